@@ -1,0 +1,95 @@
+# Every target sets up what it needs. .venv/*.txt are stamps: the requirements installed from
+# pyproject.toml; .venv/kernels is the stamp of the editable install with its compiled extension.
+PYTHON ?= python3
+ARGS ?=
+IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
+CYTHON := $(wildcard ndtool/*.pyx ndtool/*.pxd)
+MODE := debug=$(NDTOOL_DEBUG) coverage=$(NDTOOL_COVERAGE)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_PROGRESS_BAR := off
+.DELETE_ON_ERROR:
+# Two pips at once would spoil an environment.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+.PHONY: demo
+demo: .venv/kernels ## the four commands on small fixtures and on a large table
+	@$(IN_VENV) fixtures/demo.sh
+
+.PHONY: test
+test: .venv/kernels .venv/test.txt ## all tests; ARGS="-k name" for some
+	@$(IN_VENV) pytest -q $(ARGS)
+
+# Stubtest has nothing to say about a stub that is missing, so make asks for it.
+.PHONY: lint
+lint: .venv/kernels .venv/lint.txt ndtool/_kernels.pyi ## style and types of the Python and Cython sources
+	@$(IN_VENV) ruff check -q
+	@$(IN_VENV) ruff format --check -q
+	@$(IN_VENV) cython-lint $(CYTHON)
+	@$(IN_VENV) mypy ndtool
+	@$(IN_VENV) python -m mypy.stubtest --mypy-config-file pyproject.toml ndtool._kernels
+
+.PHONY: bench bench-quick bench-ci
+bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, beside the peers
+	@.venv-bench/bin/python benchmarks/run.py $(ARGS)
+
+bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the same in under a minute
+	@.venv-bench/bin/python benchmarks/run.py --quick $(ARGS)
+
+bench-ci: .venv-bench/kernels .venv-bench/bench.txt ## only what must never get slower
+	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
+
+.PHONY: wheel
+wheel: .venv/dist.txt ## sdist and wheel in dist/
+	@rm -rf dist
+	@$(IN_VENV) python -m build > .venv/dist.log 2>&1 || { cat .venv/dist.log; exit 1; }
+	@ls dist
+
+.PHONY: clean
+clean: ## remove environments, builds and caches
+	@rm -rf .venv .venv-bench build dist *.egg-info ndtool/_kernels.c ndtool/*.so
+	@rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/pyvenv.cfg .venv-bench/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer")'
+	@echo "setting up $(@D)"
+	@$(PYTHON) -m venv --clear $(@D)
+
+# Writes one group of pyproject.toml's requirements, a line each.
+define LIST
+import sys, tomllib
+table = tomllib.load(open("pyproject.toml", "rb"))
+groups = {"build": table["build-system"]["requires"], **table["project"]["optional-dependencies"]}
+print(*groups[sys.argv[1]], sep="\n")
+endef
+export LIST
+
+.venv/build.txt .venv/test.txt .venv/lint.txt .venv/dist.txt: | .venv/pyvenv.cfg
+.venv-bench/build.txt .venv-bench/bench.txt: | .venv-bench/pyvenv.cfg
+%.txt: pyproject.toml
+	@$(@D)/bin/python -c "$$LIST" $(*F) > $@
+	@$(@D)/bin/python -m pip install -q -r $@
+
+# A peer that cannot be installed is named and left out.
+.venv-bench/bench.txt: pyproject.toml
+	@$(@D)/bin/python -c "$$LIST" bench > $@
+	@while read -r peer; do \
+	  $(@D)/bin/python -m pip install -q "$$peer" || echo "not installed: $$peer"; \
+	done < $@
+
+.venv/kernels .venv-bench/kernels: %/kernels: %/build.txt setup.py $(CYTHON) build/mode
+	@echo "building ndtool for $(@D)"
+	@rm -f $(@D)/build.log
+	@$(@D)/bin/python -m pip install -q --no-build-isolation --log $(@D)/build.log -e .
+	@grep -oh 'notice: no OpenMP.*' $(@D)/build.log || :
+	@touch $@
+
+# Changes when a debug or coverage build is asked for, or no longer.
+build/mode: FORCE
+	@mkdir -p build
+	@[ "$$(cat $@ 2>/dev/null)" = "$(MODE)" ] || echo "$(MODE)" > $@
+FORCE:

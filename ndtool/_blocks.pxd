@@ -1,0 +1,352 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Blocks: every kernel turns up to BLOCK index tuples at a time into checked byte offsets on the
+# stack, then moves or reduces the runs there. Offsets are private copies: indices that another
+# process changes meanwhile can give wrong values, never an access outside the arrays.
+
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if defined(__GNUC__) || defined(__clang__)
+      #define ndtool_prefetch(address) __builtin_prefetch(address)
+      #define ndtool_swap16 __builtin_bswap16
+      #define ndtool_swap32 __builtin_bswap32
+      #define ndtool_swap64 __builtin_bswap64
+    #else
+      #include <stdlib.h>
+      #define ndtool_prefetch(address) ((void) (address))
+      #define ndtool_swap16 _byteswap_ushort
+      #define ndtool_swap32 _byteswap_ulong
+      #define ndtool_swap64 _byteswap_uint64
+    #endif
+    #if defined(__SSE2__)
+      #include <emmintrin.h>
+      /* stores that bypass the cache: no read of the line before it is overwritten */
+      static inline void ndtool_stream(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
+          Py_ssize_t head = (Py_ssize_t) (-(uintptr_t) to & 15), i;
+          if (head > n) head = n;
+          memcpy(to, from, (size_t) head);
+          for (i = head; i + 16 <= n; i += 16)
+              _mm_stream_si128((__m128i *) (to + i),
+                               _mm_loadu_si128((const __m128i *) (from + i)));
+          memcpy(to + i, from + i, (size_t) (n - i));
+      }
+      #define ndtool_stream_end() _mm_sfence()
+    #else
+      #define ndtool_stream(to, from, n) memcpy(to, from, (size_t) (n))
+      #define ndtool_stream_end() ((void) 0)
+    #endif
+    """
+    void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
+    uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
+    uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
+    uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
+    void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void stream_end "ndtool_stream_end"() noexcept nogil
+
+cdef enum:
+    BLOCK = 512          # index tuples whose offsets stand on the stack at once
+    ENTRIES = 1024       # index components widened at once
+    MOST_RANK = 64
+    LINE = 64            # bytes of a cache line
+    AHEAD = 2048         # bytes that a copy of rows prefetches ahead
+
+cdef enum:               # an index type: its bytes, and these
+    UNSIGNED = 16
+    SWAPPED = 32
+
+
+cdef struct Nd:
+    # how index tuples address bytes: one component per axis, batches of `per_batch` tuples
+    int k
+    int64_t sizes[MOST_RANK]
+    int64_t wraps[MOST_RANK]      # the size where negative indices count from the end, else 0
+    int64_t strides[MOST_RANK]    # bytes
+    int64_t per_batch
+    int batch_rank
+    int64_t batch_sizes[MOST_RANK]
+    int64_t batch_strides[MOST_RANK]
+
+
+cdef struct Cursor:
+    # where a walk over the tuples stands: its batch, as coordinates and as a byte offset
+    int64_t coordinates[MOST_RANK]
+    int64_t base
+    int64_t left                  # tuples left in this batch
+
+
+cdef inline void seek(Cursor* at, const Nd* nd, int64_t tuple_number) noexcept nogil:
+    cdef int64_t batch = tuple_number // nd.per_batch
+    cdef int d
+    at.left = nd.per_batch - tuple_number % nd.per_batch
+    at.base = 0
+    for d in range(nd.batch_rank - 1, -1, -1):
+        at.coordinates[d] = batch % nd.batch_sizes[d]
+        at.base += at.coordinates[d] * nd.batch_strides[d]
+        batch //= nd.batch_sizes[d]
+
+
+cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
+    cdef int d
+    at.left = nd.per_batch
+    for d in range(nd.batch_rank - 1, -1, -1):
+        at.coordinates[d] += 1
+        at.base += nd.batch_strides[d]
+        if at.coordinates[d] < nd.batch_sizes[d]:
+            return
+        at.base -= nd.batch_sizes[d] * nd.batch_strides[d]
+        at.coordinates[d] = 0
+
+
+cdef inline const int64_t* widened(
+    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
+) noexcept nogil:
+    """Return n <= ENTRIES indices as int64: in place if they are, else copied into block.
+
+    uint64 values above INT64_MAX become INT64_MAX, which no axis is long enough for.
+    """
+    cdef Py_ssize_t i
+    cdef uint64_t v8
+    cdef uint32_t v4
+    cdef uint16_t v2
+    if kind == 8:
+        if not <size_t> indices & 7:
+            return <const int64_t*> indices
+        memcpy(block, indices, n * 8)
+    elif kind == 4:
+        for i in range(n):
+            memcpy(&v4, indices + 4 * i, 4)
+            block[i] = <int32_t> v4
+    elif kind & 15 == 8:
+        for i in range(n):
+            memcpy(&v8, indices + 8 * i, 8)
+            if kind & SWAPPED:
+                v8 = swap64(v8)
+            if kind & UNSIGNED and v8 >> 63:
+                v8 = <uint64_t> 0x7FFFFFFFFFFFFFFF
+            block[i] = <int64_t> v8
+    elif kind & 15 == 4:
+        for i in range(n):
+            memcpy(&v4, indices + 4 * i, 4)
+            if kind & SWAPPED:
+                v4 = swap32(v4)
+            block[i] = <int64_t> v4 if kind & UNSIGNED else <int64_t> <int32_t> v4
+    elif kind & 15 == 2:
+        for i in range(n):
+            memcpy(&v2, indices + 2 * i, 2)
+            if kind & SWAPPED:
+                v2 = swap16(v2)
+            block[i] = <int64_t> v2 if kind & UNSIGNED else <int64_t> <int16_t> v2
+    elif kind & UNSIGNED:
+        for i in range(n):
+            block[i] = indices[i]
+    else:
+        for i in range(n):
+            block[i] = <int8_t> indices[i]
+    return block
+
+
+cdef inline uint64_t offsets_1(
+    const int64_t* index, Py_ssize_t n, const Nd* nd, int64_t base, int64_t* offsets
+) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t v
+    cdef uint64_t bad = 0
+    cdef uint64_t size = <uint64_t> nd.sizes[0], stride = <uint64_t> nd.strides[0]
+    cdef int64_t wrap = nd.wraps[0]
+    for i in range(n):
+        v = index[i]
+        v += wrap & (v >> 63)
+        bad |= <uint64_t> v >= size
+        offsets[i] = <int64_t> (<uint64_t> v * stride + <uint64_t> base)
+    return bad
+
+
+cdef inline uint64_t offsets_k(
+    const int64_t* index, Py_ssize_t n, const Nd* nd, int64_t base, int64_t* offsets
+) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int j
+    cdef int64_t v, w
+    cdef uint64_t bad = 0, sum
+    if nd.k == 2:
+        for i in range(n):
+            v = index[2 * i]
+            w = index[2 * i + 1]
+            v += nd.wraps[0] & (v >> 63)
+            w += nd.wraps[1] & (w >> 63)
+            bad |= (<uint64_t> v >= <uint64_t> nd.sizes[0]) | (<uint64_t> w >= <uint64_t> nd.sizes[1])
+            sum = <uint64_t> v * <uint64_t> nd.strides[0] + <uint64_t> w * <uint64_t> nd.strides[1]
+            offsets[i] = <int64_t> (sum + <uint64_t> base)
+        return bad
+    for i in range(n):
+        sum = <uint64_t> base
+        for j in range(nd.k):
+            v = index[nd.k * i + j]
+            v += nd.wraps[j] & (v >> 63)
+            bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
+            sum += <uint64_t> v * <uint64_t> nd.strides[j]
+        offsets[i] = <int64_t> sum
+    return bad
+
+
+cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
+    """Return how many tuples are taken at once: what BLOCK and ENTRIES admit."""
+    return BLOCK if nd.k <= 2 else ENTRIES // nd.k
+
+
+cdef inline uint64_t next_offsets(
+    Cursor* at, const Nd* nd, const uint8_t* indices, int kind, Py_ssize_t n, int64_t* offsets
+) noexcept nogil:
+    """Turn the next n <= block_of(nd) tuples into byte offsets; non-zero if one is out of bounds."""
+    cdef int64_t entries[ENTRIES]
+    cdef const int64_t* index = widened(indices, kind, n * nd.k, entries)
+    cdef Py_ssize_t done = 0, take
+    cdef uint64_t bad = 0
+    while done < n:
+        if at.left == 0:
+            next_batch(at, nd)
+        take = min(n - done, at.left)
+        if nd.k == 1:
+            bad |= offsets_1(index + done, take, nd, at.base, offsets + done)
+        else:
+            bad |= offsets_k(index + done * nd.k, take, nd, at.base, offsets + done)
+        done += take
+        at.left -= take
+    return bad
+
+
+cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
+    """memcpy, but without a call where two overlapping pieces of a power of two will do."""
+    if width > 64:
+        memcpy(to, source, width)
+    elif width > 32:
+        memcpy(to, source, 32)
+        memcpy(to + width - 32, source + width - 32, 32)
+    elif width > 16:
+        memcpy(to, source, 16)
+        memcpy(to + width - 16, source + width - 16, 16)
+    elif width > 8:
+        memcpy(to, source, 8)
+        memcpy(to + width - 8, source + width - 8, 8)
+    elif width > 4:
+        memcpy(to, source, 4)
+        memcpy(to + width - 4, source + width - 4, 4)
+    elif width > 2:
+        memcpy(to, source, 2)
+        memcpy(to + width - 2, source + width - 2, 2)
+    elif width == 2:
+        memcpy(to, source, 2)
+    elif width == 1:
+        to[0] = source[0]
+
+
+cdef inline void gather_block(
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        prefetch(source + offsets[i])
+    if width == 4:
+        for i in range(n):
+            memcpy(to + 4 * i, source + offsets[i], 4)
+    elif width == 8:
+        for i in range(n):
+            memcpy(to + 8 * i, source + offsets[i], 8)
+    elif width == 2:
+        for i in range(n):
+            memcpy(to + 2 * i, source + offsets[i], 2)
+    elif width == 1:
+        for i in range(n):
+            to[i] = source[offsets[i]]
+    elif width == 16:
+        for i in range(n):
+            memcpy(to + 16 * i, source + offsets[i], 16)
+    else:
+        for i in range(n):
+            copy_run(to + width * i, source + offsets[i], width)
+
+
+cdef inline void scatter_block(
+    uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    """Copy n consecutive runs of `width` bytes to their offsets, in order."""
+    cdef Py_ssize_t i
+    if width == 4:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 4 * i, 4)
+    elif width == 8:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 8 * i, 8)
+    elif width == 2:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 2 * i, 2)
+    elif width == 1:
+        for i in range(n):
+            out[offsets[i]] = updates[i]
+    elif width == 16:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 16 * i, 16)
+    else:
+        for i in range(n):
+            copy_run(out + offsets[i], updates + width * i, width)
+
+
+cdef struct View:
+    # an array with any strides, in bytes
+    int rank
+    int64_t sizes[MOST_RANK]
+    int64_t strides[MOST_RANK]
+    Py_ssize_t item
+
+
+cdef inline void copy_view(
+    uint8_t* to, const uint8_t* source, const View* view, int64_t first, int64_t count
+) noexcept nogil:
+    """Copy elements [first, first + count) in row-major order to consecutive places."""
+    cdef int64_t coordinates[MOST_RANK]
+    cdef int64_t rest = first, last, stride, take, i
+    cdef int d
+    for d in range(view.rank - 1, -1, -1):
+        coordinates[d] = rest % view.sizes[d]
+        source += coordinates[d] * view.strides[d]
+        rest //= view.sizes[d]
+    last = view.sizes[view.rank - 1]
+    stride = view.strides[view.rank - 1]
+    while count > 0:
+        take = min(count, last - coordinates[view.rank - 1])
+        copy_line(to, source, stride, take, view.item)
+        to += take * view.item
+        count -= take
+        coordinates[view.rank - 1] += take
+        source += take * stride
+        for d in range(view.rank - 1, 0, -1):
+            if coordinates[d] < view.sizes[d]:
+                break
+            source += view.strides[d - 1] - view.sizes[d] * view.strides[d]
+            coordinates[d] = 0
+            coordinates[d - 1] += 1
+
+
+cdef inline void copy_line(
+    uint8_t* to, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t item
+) noexcept nogil:
+    """Copy n elements that lie `stride` bytes apart to consecutive places."""
+    cdef int64_t i
+    if stride == item:
+        memcpy(to, source, n * item)
+    elif item == 4:
+        for i in range(n):
+            memcpy(to + 4 * i, source + i * stride, 4)
+    elif item == 8:
+        for i in range(n):
+            memcpy(to + 8 * i, source + i * stride, 8)
+    else:
+        for i in range(n):
+            copy_run(to + item * i, source + i * stride, item)

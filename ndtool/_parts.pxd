@@ -1,0 +1,106 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Parts: tuples sorted by destination, so that each part of the output is changed in cache, by one
+# thread, in the original order.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from ndtool._blocks cimport (
+    BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek, stream, stream_end,
+)
+from ndtool._runs cimport apply_block, prefetch_run
+
+cdef enum:
+    GROUP = 32768        # tuples that are sorted at once: their destinations fit the L2 cache
+
+
+cdef inline Py_ssize_t carried_bytes(Py_ssize_t width) noexcept nogil:
+    """Return how many bytes follow a tuple into its part: a short update itself, or its number."""
+    return width if width < LINE else 4
+
+
+cdef inline uint64_t partition_group(
+    const Nd* nd, const uint8_t* index, int kind, const uint8_t* updates, Py_ssize_t width,
+    int64_t first, int64_t t, int64_t stop, int shift, uint8_t* region, Py_ssize_t carried, int64_t* destination,
+    uint32_t* ends, Py_ssize_t parts,
+) noexcept nogil:
+    cdef uint32_t* local = <uint32_t*> region
+    cdef uint8_t* payload = region + GROUP * 4
+    cdef int64_t begin = t, take, row
+    cdef Py_ssize_t i, part, count = stop - t
+    cdef uint32_t place, total = 0
+    cdef uint32_t mask = <uint32_t> ((<uint64_t> 1 << shift) - 1), number
+    cdef Cursor at
+    for part in range(parts):
+        ends[part] = 0
+    seek(&at, nd, first + t)
+    while t < stop:
+        take = min(block_of(nd), stop - t)
+        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, destination + t - begin):
+            return 1
+        t += take
+    for i in range(count):
+        ends[destination[i] >> shift] += 1
+    for part in range(parts):
+        total += ends[part]
+        ends[part] = total - ends[part]
+    for i in range(count):
+        row = destination[i]
+        place = ends[row >> shift]
+        ends[row >> shift] = place + 1
+        local[place] = <uint32_t> row & mask
+        if width == 4:
+            memcpy(payload + 4 * <Py_ssize_t> place, updates + 4 * (begin + i), 4)
+        elif width == 8:
+            memcpy(payload + 8 * <Py_ssize_t> place, updates + 8 * (begin + i), 8)
+        elif width < LINE:
+            copy_run(payload + width * <Py_ssize_t> place, updates + width * (begin + i), width)
+        else:
+            number = <uint32_t> i
+            memcpy(payload + 4 * <Py_ssize_t> place, &number, 4)
+    return 0
+
+
+cdef inline void apply_part(
+    uint8_t* window, const uint8_t* updates, const uint8_t* base, Py_ssize_t region,
+    const uint32_t* end, int64_t groups, Py_ssize_t parts, int64_t part, Py_ssize_t width,
+    int code, int op,
+) noexcept nogil:
+    """Apply what every group holds for one part, group after group: the original order."""
+    cdef int64_t offsets[BLOCK]
+    cdef const uint32_t* local
+    cdef const uint32_t* numbers
+    cdef const uint8_t* payload
+    cdef int64_t group
+    cdef Py_ssize_t i, place, stop, take
+    for group in range(groups):
+        local = <const uint32_t*> (base + group * region)
+        payload = base + group * region + GROUP * 4
+        numbers = <const uint32_t*> payload
+        place = end[group * parts - 1] if part else 0
+        stop = end[group * parts]
+        while place < stop:
+            take = min(BLOCK, stop - place)
+            for i in range(take):
+                offsets[i] = <int64_t> local[place + i] * width
+            if width < LINE:
+                apply_block(window, offsets, payload + place * width, take, width, code, op)
+            else:
+                for i in range(take):
+                    if i + 4 < take:
+                        prefetch_run(updates + (group * GROUP + numbers[place + i + 4]) * width, width)
+                    apply_block(
+                        window, offsets + i,
+                        updates + (group * GROUP + numbers[place + i]) * width, 1, width, code, op,
+                    )
+            place += take
+
+
+cdef inline void write_window(
+    uint8_t* to, const uint8_t* window, Py_ssize_t length, bint streamed
+) noexcept nogil:
+    if streamed:
+        stream(to, window, length)
+        stream_end()
+    else:
+        memcpy(to, window, length)

@@ -1,0 +1,140 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Runs: walks over a range of index tuples that copy or reduce the run of bytes each one names.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from ndtool._arithmetic cimport reduce_block
+from ndtool._blocks cimport (
+    AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_offsets, prefetch, scatter_block,
+    seek, stream, stream_end,
+)
+
+cdef enum:
+    STAGE = 16384        # bytes that a gather of small runs collects before it streams them
+
+
+cdef inline uint64_t check_range(
+    const Nd* nd, const uint8_t* index, int kind, int64_t t, int64_t stop
+) noexcept nogil:
+    cdef int64_t offsets[BLOCK]
+    cdef inline uint64_t bad = 0
+    cdef int64_t take
+    cdef Cursor at
+    seek(&at, nd, t)
+    while t < stop:
+        take = min(block_of(nd), stop - t)
+        bad |= next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets)
+        t += take
+    return bad
+
+
+cdef inline uint64_t gather_range(
+    const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, uint8_t* to,
+    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
+    bint streamed,
+) noexcept nogil:
+    cdef int64_t offsets[BLOCK]
+    cdef uint8_t stage[STAGE]
+    cdef Cursor at
+    cdef Py_ssize_t width = end - column
+    cdef int64_t take, step = block_of(nd)
+    cdef bint small = width == pitch <= LINE
+    if small:
+        step = min(step, STAGE // width)
+    seek(&at, nd, first + t)
+    while t < stop:
+        take = min(step, stop - t)
+        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+            return 1
+        if not small:
+            gather_rows(to + t * pitch + column, source + column, offsets, take, width, pitch, streamed)
+        elif streamed:
+            gather_block(stage, source, offsets, take, width)
+            stream(to + t * pitch, stage, take * width)
+        else:
+            gather_block(to + t * pitch, source, offsets, take, width)
+        t += take
+    if streamed:
+        stream_end()
+    return 0
+
+
+cdef inline void gather_rows(
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    Py_ssize_t pitch, bint streamed,
+) noexcept nogil:
+    """Copy n runs longer than a cache line, asking for the next ones ahead of time."""
+    cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
+    for i in range(n):
+        if i + ahead < n:
+            prefetch_run(source + offsets[i + ahead], width)
+        if streamed:
+            stream(to + i * pitch, source + offsets[i], width)
+        else:
+            memcpy(to + i * pitch, source + offsets[i], width)
+
+
+cdef inline uint64_t gather_views(
+    const Nd* nd, const View* run, const uint8_t* source, const uint8_t* index, int kind,
+    uint8_t* to, int64_t first, int64_t t, int64_t stop, int64_t element, int64_t elements
+) noexcept nogil:
+    cdef int64_t offsets[BLOCK]
+    cdef Cursor at
+    cdef int64_t i, take
+    seek(&at, nd, first + t)
+    while t < stop:
+        take = min(block_of(nd), stop - t)
+        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+            return 1
+        for i in range(take):
+            copy_view(
+                to + (t + i) * elements * run.item, source + offsets[i], run, element, elements
+            )
+        t += take
+    return 0
+
+
+cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nogil:
+    cdef Py_ssize_t line
+    for line in range(0, min(width, AHEAD // 2), 64):
+        prefetch(run + line)
+
+
+cdef inline uint64_t scatter_range(
+    const Nd* nd, uint8_t* to, const uint8_t* index, int kind, const uint8_t* updates,
+    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
+    int code, int op,
+) noexcept nogil:
+    cdef int64_t offsets[BLOCK]
+    cdef Cursor at
+    cdef Py_ssize_t i, width = end - column
+    cdef int64_t take, step = block_of(nd)
+    if width == 0:
+        return 0
+    seek(&at, nd, first + t)
+    while t < stop:
+        take = min(step, stop - t)
+        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+            return 1
+        if width == pitch and width <= LINE:
+            for i in range(take):
+                prefetch(to + offsets[i])
+            apply_block(to, offsets, updates + t * pitch, take, width, code, op)
+        else:
+            for i in range(take):
+                apply_block(
+                    to + column, offsets + i, updates + (t + i) * pitch + column, 1, width, code, op
+                )
+        t += take
+    return 0
+
+
+cdef inline void apply_block(
+    uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width,
+    int code, int op,
+) noexcept nogil:
+    if op:
+        reduce_block(code, op, to, offsets, updates, n, width)
+    else:
+        scatter_block(to, offsets, updates, n, width)

@@ -1,0 +1,423 @@
+"""Inputs: arrays in .npy files, .npz archives and standard input, as read-only bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ndtool import headers
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
+from ndtool.storage import CHUNK, Spool, failure, map_bytes, read_at, release
+
+if TYPE_CHECKING:
+    from ndtool.archives import Member
+
+SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
+LISTED = 10  # members that an error names
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
+
+
+class Source:
+    """One input array.
+
+    name: the argument as given. buffer: exactly the data's bytes, read-only, maybe unaligned.
+    mapped: whether they are a map of the file. position: where they are in the file, None for
+    a copy. warning: what is odd about the file without being wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        header: headers.Header,
+        buffer: memoryview,
+        *,
+        position: int | None = None,
+        warning: str | None = None,
+    ) -> None:
+        self.name = name
+        self.dtype, self.shape, self.fortran, self.version, self.offset = header
+        self.nbytes = header.nbytes
+        self.buffer = buffer
+        self.position = position
+        self.mapped = position is not None and not isinstance(buffer.obj, bytes)
+        self.warning = warning
+        self.file_size = header.offset + header.nbytes
+        self._file: _File | None = None
+
+    def recheck(self) -> None:
+        """Raise OutputError if the file was modified or replaced since it was opened."""
+        if self._file is not None and (change := self._file.change()):
+            name = "standard input" if self.name == "-" else printable(self.name)
+            raise OutputError(f"{name} {change} during the run")
+
+    def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
+        """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""
+        if not self.mapped or self.position is None:
+            return
+        import mmap
+
+        area: Any = self.buffer.obj
+        end = self.nbytes if length is None else min(start + length, self.nbytes)
+        skip = self.position % mmap.ALLOCATIONGRANULARITY
+        first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            area.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
+        except (OSError, ValueError):
+            pass  # only advice
+
+    def close(self) -> None:
+        """Let go of the bytes and the file."""
+        release(self.buffer)
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _File:
+    """An open input and what it was like when it was opened."""
+
+    def __init__(self, fd: int, path: str | None) -> None:
+        self.fd: int = fd
+        self.path = path
+        self.status = os.fstat(fd)
+        self.size = self.status.st_size
+        self._owned = path is not None
+
+    def change(self) -> str:
+        """Say what happened to the file since, nothing if nothing did.
+
+        The change time is left out: a new hard link or mode moves it too.
+        """
+        now, before = os.fstat(self.fd), self.status
+        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return "changed"
+        try:
+            here = before if self.path is None else os.stat(self.path)
+        except OSError:
+            return ""  # its name is gone, its bytes are the same
+        return "" if os.path.samestat(here, before) else "was replaced"
+
+    def read(self, start: int, nbytes: int, label: str) -> memoryview:
+        """Return bytes of the file, mapped unless they are few."""
+        try:
+            if nbytes > SMALL:
+                return map_bytes(self.fd, start, nbytes)
+            raw = read_at(self.fd, start, nbytes)
+        except OSError as exc:
+            raise failure(exc, label) from None
+        except ValueError:
+            raw = b""
+        if len(raw) < nbytes:
+            raise OutputError(f"{printable(label)} changed during the run: it is shorter now")
+        return memoryview(raw)
+
+    def close(self) -> None:
+        if self._owned:
+            self._owned = False
+            os.close(self.fd)
+
+
+class Stdin:
+    """Standard input, from which consecutive arrays are read; make it before opening files."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        self._count = 0
+        try:
+            self._mode = os.fstat(fd).st_mode
+        except OSError:
+            self._mode = 0
+
+    def read(self) -> Source:
+        """Return the next array, and leave what follows it where it is."""
+        self._count += 1
+        label = "standard input" + (f", array {self._count}" if self._count > 1 else "")
+        if not self._mode:
+            raise InputError(f"{label}: it is closed")
+        if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
+            raise UsageError(f"{label}: it is a terminal, not an array", hint=_STREAM_HINT)
+        try:
+            return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, label) from None
+
+    def _from_file(self, label: str) -> Source:
+        file = _File(self._fd, None)
+        start = os.lseek(self._fd, 0, os.SEEK_CUR)
+        header = headers.read(_reader(self._fd, start), max(file.size - start, 0), label)
+        position = start + header.offset
+        source = Source("-", header, file.read(position, header.nbytes, label), position=position)
+        source.file_size, source._file = file.size, file
+        os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
+        return source
+
+    def _from_pipe(self, label: str) -> Source:
+        header = headers.read(self._exactly, None, label)
+        spool = Spool()
+        buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
+        left = header.nbytes
+        while left:
+            got = self._fill(buffer[:left])
+            if not got:
+                raise InputError(
+                    f"{label}: expected {header.nbytes} bytes of data after the header,"
+                    f" found {header.nbytes - left}"
+                )
+            spool.write(buffer[:got])
+            left -= got
+        return Source("-", header, spool.finish())
+
+    def _exactly(self, count: int) -> bytes:
+        view = memoryview(bytearray(count))
+        at = 0
+        while at < count and (got := self._fill(view[at:])):
+            at += got
+        return bytes(view[:at])
+
+    def _fill(self, view: memoryview) -> int:
+        while True:
+            try:
+                return os.readv(self._fd, [view])
+            except BlockingIOError:  # whoever started us made it so
+                import select
+
+                select.select([self._fd], [], [])
+
+
+def open_source(argument: str, stdin: Stdin) -> Source:
+    """Open the array that `argument` names: a path, `archive.npz:member` or `-`.
+
+    Raises InputError for what is not an array, UsageError where a member must be named, and
+    ResourceError for what is too large to be unpacked.
+    """
+    if argument == "-":
+        return stdin.read()
+    path, member = _split(argument)
+    file = _open(path)
+    try:
+        if _is_archive(file):
+            return _from_archive(file, argument, path, member)
+        return _from_npy(file, argument, member)
+    except BaseException as exc:
+        file.close()
+        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
+            raise failure(exc, argument) from None
+        raise
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    """Return the path and the member; the longest path that exists wins."""
+    if ":" not in argument or os.path.lexists(argument):
+        return argument, None
+    at = len(argument)
+    while (at := argument.rfind(":", 0, at)) > 0:
+        if os.path.exists(argument[:at]):
+            return argument[:at], argument[at + 1 :]
+    path, separator, _ = argument.rpartition(".npz:")
+    return (path + ".npz" if separator else argument), None
+
+
+def _open(path: str) -> _File:
+    """Open a regular file; anything else is refused at once, a FIFO without waiting for it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:
+            raise _not_regular(path, stat.S_IFSOCK) from None
+        raise failure(exc, path) from None
+    except ValueError as exc:
+        raise InputError(f"{printable(path)}: no file can have this name: {exc}") from None
+    file = _File(fd, path)
+    if not stat.S_ISREG(file.status.st_mode):
+        file.close()
+        raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
+    return file
+
+
+def _not_regular(path: str, kind: int) -> InputError:
+    what = _KINDS.get(kind, "no regular file")
+    return InputError(
+        f"{printable(path)} is {what}: expected a .npy or .npz file",
+        hint=_STREAM_HINT if kind in (stat.S_IFIFO, stat.S_IFSOCK) else "",
+    )
+
+
+def _reader(fd: int, start: int) -> Callable[[int], bytes]:
+    at = start
+
+    def read(count: int) -> bytes:
+        nonlocal at
+        piece = read_at(fd, at, count)
+        at += len(piece)
+        return piece
+
+    return read
+
+
+def _is_archive(file: _File) -> bool:
+    if read_at(file.fd, 0, len(headers.MAGIC)) == headers.MAGIC:
+        return False
+    from ndtool import archives
+
+    return archives.is_archive(file.fd, file.size)
+
+
+def _npy_header(file: _File, argument: str, member: str | None) -> headers.Header:
+    header = headers.read(_reader(file.fd, 0), file.size, argument)
+    if member is not None:
+        raise InputError(f"{printable(argument)}: the file is one array: it has no members")
+    return header
+
+
+def _from_npy(file: _File, argument: str, member: str | None) -> Source:
+    header = _npy_header(file, argument, member)
+    buffer = file.read(header.offset, header.nbytes, argument)
+    extra = file.size - header.offset - header.nbytes
+    source = Source(
+        argument, header, buffer, position=header.offset, warning=_surplus(argument, extra)
+    )
+    source.file_size, source._file = file.size, file
+    return source
+
+
+def _surplus(label: str, count: int) -> str | None:
+    if not count:
+        return None
+    return f"{printable(label)}: {count} bytes after the array are ignored"
+
+
+def _from_archive(file: _File, argument: str, path: str, name: str | None) -> Source:
+    from ndtool import archives
+
+    member = _choose(file, path, name)
+    label = f"{path}:{member.name}"
+    position = None
+    if member.mappable:
+        header = archives.read_header(file.fd, member, label)
+        archives.check(file.fd, member, label)
+        position = archives.locate(file.fd, member, label) + header.offset
+        buffer = file.read(position, header.nbytes, label)
+    else:
+        header, buffer = archives.inflate(file.fd, member, label)
+    extra = member.size - header.offset - header.nbytes
+    source = Source(argument, header, buffer, position=position, warning=_surplus(label, extra))
+    source.file_size, source._file = file.size, file
+    return source
+
+
+def _choose(file: _File, path: str, name: str | None) -> Member:
+    from ndtool import archives
+
+    members = archives.members(file.fd, file.size, path)
+    if not members:
+        raise InputError(f"{printable(path)}: the archive has no arrays")
+    if name is None and len(members) == 1:
+        return members[0]
+    if name is None:
+        raise UsageError(
+            f"{printable(path)}: the archive has {len(members)} members: name one of them",
+            places=_listing(file, path, members),
+            hint=f"for example {printable(path)}:{printable(members[0].name)}",
+        )
+    found = [m for m in members if name in (m.name, os.fsdecode(m.stored))]
+    if len(found) != 1:
+        reason = "is more than one member" if found else "is not a member of the archive"
+        raise InputError(
+            f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+            places=_listing(file, path, found or members),
+        )
+    return found[0]
+
+
+def _listing(file: _File, path: str, members: list[Member]) -> tuple[str, ...]:
+    """Return a line for each member, and for the rest how many they are."""
+    lines = []
+    for member in members[:LISTED]:
+        entry = _member_entry(file, path, member)
+        lines.append(f"{printable(member.name, 80)}: {entry.label}")
+    more = len(members) - LISTED
+    return (*lines, f"and {more} more") if more > 0 else tuple(lines)
+
+
+class Entry(NamedTuple):
+    """What `inspect` tells about one array.
+
+    name: the argument that opens it. header: None where it is no array. position: where its
+    data are in the file, None where they cannot be mapped. problem: why not, else empty.
+    """
+
+    name: str
+    member: str | None
+    header: headers.Header | None
+    position: int | None
+    file_size: int
+    problem: str
+    warning: str | None
+
+    @property
+    def label(self) -> str:
+        """Type and shape, or why there are none."""
+        if self.header is None:
+            return self.problem
+        return f"{self.header.dtype.name}[{', '.join(map(str, self.header.shape))}]"
+
+
+def describe(argument: str) -> list[Entry]:
+    """Return what the headers of a file, or of every member of an archive, say.
+
+    The data are not read, so damage in them is not found. A member that is no array is an
+    entry without a header; a file that is neither .npy nor .npz raises InputError.
+    """
+    path, name = _split(argument)
+    file = _open(path)
+    try:
+        if not _is_archive(file):
+            header = _npy_header(file, argument, name)
+            warning = _surplus(argument, file.size - header.offset - header.nbytes)
+            return [Entry(path, None, header, header.offset, file.size, "", warning)]
+        from ndtool import archives
+
+        if name is not None:
+            return [_member_entry(file, path, _choose(file, path, name))]
+        members = archives.members(file.fd, file.size, path)
+        return [_member_entry(file, path, member) for member in members]
+    except OSError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
+        raise failure(exc, argument) from None
+    finally:
+        file.close()
+
+
+def _member_entry(file: _File, path: str, member: Member) -> Entry:
+    from ndtool import archives
+
+    label = f"{path}:{member.name}"
+    try:
+        header = archives.read_header(file.fd, member, label)
+    except NdtoolError as exc:
+        reason = exc.message.removeprefix(f"{printable(label)}: ")
+        return Entry(label, member.name, None, None, file.size, reason, None)
+    warning = _surplus(label, member.size - header.offset - header.nbytes)
+    if not member.mappable:
+        problem = f"compressed with {archives.METHODS[member.method]}"
+        return Entry(label, member.name, header, None, file.size, problem, warning)
+    position = archives.locate(file.fd, member, label) + header.offset
+    return Entry(label, member.name, header, position, file.size, "", warning)

@@ -1,0 +1,260 @@
+"""The four operators file to file, in bounded memory: what a command does, without its words."""
+
+import time
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads
+from ndtool.dtypes import Dtype
+from ndtool.engine import Operand, Tick, silent
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError
+from ndtool.shapes import Plan, Shape, Trace
+from ndtool.storage import Spool
+
+CHUNK = 1 << 22  # bytes of output that are computed, then written
+SCRATCH = 48 << 20  # bytes that a scatter may take to sort its tuples
+
+
+class Request(NamedTuple):
+    """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
+
+    attribute: batch_dims or the axis. dtype: what elements stored as void are. output: None to
+    keep the result for a preview.
+    """
+
+    operator: str
+    data: str
+    indices: str
+    updates: str | None = None
+    output: str | None = None
+    attribute: int = 0
+    reduction: str = "none"
+    spec: str = "ndtool"
+    dtype: str | None = None
+    threads: int | None = None
+    clobber: bool = True
+    sync: bool = False
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The inputs by the standards' names."""
+        named = {"data": self.data, "indices": self.indices}
+        return named if self.updates is None else {**named, "updates": self.updates}
+
+
+class Operands(NamedTuple):
+    """The inputs of one run, opened: element types with `--dtype` applied, and the files."""
+
+    sources: dict[str, files.Source]
+    types: dict[str, Dtype]
+
+    def shape(self, name: str) -> Shape:
+        return self.sources[name].shape
+
+
+class Job:
+    """A run whose inputs are open and fit together; a context manager that lets go of them.
+
+    trace, plan, row: what was inferred, and the spec's row that was satisfied. seconds, moved:
+    time and bytes of output so far. held: the result of a run without an output.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.started = time.perf_counter()
+        self.threads = threads.resolve(request.threads)
+        self.held: memoryview | None = None
+        self._opened: list[files.Source] = []
+        try:
+            self.operands = self._open()
+            self.row, self.trace, self.plan = self._infer()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, NdtoolError):
+                self._explain(error)
+            raise
+
+    def _open(self) -> Operands:
+        stdin = files.Stdin()
+        sources = {}
+        for name, argument in self.request.arguments.items():
+            source = files.open_source(argument, stdin)
+            self._opened.append(source)
+            sources[name] = source
+        types = {name: source.dtype for name, source in sources.items()}
+        if self.request.dtype is not None:
+            for name in types.keys() - {"indices"}:
+                types[name] = dtypes.view_as(types[name], self.request.dtype)
+        return Operands(sources, types)
+
+    def _infer(self) -> tuple[specs.Row, Trace, Plan]:
+        request, (sources, types) = self.request, self.operands
+        updates = sources.get("updates")
+        trace, plan = shapes.infer(
+            request.operator,
+            sources["data"].shape,
+            sources["indices"].shape,
+            None if updates is None else updates.shape,
+            request.attribute,
+        )
+        batch_dims = request.attribute if request.operator == "gather_nd" else 0
+        row = specs.accept(
+            request.spec, request.operator, types["data"], types["indices"],
+            types.get("updates"), request.reduction, batch_dims,
+        )
+        shapes.check_bytes(plan, types["data"].itemsize)
+        return row, trace, plan
+
+    def _explain(self, error: NdtoolError) -> None:
+        """Add the files to an error that knows only data, indices and updates."""
+        if isinstance(error, BoundsError):
+            error.name(self.request.indices, self.request.data)
+        elif isinstance(error, RuleError | DtypeError) and hasattr(self, "operands"):
+            error.places = tuple(
+                f"{name} {argument}: {self._described(name)}"
+                for name, argument in self.request.arguments.items()
+            )
+
+    def _described(self, name: str) -> str:
+        return self.operands.types[name].name + shapes.written(self.operands.shape(name))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the output's data."""
+        return prod(self.plan.output) * self.operands.types["data"].itemsize
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is odd about the inputs without being wrong."""
+        return [s.warning for s in self._opened if s.warning]
+
+    def check(self) -> None:
+        """Raise BoundsError if an index is out of bounds: every one is looked at."""
+        self.indices = self._in_row_major_order("indices")
+        dtype = self.operands.types["indices"]
+        try:
+            engine.check(self.plan, self.indices, dtype, self.row.negatives, self.threads)
+        except BoundsError as error:
+            self._explain(error)
+            raise
+
+    def run(self, tick: Tick = silent) -> None:
+        """Compute the output and publish it, whole; call `check` before."""
+        request, dtype = self.request, self.operands.types["data"]
+        with outputs.open_output(
+            request.output, dtype, self.plan.output, clobber=request.clobber, sync=request.sync
+        ) as output:
+            if self.nbytes:
+                if "updates" in self.operands.sources:
+                    done = self._scatter(output, tick)
+                else:
+                    done = self._gather(output, tick)
+                if not done:
+                    raise OutputError(f"{request.indices} changed during the run")
+            for source in self._opened:
+                source.recheck()
+            output.commit()
+            if isinstance(output, outputs.HeldOutput):
+                self.held = output.map()
+
+    def _gather(self, output: outputs.Output, tick: Tick) -> bool:
+        source, dtype = self.operands.sources["data"], self.operands.types["data"]
+        strides = layouts.contiguous(source.shape, dtype.itemsize, source.fortran)
+        data = Operand(source.buffer, 0, strides)
+        kind = engine.index_kind(self.operands.types["indices"])
+        runs = engine.bind_runs(self.plan, strides, dtype.itemsize, self.row.negatives)
+        if runs is None:
+            units = engine.bind_units(self.plan, strides, dtype.itemsize, self.row.negatives)
+            return engine.gather_units(
+                units, data, self.indices, kind, output.map(), self.threads, tick
+            )
+        pitch = runs.entries * (kind & 15)
+        room = memoryview(bytearray(min(self.nbytes, max(CHUNK, dtype.itemsize))))
+        for first, count, column, width in _windows(runs.tuples, runs.width, dtype.itemsize):
+            at = first * runs.width + column
+            piece = room[: count * width]
+            if not engine.gather_piece(
+                runs, data, self.indices[first * pitch : (first + count) * pitch], kind, piece,
+                first, count, column, width, self.threads, False,
+            ):
+                return False
+            output.write(at, piece)
+            tick((at + len(piece)) / self.nbytes)
+        return True
+
+    def _scatter(self, output: outputs.Output, tick: Tick) -> bool:
+        source, dtype = self.operands.sources["data"], self.operands.types["data"]
+        reduces = self.request.reduction != "none"
+        turned = reduces and dtype.swapped
+        updates = self._in_row_major_order("updates", dtype, aligned=reduces, turned=turned)
+        out = output.map()
+        data: memoryview | None = source.buffer
+        if turned or _gaps(source):
+            at = 0
+            for piece in _elements(source, dtype.unit if turned else 1):
+                out[at : at + len(piece)] = piece
+                at += len(piece)
+            data = None
+        done = scatters.scatter(
+            self.plan, data, self.indices, self.operands.types["indices"],
+            scatters.update_of(updates, dtype, self.request.reduction), out, dtype.itemsize,
+            self.row.negatives, self.threads, SCRATCH, tick,
+        )
+        if turned:
+            engine.swap(out, dtype.unit)
+        return done
+
+    def _in_row_major_order(
+        self, name: str, like: Dtype | None = None, aligned: bool = False, turned: bool = False
+    ) -> memoryview:
+        """Return an input's bytes in row-major order, as they are in the file where they can be.
+
+        like: the type whose byte order is wanted; turned: the other order than that.
+        """
+        source, dtype = self.operands.sources[name], self.operands.types[name]
+        other_order = like is not None and (dtype.order != like.order) != turned
+        odd = aligned and source.position is not None and source.position % dtype.itemsize != 0
+        if not (_gaps(source) or other_order or odd):
+            return source.buffer
+        spool = Spool()
+        for piece in _elements(source, dtype.unit if other_order else 1):
+            spool.write(piece)
+        return spool.finish()
+
+    def close(self) -> None:
+        """Let go of the inputs."""
+        for source in self._opened:
+            source.close()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _gaps(source: files.Source) -> bool:
+    """Whether the elements of a file do not stand in row-major order."""
+    if not source.fortran:
+        return False
+    strides = layouts.contiguous(source.shape, 1, fortran=True)
+    return source.nbytes > 0 and not layouts.is_contiguous(source.shape, strides, 1)
+
+
+def _elements(source: files.Source, unit: int) -> Iterator[memoryview]:
+    strides = layouts.contiguous(source.shape, source.dtype.itemsize, source.fortran)
+    return engine.row_major(source.buffer, source.shape, strides, source.dtype.itemsize, unit)
+
+
+def _windows(tuples: int, width: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut an output of `tuples` runs into chunks: (first tuple, tuples, column, columns)."""
+    if width <= CHUNK:
+        step = CHUNK // width
+        for first in range(0, tuples, step):
+            yield first, min(step, tuples - first), 0, width
+        return
+    columns = max(1, CHUNK // itemsize) * itemsize
+    for first in range(tuples):
+        for column in range(0, width, columns):
+            yield first, 1, column, min(columns, width - column)

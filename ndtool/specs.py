@@ -1,0 +1,174 @@
+"""What each standard and version allows, as a table, and the one check against it."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ndtool import dtypes
+from ndtool.dtypes import REDUCTIONS, Dtype
+from ndtool.errors import DtypeError, RuleError, UsageError
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOATS = ("float16", "float32", "float64")
+_ONNX_11 = ("bool", "string", *_INTEGERS, *_FLOATS, "complex64", "complex128")
+_ONNX_13 = (*_ONNX_11, "bfloat16")
+_OPENVINO = ("bool", *_INTEGERS, *_FLOATS, "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_ANY = ("any fixed-size dtype",)
+
+
+class Row(NamedTuple):
+    """One version of one operator in one standard, and what it takes.
+
+    standard: "onnx", "openvino" or "ndtool". operator: ndtool's name. title: the standard's.
+    version: the first one with these rules. indices, data: dtype names. negatives: whether
+    indices count from the end.
+    """
+
+    standard: str
+    operator: str
+    title: str
+    version: int
+    attributes: tuple[str, ...]
+    reductions: tuple[str, ...]
+    indices: tuple[str, ...]
+    data: tuple[str, ...]
+    negatives: bool
+
+
+_GATHER, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
+_I64, _I32_64 = ("int64",), ("int32", "int64")
+
+TABLE = tuple(
+    Row(*cells)
+    for cells in (
+        # standard, operator, title, version, attributes, reductions, indices, data, negatives
+        ("onnx", "gather_nd", "GatherND", 11, (), _GATHER, _I64, _ONNX_11, True),
+        ("onnx", "gather_nd", "GatherND", 12, ("batch_dims",), _GATHER, _I64, _ONNX_11, True),
+        ("onnx", "gather_nd", "GatherND", 13, ("batch_dims",), _GATHER, _I64, _ONNX_13, True),
+        ("onnx", "scatter_nd", "ScatterND", 11, (), ("none",), _I64, _ONNX_11, True),
+        ("onnx", "scatter_nd", "ScatterND", 13, (), ("none",), _I64, _ONNX_13, True),
+        ("onnx", "scatter_nd", "ScatterND", 16, ("reduction",), _ADD_MUL, _I64, _ONNX_13, True),
+        ("onnx", "scatter_nd", "ScatterND", 18, ("reduction",), _ALL, _I64, _ONNX_13, True),
+        ("onnx", "gather_elements", "GatherElements", 11, ("axis",), _GATHER, _I32_64, _ONNX_11, True),
+        ("onnx", "gather_elements", "GatherElements", 13, ("axis",), _GATHER, _I32_64, _ONNX_13, True),
+        ("onnx", "scatter_elements", "ScatterElements", 11, ("axis",), ("none",), _I32_64, _ONNX_11, True),
+        ("onnx", "scatter_elements", "ScatterElements", 13, ("axis",), ("none",), _I32_64, _ONNX_13, True),
+        ("onnx", "scatter_elements", "ScatterElements", 16, ("axis", "reduction"), _ADD_MUL, _I32_64, _ONNX_13, True),
+        ("onnx", "scatter_elements", "ScatterElements", 18, ("axis", "reduction"), _ALL, _I32_64, _ONNX_13, True),
+        ("openvino", "gather_nd", "GatherND", 8, ("batch_dims",), _GATHER, _I32_64, _OPENVINO, False),
+        ("ndtool", "gather_nd", "GatherND", 1, ("batch_dims",), _GATHER, _INTEGERS, _ANY, True),
+        ("ndtool", "scatter_nd", "ScatterND", 1, ("reduction",), _ALL, _INTEGERS, _ANY, True),
+        ("ndtool", "gather_elements", "GatherElements", 1, ("axis",), _GATHER, _INTEGERS, _ANY, True),
+        ("ndtool", "scatter_elements", "ScatterElements", 1, ("axis", "reduction"), _ALL, _INTEGERS, _ANY, True),
+    )
+)  # fmt: skip
+
+
+def rows(standard: str, operator: str) -> list[Row]:
+    """Return the versions of an operator in a standard, oldest first."""
+    return [row for row in TABLE if (row.standard, row.operator) == (standard, operator)]
+
+
+@lru_cache(maxsize=64)
+def resolve(spec: str, operator: str) -> Row:
+    """Return the row that a spec such as "onnx:13" means: the newest version <= 13.
+
+    Raises UsageError for a malformed spec, RuleError where the standard has no such operator
+    or had none yet.
+    """
+    if spec == "ndtool":
+        return rows("ndtool", operator)[0]
+    standard, colon, digits = spec.partition(":")
+    known = standard in ("onnx", "openvino")
+    if not (known and colon and digits.isascii() and digits.isdecimal() and len(digits) < 10):
+        raise UsageError(f"spec is {spec!r}: expected ndtool, onnx:N or openvino:N")
+    versions = rows(standard, operator)
+    if not versions:
+        raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")
+    allowed = [row for row in versions if row.version <= int(digits)]
+    if not allowed:
+        first = versions[0]
+        raise RuleError(f"{spec} has no {first.title}: it exists since {standard}:{first.version}")
+    return allowed[-1]
+
+
+def standard_name(dtype: Dtype) -> str:
+    """Return the name that the standards use for an element type."""
+    return "string" if dtype.kind in "US" else dtype.name
+
+
+@lru_cache(maxsize=1024)
+def accept(
+    spec: str,
+    operator: str,
+    data: Dtype,
+    indices: Dtype,
+    updates: Dtype | None = None,
+    reduction: str = "none",
+    batch_dims: int = 0,
+) -> Row:
+    """Check dtypes, the reduction and batch_dims against a spec; return the row it means.
+
+    Raises DtypeError or RuleError, which name the spec and the first version that allows it,
+    and UsageError for a reduction or spec that does not exist.
+    """
+    if reduction not in REDUCTIONS:
+        raise UsageError(f"reduction is {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+    row = resolve(spec, operator)
+    _check_index_dtype(spec, row, indices)
+    if "any" not in row.data[0] and standard_name(data) not in row.data:
+        raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
+    if updates is not None and not _same_type(data, updates):
+        raise DtypeError(
+            f"updates has dtype {updates.name}: it must be data's, {data.name} (no silent cast)"
+        )
+    if reduction not in row.reductions:
+        raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
+    if reduction not in data.reductions:
+        raise _no_arithmetic(data, reduction)
+    if batch_dims and "batch_dims" not in row.attributes:
+        raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
+    return row
+
+
+def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
+    if indices.name not in _INTEGERS:
+        mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
+        raise DtypeError(
+            f"indices has dtype {indices.name}: any integer dtype is accepted",
+            hint=mask if indices.name == "bool" else "",
+        )
+    if indices.name not in row.indices:
+        what = f"indices of {indices.name}"
+        raise _refused(DtypeError, spec, row, "indices", indices.name, what)
+
+
+def _same_type(a: Dtype, b: Dtype) -> bool:
+    """Whether two types hold the same values; byte order may differ, a record's may not."""
+    if a.name == b.name == "struct":
+        return bool(a.descr == b.descr)
+    return (a.name, a.itemsize) == (b.name, b.itemsize)
+
+
+def _no_arithmetic(data: Dtype, reduction: str) -> DtypeError:
+    allowed = ", ".join(data.reductions)
+    untyped = [n for n, size in dtypes.EXTENDED.items() if data.name == f"V{size}"]
+    hint = ""
+    if "bfloat16" in untyped:
+        hint = "a bfloat16 array is stored as V2: say so with --dtype bfloat16"
+    return DtypeError(
+        f"reduction {reduction} has no meaning for data of {data.name}: only {allowed}", hint=hint
+    )
+
+
+def _refused(
+    kind: type[RuleError] | type[DtypeError], spec: str, row: Row, column: str, key: str, what: str
+) -> RuleError | DtypeError:
+    """Return the error that names the spec and the first version that has `key`."""
+    since = [r for r in rows(row.standard, row.operator) if key in getattr(r, column)]
+    if since:
+        where = f"{row.standard}:{since[0].version} is the first that does"
+    else:
+        listed = ", ".join(getattr(row, column)) or "nothing"
+        where = f"no version of {row.standard} does; it has {column} {listed}"
+    title = f"{spec} ({row.title}-{row.version})"
+    return kind(f"{title} does not take {what}: {where}")

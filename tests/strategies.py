@@ -1,0 +1,256 @@
+"""What the tests draw from: element types, awkward values, layouts, indices, whole cases."""
+
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+Array = np.ndarray[Any, Any]
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
+FLOATS = [np.dtype(f"f{size}") for size in (2, 4, 8)] + [BFLOAT16]
+COMPLEX = [np.dtype("c8"), np.dtype("c16")]
+ORDERED = [np.dtype("?"), *INTEGERS, *FLOATS]
+ARITHMETIC = ORDERED + COMPLEX
+MOVED = [
+    np.dtype(code)
+    for code in ("g", "G", "M8[ns]", "m8[D]", "S1", "S7", "U3", "V1", "V2", "V16", "V100")
+] + [
+    np.dtype([("a", "i1"), ("b", "<f8"), ("c", ">u2", (3,))]),
+    np.dtype([("a", "i1"), ("b", "i8")], align=True),
+    np.dtype(ml_dtypes.float8_e4m3fn),
+]
+EVERY = ARITHMETIC + MOVED
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+LAYOUTS = (
+    "C", "Fortran", "reversed", "strided", "broadcast", "transposed", "read-only", "unaligned",
+)  # fmt: skip
+
+
+def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
+    """Return the reductions that an element type has."""
+    if dtype in ORDERED:
+        return REDUCTIONS
+    return REDUCTIONS[:3] if dtype in COMPLEX else REDUCTIONS[:1]
+
+
+def raw(array: Array) -> bytes:
+    """Return the bytes of an array in C order, padding and odd booleans included."""
+    return opaque(array).tobytes()
+
+
+def same(left: Array, right: Array) -> bool:
+    """Whether two arrays have one type, one shape and the same bits."""
+    return left.dtype == right.dtype and left.shape == right.shape and raw(left) == raw(right)
+
+
+def _parts(dtype: np.dtype) -> np.dtype:
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """Return random bits of any type; most numbers are special: NaNs, infinities, zeros."""
+    part = _parts(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * (dtype.itemsize // part.itemsize)
+    values = rng.integers(0, 256, size * part.itemsize, dtype=np.uint8).view(part)
+    if part in FLOATS:
+        words = values.view(f"u{part.itemsize}")
+        awkward = _special_words(part)
+        some = rng.random(size) < rng.choice([0.0, 0.2, 0.8])
+        words[some] = rng.choice(awkward, int(some.sum()))
+    elif part.kind in "US":  # code points above 0x10ffff are not text
+        values = rng.choice(np.array([b"", b"a", b"zz", b"-1"]), size).astype(part)
+    return values.view(dtype).reshape(shape)
+
+
+def _special_words(part: np.dtype) -> Array:
+    """Return the bit patterns of zeros, ones, extremes, infinities and NaNs of both kinds."""
+    bits = 8 * part.itemsize
+    fraction = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}[part.name]
+    infinity = (1 << (bits - 1)) - (1 << fraction)
+    one = int(np.array(1, part).view(f"u{part.itemsize}"))
+    quiet = 1 << (fraction - 1)
+    positive = [0, 1, one, one + 1, infinity - 1, infinity]
+    positive += [infinity | 1, infinity | 5, infinity | quiet, infinity | quiet | 3]
+    words = positive + [word | 1 << (bits - 1) for word in positive]
+    return np.array(words, f"u{part.itemsize}")
+
+
+def opaque(array: Array) -> Array:
+    """Return a view of the array whose elements are bytes, which copies leave as they are."""
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def laid_out(array: Array, layout: str) -> Array:
+    """Return an array of the same bytes, or its first row repeated, laid out so."""
+    if layout == "unaligned":
+        space = np.zeros(array.nbytes + 1, np.uint8)
+        moved = space[1:].view(array.dtype).reshape(array.shape)
+        opaque(moved)[...] = opaque(array)
+        return moved
+    moved = _laid_out(opaque(array), layout).view(array.dtype)
+    moved.setflags(write=layout not in ("read-only", "broadcast"))
+    return moved
+
+
+def _laid_out(array: Array, layout: str) -> Array:
+    if layout == "Fortran":
+        return np.array(array, order="F")
+    if layout == "reversed":
+        flip = (..., *(slice(None, None, -1),) * array.ndim)
+        return array[flip].copy()[flip]
+    if layout == "strided":
+        wide = np.zeros(tuple(2 * d for d in array.shape), array.dtype)
+        every_other = wide[(..., *(slice(None, None, 2),) * array.ndim)]
+        every_other[...] = array
+        return every_other
+    if layout == "broadcast" and array.size and array.ndim:
+        # Whole rows repeat, so that an index tuple stays valid.
+        return np.broadcast_to(array.reshape(-1, array.shape[-1])[0], array.shape)
+    if layout == "transposed" and array.ndim > 1:
+        order = (1, 0, *range(2, array.ndim))
+        return np.array(array.transpose(order), order="C").transpose(order)
+    return array.copy()
+
+
+def ordered(array: Array, swapped: bool) -> Array:
+    """Return the same values in the other byte order."""
+    return array.astype(array.dtype.newbyteorder("S")) if swapped else array
+
+
+class Case(NamedTuple):
+    """One call: the operator's name, its arrays and its other arguments."""
+
+    operator: str
+    arrays: tuple[Array, ...]
+    arguments: dict[str, Any]
+
+
+sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # an empty case now and then
+seeds = st.integers(0, 2**32 - 1)
+types = st.sampled_from(ARITHMETIC * 2 + MOVED)
+
+
+def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draw a shape of `least` to `most` axes."""
+    return st.integers(least, most).flatmap(lambda rank: st.tuples(*[sizes] * rank))
+
+
+def reductions(dtype: np.dtype) -> st.SearchStrategy[str]:
+    """Draw a reduction that an element type has."""
+    return st.sampled_from(reductions_of(dtype))
+
+
+@st.composite
+def indices_for(draw: st.DrawFn, shape: tuple[int, ...], lengths: tuple[int, ...] | int) -> Array:
+    """Draw valid indices: `lengths` are those of the axes of the last axis' entries, or of all.
+
+    Negative ones and extremes are likely, and so are duplicates. Empty where nothing is valid.
+    """
+    dtype = draw(st.sampled_from(INTEGERS))
+    limits = np.broadcast_to(np.array(lengths, np.int64), shape)
+    if not limits.size:
+        return np.empty(shape, dtype)
+    rng = np.random.default_rng(draw(seeds))
+    lowest = draw(st.sampled_from((-1, -1, 0))) if dtype.kind == "i" else 0
+    indices = rng.integers(limits * lowest, limits)
+    kind = draw(st.sampled_from(("any", "any", "extreme", "same", "sorted")))
+    if kind == "extreme":
+        indices = np.where(rng.random(shape) < 0.5, limits * lowest, limits - 1)
+    elif kind == "same":
+        indices = np.minimum(indices.flat[0], limits - 1)
+        indices = np.maximum(indices, limits * lowest)
+    elif kind == "sorted" and indices.ndim > 1:
+        indices = np.sort(indices, axis=0)
+    return indices.astype(dtype)
+
+
+@st.composite
+def awkward(draw: st.DrawFn, array: Array) -> Array:
+    """Draw a layout and a byte order for an array."""
+    swapped = draw(st.booleans()) and array.dtype != BFLOAT16
+    return laid_out(ordered(array, swapped), draw(st.sampled_from(LAYOUTS)))
+
+
+@st.composite
+def values_of(draw: st.DrawFn, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """Draw an array of a type and shape, of any bits."""
+    return random_values(np.random.default_rng(draw(seeds)), dtype, shape)
+
+
+@st.composite
+def gather_nd_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather_nd."""
+    shape, dtype = draw(shapes(1, 4)), draw(types)
+    b = draw(st.integers(0, len(shape) - 1))
+    k = draw(st.integers(1, len(shape) - b))
+    middle = draw(shapes(0, 2))
+    if 0 in shape[b : b + k]:
+        middle = (*middle, 0)
+    place = (*shape[:b], *middle, k)
+    indices = draw(indices_for(place, shape[b : b + k]))
+    data = draw(values_of(dtype, shape))
+    arrays = (draw(awkward(data)), draw(awkward(indices)))
+    return Case("gather_nd", arrays, {"batch_dims": b})
+
+
+@st.composite
+def scatter_nd_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter_nd."""
+    shape, dtype = draw(shapes(1, 4)), draw(types)
+    k = draw(st.integers(0, len(shape)))
+    middle = draw(shapes(0, 2))
+    if 0 in shape[:k]:
+        middle = (*middle, 0)
+    indices = draw(indices_for((*middle, k), shape[:k]))
+    data = draw(values_of(dtype, shape))
+    updates = draw(values_of(dtype, middle + shape[k:]))
+    arrays = tuple(draw(awkward(a)) for a in (data, indices, updates))
+    arrays = _one_type(arrays)
+    return Case("scatter_nd", arrays, {"reduction": draw(reductions(dtype))})
+
+
+def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the arrays with updates in data's byte order where a record asks for it."""
+    data, indices, updates = arrays
+    if data.dtype.names is not None and updates.dtype != data.dtype:
+        updates = updates.astype(data.dtype)
+    return data, indices, updates
+
+
+@st.composite
+def gather_elements_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather_elements."""
+    dtype = draw(types)
+    shape, axis, indices = draw(_elements())
+    data = draw(values_of(dtype, shape))
+    return Case("gather_elements", (draw(awkward(data)), draw(awkward(indices))), {"axis": axis})
+
+
+@st.composite
+def scatter_elements_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter_elements."""
+    dtype = draw(types)
+    shape, axis, indices = draw(_elements())
+    data = draw(values_of(dtype, shape))
+    updates = draw(values_of(dtype, indices.shape))
+    arrays = _one_type(tuple(draw(awkward(a)) for a in (data, indices, updates)))
+    reduction = draw(reductions(dtype))
+    return Case("scatter_elements", arrays, {"axis": axis, "reduction": reduction})
+
+
+@st.composite
+def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
+    """Draw data's shape, an axis and indices for the elements operators."""
+    shape = draw(shapes(1, 4))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    place = [min(size, draw(sizes)) for size in shape]
+    place[axis] = draw(sizes) if shape[axis] else 0
+    return shape, axis, draw(indices_for(tuple(place), shape[axis]))
+
+
+cases = st.one_of(
+    gather_nd_cases(), scatter_nd_cases(), gather_elements_cases(), scatter_elements_cases()
+)

@@ -1,0 +1,455 @@
+"""Inputs: what opens, what is refused, and what standard input gives."""
+
+import gc
+import io
+import os
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from ndtool import files, headers, storage
+from ndtool.errors import InputError, OutputError, ResourceError, UsageError
+
+ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+LARGE = np.arange(1 << 17, dtype="<i8")
+
+
+def npy(array=ARRAY):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def put(path, raw):
+    with open(path, "wb") as file:
+        file.write(raw)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield tmp_path
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def load(argument, stdin=None):
+    with files.open_source(argument, stdin or files.Stdin()) as source:
+        source.recheck()
+        order = "F" if source.fortran else "C"
+        flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
+        return flat.reshape(source.shape, order=order)
+
+
+def refused(argument, reason, kind=InputError, stdin=None):
+    start = time.perf_counter()
+    with pytest.raises(kind, match=reason) as caught:
+        files.open_source(argument, stdin or files.Stdin())
+    assert time.perf_counter() - start < 2
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("array", [ARRAY, LARGE, np.asfortranarray(ARRAY), np.zeros((0, 3))])
+@pytest.mark.parametrize("name", ["x.npy", "x", "x.npz", "-x.npy", "a b\n[red]\x1b[0m.npy", "\udcff"])
+def test_a_file_is_known_by_its_content_n40(array, name):
+    put(name, npy(array))
+    assert np.array_equal(load(name), array)
+    with files.open_source(name, files.Stdin()) as source:
+        assert source.name == name
+        assert source.dtype.descr == array.dtype.str
+        assert source.buffer.readonly
+        assert source.buffer.format == "B"
+        assert len(source.buffer) == source.nbytes == array.nbytes
+        assert source.mapped == (array.nbytes > files.SMALL)
+        assert (source.file_size, source.position) == (len(npy(array)), 128)
+        assert source.warning is None
+        for kind in ("random", "sequential", "willneed"):
+            source.advise(kind)
+            source.advise(kind, 5000, 70_000)
+            source.advise(kind, source.nbytes, 5)
+
+
+def test_an_archive_named_npy_n40():
+    np.savez("x.npz", a=ARRAY)
+    os.rename("x.npz", "x.npy")
+    assert np.array_equal(load("x.npy"), ARRAY)
+    assert np.array_equal(load("x.npy:a"), ARRAY)
+
+
+def test_a_path_that_exists_wins():
+    np.savez("x.npz", a=ARRAY, b=ARRAY + 2)
+    put("x.npz:a", npy(ARRAY + 1))
+    assert np.array_equal(load("x.npz:a"), ARRAY + 1)
+    assert np.array_equal(load("x.npz:b"), ARRAY + 2)
+    os.mkdir("d:e")
+    np.savez("d:e/x.npz", **{"m:n": ARRAY, "o": ARRAY})
+    assert np.array_equal(load("d:e/x.npz:m:n"), ARRAY)
+
+
+def test_missing_c1():
+    refused("x.npy", "x.npy: No such file")
+    refused("x.npz:a", "^x.npz: No such file")
+    refused("", "No such file")
+    refused("a:b", "a:b: No such file")
+    refused("n" * 300, "name too long")
+    refused("a\0b", "no file can have this name")
+    refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
+    put("plain", npy())
+    refused("plain/x", "Not a directory")
+    refused("plain:a", "one array: it has no members")
+    os.symlink("loop", "loop")
+    refused("loop", "symbolic links")
+
+
+def test_not_regular_n41():
+    os.mkdir("d")
+    os.mkfifo("fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind("sock")
+        refused("sock", "sock is a socket: expected")
+    refused("d", "d is a directory: expected a .npy or .npz file")
+    assert "standard input" in refused("fifo", "fifo is a FIFO: expected").hint
+    refused("/dev/zero", "/dev/zero is a device")
+    refused("/dev/null", "/dev/null is a device")
+    refused("/proc/self/status", "nothing there|not a .npy")
+    with pytest.raises(InputError, match="is a directory"):
+        files.describe("d")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become someone else")
+def test_no_permission_n42():
+    put("x.npy", npy())
+    os.chmod("x.npy", 0)
+    code = """
+        import os
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        files.open_source("x.npy", files.Stdin())
+    """
+    path = os.path.abspath(".")
+    while path != "/tmp" and path != "/":
+        os.chmod(path, os.stat(path).st_mode | 0o111)
+        path = os.path.dirname(path)
+    assert limited(code) == "InputError x.npy: Permission denied\n"
+
+
+def child(code, **options):
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        **options,
+    )
+    assert "Traceback" not in run.stdout
+    return run.stdout
+
+
+def test_trailing_bytes_n29():
+    put("x.npy", npy() + b"abcde")
+    with files.open_source("x.npy", files.Stdin()) as source:
+        assert source.warning == "x.npy: 5 bytes after the array are ignored"
+        assert bytes(source.buffer) == ARRAY.tobytes()
+    assert files.describe("x.npy")[0].warning == source.warning
+
+
+@pytest.mark.parametrize("missing", [1, 48, 96])
+def test_short_data_n28(missing):
+    put("x.npy", npy()[:-missing])
+    refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
+
+
+@pytest.mark.parametrize("skip", [1, 63, 4096])
+def test_unaligned_data_n39(skip):
+    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(skip + 200)
+    raw = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + LARGE.tobytes()
+    put("x.npy", raw)
+    assert np.array_equal(load("x.npy"), LARGE)
+
+
+def test_a_file_of_terabytes_costs_nothing():
+    nbytes = 1 << 42
+    head = headers.encode(files.headers.dtypes.from_code("|u1"), (nbytes,))
+    with open("x.npy", "wb") as file:
+        file.write(head)
+        file.truncate(len(head) + nbytes)
+    with files.open_source("x.npy", files.Stdin()) as source:
+        assert source.buffer[nbytes - 1] == 0
+        source.advise("random")
+        source.advise("willneed", nbytes - 10_000, 4096)
+
+
+@pytest.mark.parametrize("array", [ARRAY, LARGE])
+def test_modified_n44(array):
+    put("x.npy", npy(array))
+    source = files.open_source("x.npy", files.Stdin())
+    os.link("x.npy", "other")
+    os.chmod("x.npy", 0o600)
+    source.recheck()
+    with open("x.npy", "r+b") as file:
+        file.seek(140)
+        file.write(b"!")
+    os.utime("x.npy", ns=(1, 1))
+    with pytest.raises(OutputError, match="x.npy changed during the run"):
+        source.recheck()
+    source.close()
+
+
+def test_replaced_n44():
+    put("x.npy", npy())
+    with files.open_source("x.npy", files.Stdin()) as source:
+        put("y.npy", npy())
+        os.replace("y.npy", "x.npy")
+        with pytest.raises(OutputError, match="x.npy was replaced during the run"):
+            source.recheck()
+        os.unlink("x.npy")
+        source.recheck()  # the bytes are as they were, and nothing else has the name
+
+
+def test_truncated_n43():
+    put("x.npy", npy(LARGE))
+    with files.open_source("x.npy", files.Stdin()) as source:
+        os.truncate("x.npy", 4096)
+        with pytest.raises(OutputError, match="changed"):
+            source.recheck()
+    file = files._open("x.npy")
+    for nbytes in (8192, 1 << 20):
+        with pytest.raises(OutputError, match="it is shorter now"):
+            file.read(128, nbytes, "x.npy")
+    file.close()
+
+
+def test_inputs_stay_as_they_are():
+    put("x.npy", npy(LARGE))
+    os.utime("x.npy", ns=(5, 5))
+    load("x.npy")
+    assert os.stat("x.npy").st_mtime_ns == 5
+    with files.open_source("x.npy", files.Stdin()) as source, pytest.raises(TypeError):
+        source.buffer[0] = 1
+
+
+def test_closing_while_someone_looks():
+    put("x.npy", npy(LARGE))
+    source = files.open_source("x.npy", files.Stdin())
+    array = np.frombuffer(source.buffer, "<i8")
+    source.close()
+    source.close()
+    assert np.array_equal(array, LARGE)
+
+
+def limited(code, **limits):
+    program = "import resource\nfrom ndtool import files, outputs, dtypes, storage\n"
+    for name, value in limits.items():
+        program += f"resource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))\n"
+    program += "try:\n" + textwrap.indent(textwrap.dedent(code), "    ")
+    program += "\nexcept Exception as exc:\n    print(type(exc).__name__, exc)\n"
+    return child(program)
+
+
+def test_limits_c17():
+    with open("x.npy", "wb") as file:
+        head = headers.encode(files.headers.dtypes.from_code("|u1"), (1 << 32,))
+        file.write(head)
+        file.truncate(len(head) + (1 << 32))
+    code = 'files.open_source("x.npy", files.Stdin()); print("opened")'
+    assert limited(code, AS=1 << 30).startswith("ResourceError x.npy: Cannot allocate memory")
+    assert limited(code, NOFILE=3).startswith("ResourceError x.npy: Too many open files")
+    assert limited(code, NOFILE=5) == "opened\n"
+
+
+class Feed:
+    """A pipe that gives the bytes, a few at a time."""
+
+    def __init__(self, raw, step=1 << 16):
+        self.fd, self._end = os.pipe()
+        self._raw, self._step = raw, step
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            for at in range(0, len(self._raw), self._step):
+                os.write(self._end, self._raw[at : at + self._step])
+        except BrokenPipeError:
+            pass
+        os.close(self._end)
+
+    def __enter__(self):
+        self._thread.start()
+        return files.Stdin(self.fd)
+
+    def __exit__(self, *_):
+        os.close(self.fd)
+        self._thread.join()
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000, 1 << 16])
+def test_consecutive_arrays_on_a_pipe(step):
+    arrays = [ARRAY, np.zeros((0, 2)), np.asfortranarray(ARRAY), np.array(5), ARRAY[0]]
+    with Feed(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
+        for array in arrays:
+            assert np.array_equal(load("-", stdin), array)
+        assert os.read(stdin._fd, 4)[:1] == b"r"
+
+
+def test_a_large_array_on_a_pipe(monkeypatch):
+    monkeypatch.setattr(storage, "MEMORY", 1 << 19)
+    array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
+    with Feed(npy(array) + npy()) as stdin:
+        with files.open_source("-", stdin) as source:
+            assert type(source.buffer.obj).__name__ == "mmap"
+            assert not source.mapped
+            assert source.buffer.readonly
+            source.recheck()
+            source.advise("random")
+            assert np.array_equal(np.frombuffer(bytes(source.buffer), "<i8"), array)
+        assert np.array_equal(load("-", stdin), ARRAY)
+
+
+def test_the_writer_need_not_be_blocking():
+    with Feed(npy(LARGE), 5000) as stdin:
+        os.set_blocking(stdin._fd, False)
+        assert np.array_equal(load("-", stdin), LARGE)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_consecutive_arrays_in_a_file(large):
+    arrays = [LARGE if large else ARRAY, np.zeros((0, 2)), ARRAY + 1]
+    put("x", b"skip" + b"".join(map(npy, arrays)) + b"rest")
+    with open("x", "rb", buffering=0) as file:
+        file.seek(4)
+        stdin = files.Stdin(file.fileno())
+        with files.open_source("-", stdin) as source:
+            assert source.mapped == large
+            source.recheck()
+            assert np.array_equal(np.frombuffer(bytes(source.buffer), arrays[0].dtype).reshape(arrays[0].shape), arrays[0])
+            for array in arrays[1:]:
+                assert np.array_equal(load("-", stdin), array)
+            assert file.read() == b"rest"
+            refused("-", "standard input, array 4: nothing there", stdin=stdin)
+            os.truncate("x", 1 << 20)
+            os.utime("x", ns=(1, 1))
+            with pytest.raises(OutputError, match="standard input changed during the run"):
+                source.recheck()
+
+
+@pytest.mark.parametrize("cut", [1, 95, 96, 97, 120, 218, 223])
+def test_a_stream_that_ends_early(cut):
+    raw = npy()[:-cut]
+    with Feed(raw) as stdin:
+        refused("-", "standard input: .*(found|cut short)", stdin=stdin)
+    put("x", raw)
+    with open("x", "rb") as file:
+        refused("-", "standard input: .*(found|cut short|only)", stdin=files.Stdin(file.fileno()))
+
+
+def test_a_stream_that_claims_much_n24():
+    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
+    raw = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(100)
+    with Feed(raw) as stdin:
+        refused("-", "expected 4398046511104 bytes of data after the header, found 100", stdin=stdin)
+
+
+def test_standard_input_that_is_no_array(here):
+    with Feed(b"") as stdin:
+        refused("-", "standard input: nothing there", stdin=stdin)
+    with Feed(npy()) as stdin:
+        load("-", stdin)
+        refused("-", "standard input, array 2: nothing there", stdin=stdin)
+    with Feed(b"PK\3\4" + bytes(100)) as stdin:
+        assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
+    fd = os.open(here, os.O_RDONLY)
+    refused("-", "standard input: Is a directory", stdin=files.Stdin(fd))
+    os.close(fd)
+    refused("-", "standard input: it is closed", stdin=files.Stdin(fd))
+    for device in ("/dev/null", "/dev/zero"):
+        with open(device, "rb") as file:
+            refused("-", "nothing there|not a .npy", stdin=files.Stdin(file.fileno()))
+    lead, terminal = os.openpty()
+    refused("-", "it is a terminal", UsageError, files.Stdin(terminal))
+    os.close(lead)
+    os.close(terminal)
+
+
+def test_a_closed_standard_input_is_not_taken_by_a_file():
+    np.save("x.npy", ARRAY)
+    code = """
+        import os
+        os.close(0)
+        storage.guard_descriptors()
+        stdin = files.Stdin()
+        files.open_source("x.npy", stdin)
+        files.open_source("-", stdin)
+    """
+    assert "InputError standard input: Bad file descriptor" in limited(code)
+    assert "InputError standard input: it is closed" in limited(
+        code.replace("storage.guard_descriptors()", "")
+    )
+
+
+def test_no_room_for_a_stream(monkeypatch):
+    monkeypatch.setattr(storage, "MEMORY", 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        with Feed(npy(LARGE)) as stdin:
+            error = refused("-", "no room for a temporary copy .* File too large", ResourceError, stdin)
+        assert "TMPDIR" in error.hint
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
+def test_tmpdir_may_be_nonsense_c16(monkeypatch, directory):
+    monkeypatch.setenv("TMPDIR", directory)
+    monkeypatch.setattr(storage, "MEMORY", 1000)
+    with Feed(npy(LARGE)) as stdin:
+        assert np.array_equal(load("-", stdin), LARGE)
+
+
+def test_spools_without_nameless_files(monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE")
+    monkeypatch.setattr(storage, "MEMORY", 10)
+    spool = storage.Spool()
+    for piece in (b"12345", b"67890", b"abc", b""):
+        spool.write(piece)
+    assert bytes(spool.finish()) == b"1234567890abc"
+    assert bytes(storage.Spool().finish()) == b""
+
+
+def test_describe():
+    np.save("x.npy", np.asfortranarray(ARRAY))
+    (entry,) = files.describe("x.npy")
+    assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
+    assert (entry.header.fortran, entry.header.version, entry.problem) == (True, (1, 0), "")
+    assert (entry.file_size, entry.label) == (224, "float32[2, 3, 4]")
+    np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
+    first, second = files.describe("y.npz")
+    assert (first.name, first.member, first.position) == ("y.npz:a", "a", None)
+    assert first.problem == "compressed with deflate"
+    assert second.label == "int64[131072]"
+    assert files.describe("y.npz:b") == [second]
+    np.savez("z.npz", b=LARGE)
+    (entry,) = files.describe("z.npz")
+    with open("z.npz", "rb") as file:
+        file.seek(entry.position)
+        assert file.read(LARGE.nbytes) == LARGE.tobytes()
+    for bad in ("missing", "z.npz:q"):
+        with pytest.raises(InputError):
+            files.describe(bad)
+    with pytest.raises(InputError, match="no members"):
+        files.describe("x.npy:a")

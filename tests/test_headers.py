@@ -1,0 +1,262 @@
+"""The .npy header: every bad one is refused with its reason, every good one round-trips."""
+
+import io
+import struct
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ndtool import dtypes, headers
+from ndtool.errors import InputError
+
+GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
+
+
+def header(text=GOOD, version=(1, 0), length=None, encoding="latin-1"):
+    raw = text.encode(encoding)
+    length = len(raw) if length is None else length
+    form = "<H" if version == (1, 0) else "<I"
+    return headers.MAGIC + bytes(version) + struct.pack(form, length) + raw
+
+
+def shaped(shape, descr="'<f4'"):
+    return header(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def parse(raw, available=None, name="x.npy"):
+    return headers.read(io.BytesIO(raw).read, available, name)
+
+
+def refused(raw, available=None):
+    with pytest.raises(InputError) as caught:
+        parse(raw, available)
+    message = caught.value.message
+    assert message.startswith("x.npy: ")
+    assert len(message) <= len("x.npy: ") + 200
+    assert message.isprintable()
+    return caught.value
+
+
+BAD = {
+    "N1 nothing": (b"", "expected a .npy array"),
+    "N2 magic of 6": (headers.MAGIC, "found 6"),
+    "N2 magic of 3": (headers.MAGIC[:3], "found 3"),
+    "N2 version only": (headers.MAGIC + b"\1\0", "length of the header"),
+    "N2 half a length": (headers.MAGIC + b"\1\0\1", "length of the header"),
+    "N3 text": (b"1.0 2.0 3.0\n" * 20, "not a .npy array"),
+    "N4 version": (header(version=(9, 0)), "version 9.0: valid 1.0, 2.0, 3.0"),
+    "N4 minor": (header(version=(1, 1)), "version 1.1"),
+    "N5 length past the end": (header(length=400), "cut short: expected 400"),
+    "N6 length of 4 GiB": (header(version=(2, 0), length=2**32 - 1), "4294967295 bytes: valid"),
+    "N7 length 0": (header(""), "not a Python literal"),
+    "N8 a list": (header("[1, 2]"), "not a dictionary"),
+    "N8 a set": (header("{1, 2}"), "not a dictionary"),
+    "N9 code": (header("__import__('os').system('touch /tmp/ndtool-ran')"), "not a dictionary"),
+    "N9 code inside": (shaped("(print('run'),)"), "not a Python literal"),
+    "N9 comprehension": (header("{k: 1 for k in 'ab'}"), "not a dictionary"),
+    "N9 unpacking": (header("{**{'descr': '<f4'}}"), "key that is not a string"),
+    "N10 parentheses": (header("(" * 3000), "not a Python literal"),
+    "N10 brackets in shape": (shaped("[" * 90 + "]" * 90), "shape is"),
+    "N10 minus": (shaped("(" + "-" * 9000 + "1,)"), "not a Python literal"),
+    "N10 sums": (shaped("(" + "1+" * 4500 + "1,)"), "not a Python literal"),
+    "N11 20 kB": (header(GOOD + " " * 20_000), "valid up to 10000"),
+    "N12 missing key": (header("{'descr': '<f4', 'shape': (3,)}"), "has the keys"),
+    "N12 extra key": (header(GOOD[:-1] + "'x': 1}"), "has the keys"),
+    "N12 bytes key": (header(GOOD.replace("'shape'", "b'shape'")), "not a string"),
+    "N13 twice": (header(GOOD[:-1] + "'shape': (3, 4)}"), "'shape' 2 times"),
+    "N14 Python 2": (shaped("(3L, 4L)"), "not a Python literal"),
+    "N15 ,f4": (shaped("(3,)", "',f4'"), "not an element type"),
+    "N16 no brace": (header(GOOD[:-1]), "not a Python literal"),
+    "N17 NUL": (header(GOOD + "\0"), "not a Python literal"),
+    "N17 NUL in descr": (shaped("(3,)", "'<f4\0'"), "x.npy: "),
+    "N18 negative": (shaped("(-1,)"), "shape[0] is -1: expected a size"),
+    "N18 two negatives": (shaped("(-3, -4)"), "shape[0] is -3"),
+    "N19 float": (shaped("(3.0, 4)"), "shape[0] is 3.0"),
+    "N19 list": (shaped("[3, 4]"), "expected a tuple"),
+    "N19 complex": (shaped("(1+2j,)"), "shape[0] is (1+2j)"),
+    "N19 int": (shaped("(3)"), "expected a tuple"),
+    "N20 bool": (shaped("(True, 4)"), "shape[0] is True"),
+    "N21 np.int64": (shaped("(np.int64(3),)"), "not a Python literal"),
+    "N22 10**30": (shaped(f"({10**30},)"), "shape[0] is 1000000"),
+    "N22 5000 digits": (shaped("(" + "9" * 5000 + ",)"), "x.npy: "),
+    "N23 2**32 x 2**32": (shaped("(4294967296, 4294967296)"), "float32[4294967296, 42949"),
+    "N23 wraps to 4": (shaped("(4611686018427387905, 4)", "'|u1'"), "valid up to 9223372036854"),
+    "N25 zeros": (shaped("(0, 4611686018427387904, 4611686018427387904)"), "size 0 counted as 1"),
+    "N26 65 axes": (shaped("(" + "1, " * 65 + ")"), "65 axes: valid up to 64"),
+    "N27 'no'": (header(GOOD.replace("False", "'no'")), "fortran_order is 'no'"),
+    "N27 1": (header(GOOD.replace("False", "1")), "fortran_order is 1"),
+    "N30 object": (shaped("(3,)", "'|O'"), "Python objects are never read"),
+    "N31 record with O": (shaped("(3,)", "[('a', '<f4'), ('b', '|O')]"), "objects are never"),
+    "N33 S0": (shaped("(1099511627776,)", "'|S0'"), "0 bytes per element"),
+    "N33 U0": (shaped("(4611686018427387904,)", "'<U0'"), "0 bytes per element"),
+    "N33 V0": (shaped("(3,)", "'|V0'"), "0 bytes per element"),
+    "N33 empty record": (shaped("(3,)", "[]"), "x.npy: "),
+    "descr is a number": (shaped("(3,)", "5"), "x.npy: "),
+    "not UTF-8": (
+        header(GOOD.replace("<f4", "\xff"), version=(3, 0)),
+        "not UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("raw, reason", BAD.values(), ids=BAD)
+@pytest.mark.filterwarnings("error")
+def test_bad(raw, reason):
+    assert reason in refused(raw).message
+    refused(raw + bytes(100), len(raw) + 100) if len(raw) > 12 else refused(raw, len(raw))
+
+
+def test_hints():
+    assert "NumPy integers" in refused(BAD["N21 np.int64"][0]).hint
+    assert "Python 2" in refused(BAD["N14 Python 2"][0]).hint
+    assert ".npz" in refused(b"PK\3\4" + bytes(40)).hint
+    assert "gzip" in refused(b"\x1f\x8b\x08" + bytes(40)).hint
+    pickled = refused(b"\x80\x04\x95" + bytes(40))
+    assert "pickle, which is never loaded" in pickled.hint
+    assert "allow_pickle" not in str(pickled)
+
+
+@pytest.mark.parametrize("missing", [1, 24, 48])
+def test_short_data_n28(missing):
+    raw = header()
+    error = refused(raw + bytes(48 - missing), len(raw) + 48 - missing)
+    assert f"expected 48 bytes of data after the header, found {48 - missing}" in error.message
+    assert parse(raw, len(raw) + 48).shape == (3, 4)
+
+
+def test_claims_are_compared_before_anything_is_read():
+    def never(count):
+        raise AssertionError(count)
+
+    raw = header(version=(2, 0), length=2**32 - 1)
+    stream = io.BytesIO(raw)
+    with pytest.raises(InputError, match="claims 4294967295 bytes, only"):
+        headers.read(lambda n: stream.read(n) if n < 100 else never(n), len(raw), "x.npy")
+    refused(shaped("(1099511627776,)"), 224)  # N24
+    assert "6442450941" in refused(shaped("(3,)", "'|S2147483647'"), 224).message  # N34
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_versions(version):
+    got = parse(header(version=version))
+    assert got.version == version
+    assert got.offset == len(header(version=version))
+    assert (got.shape, got.fortran, got.dtype.name, got.nbytes) == ((3, 4), False, "float32", 48)
+
+
+def test_rank_64():
+    assert len(parse(shaped("(" + "1, " * 64 + ")")).shape) == 64
+    assert headers._quick(header(GOOD.replace("3, 4", "1, " * 63 + "1"))[10:].decode())[2] == (1,) * 64
+
+
+def test_a_long_legal_record():
+    dtype = np.dtype([(f"field_{i:03}", "<f8") for i in range(300)])
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(3, dtype))
+    got = parse(stream.getvalue(), len(stream.getvalue()))
+    assert (got.dtype.name, got.dtype.itemsize) == ("struct", 2400)
+
+
+def test_name_is_one_line():
+    with pytest.raises(InputError) as caught:
+        parse(b"", name="a\nb\x1b[31m\udcff.npy")
+    assert caught.value.message.isprintable()
+
+
+SIZES = st.integers(0, 5) | st.sampled_from([10, 4096, 10**9])
+CODES = st.sampled_from(
+    "? b h i l q B H I L Q e f d g F D S1 S7 U1 U5 V1 V2 M8[ns] m8[25s] M8 >i4 >f8 >U3".split()
+)
+
+
+@given(code=CODES, shape=st.lists(st.integers(0, 3), max_size=6))
+def test_encode_is_what_numpy_saves(code, shape):
+    array = np.zeros(shape, code)
+    stream = io.BytesIO()
+    np.save(stream, array)
+    raw = stream.getvalue()
+    dtype = dtypes.from_numpy(array.dtype) if array.dtype.kind != "V" else dtypes.from_code(code)
+    assert headers.encode(dtype, array.shape) == raw[: len(raw) - array.nbytes]
+    got = parse(raw, len(raw))
+    assert (got.shape, got.dtype.itemsize) == (array.shape, array.itemsize)
+    assert got.offset % 64 == 0
+    assert headers.encode(got.dtype, got.shape) == raw[: got.offset]
+
+
+@given(shape=st.lists(SIZES, min_size=1, max_size=32))
+def test_encode_long_shapes(shape):
+    raw = headers.encode(dtypes.from_code("<f4"), tuple(shape))
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+    )
+    assert raw == stream.getvalue()
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["\xe9"], ["\u2203", "x"], ["n" * 40_000, "m" * 30_000]])
+def test_encode_records(names):
+    dtype = np.dtype([(name, "<f4") for name in names])
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.save(stream, np.zeros((2, 3), dtype))
+    raw = stream.getvalue()
+    expected = raw[: len(raw) - 6 * dtype.itemsize]
+    assert headers.encode(dtypes.from_descr(dtype.descr), (2, 3)) == expected
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_fortran(order):
+    stream = io.BytesIO()
+    np.save(stream, np.zeros((3, 4), order=order))
+    assert parse(stream.getvalue()).fortran == (order == "F")
+
+
+# The quick path may say nothing, but never something that the careful one does not.
+PARTS = st.sampled_from(
+    ["{", "}", "'descr'", "descr", "': '", "', '", "<f4", "|b1", "'", '"', "\\", ",", ", ", " "]
+    + ["fortran_order", "': ", "True", "False", "0", "1", "00", "-1", "(", ")", "), }", "3,"]
+    + ["'shape': (", "\n", "\t", "\xa0", "\u0663", "(3, 4)", "(5,)", "()", "#", "9" * 19, "\0"]
+)
+MUTATED = st.builds(
+    lambda at, width, part: GOOD[:at] + part + GOOD[at + width :],
+    st.integers(0, len(GOOD)),
+    st.integers(0, 4),
+    PARTS | st.text(max_size=3),
+)
+
+
+@settings(max_examples=1000)
+@given(text=MUTATED | st.lists(PARTS, max_size=12).map("".join))
+@example(GOOD)
+@example(GOOD + "  \n")
+@example(GOOD.replace("(3, 4)", "()"))
+@example(GOOD.replace("(3, 4)", "(3, 4,)"))
+@example(GOOD.replace("(3, 4)", "(3,)"))
+@example(GOOD.replace("(3, 4)", "(3)"))
+@example(GOOD.replace("(3, 4)", "(3, 04)"))
+@example(GOOD.replace("<f4", "<f4', 'x': '1"))
+@example(GOOD.replace("<f4", "\\x3cf4"))
+def test_quick_is_no_more_lenient(text):
+    quick = headers._quick(text)
+    if quick is not None:
+        assert headers._literal(text, "x.npy") == quick
+
+
+def test_quick_is_taken_for_what_numpy_writes():
+    for shape in [(), (0,), (5,), (3, 4), (1, 2, 3)]:
+        raw = headers.encode(dtypes.from_code("<f4"), shape)
+        assert headers._quick(raw[10:].decode()) == ("<f4", False, shape)
+
+
+@settings(max_examples=500)
+@given(raw=st.binary(max_size=80), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
+def test_noise_raises_nothing_else(raw, version):
+    text = raw.decode("latin-1")
+    for bytes_ in (raw, header(text, version), header(GOOD[:30] + text + GOOD[30:], version)):
+        try:
+            parse(bytes_, len(bytes_))
+        except InputError:
+            pass

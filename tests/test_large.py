@@ -1,0 +1,277 @@
+"""Sizes at which blocks, tiles, partitions and threads are really used, against NumPy's bits.
+
+The expected values come from ufunc.at on flat indices, which test_reference.py ties to the
+reference; a gather's and a move's come from one fancy index on opaque bytes.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from strategies import (
+    ARITHMETIC,
+    BFLOAT16,
+    COMPLEX,
+    INTEGERS,
+    Array,
+    laid_out,
+    opaque,
+    random_values,
+    raw,
+    reductions_of,
+    same,
+)
+
+import ndtool
+
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+THREADS = (1, 2, 3, 4)
+
+
+class NdShape(NamedTuple):
+    """A kind of scatter_nd: N index tuples of k components, drawn in some way."""
+
+    name: str
+    data: tuple[int, ...]
+    k: int
+    tuples: tuple[int, ...]
+    drawn: str = "uniform"
+
+
+SCATTERS = (
+    NdShape("scalars", (300, 700), 2, (150_001,)),
+    NdShape("few scalars, large data", (1000, 1000), 2, (5000,)),
+    NdShape("scalars of four axes", (9, 11, 7, 13), 4, (3, 50_001)),
+    NdShape("histogram", (1000,), 1, (140_003,)),
+    NdShape("one slot", (1000,), 1, (140_003,), "same"),
+    NdShape("sorted", (50_000,), 1, (140_003,), "sorted"),
+    NdShape("two slots at the ends", (70_000,), 1, (140_003,), "ends"),
+    NdShape("odd rows", (500, 7), 1, (40_001,)),
+    NdShape("rows", (300, 65), 1, (5001,)),
+    NdShape("huge slices", (3, 200_003), 1, (5,)),
+    NdShape("whole tensor", (150_001,), 0, (3,)),
+)
+
+
+def drawn_indices(rng: np.random.Generator, case: NdShape) -> Array:
+    """Return valid int64 index tuples, a part of them negative."""
+    shape = (*case.tuples, case.k)
+    limits = np.array(case.data[: case.k], np.int64)
+    indices = rng.integers(-limits, limits, shape) if case.k else np.empty(shape, np.int64)
+    if case.drawn == "same":
+        indices[:] = 3
+    elif case.drawn == "sorted":
+        indices = np.sort(indices % limits, axis=0)
+    elif case.drawn == "ends":
+        indices = np.where(indices < 0, 0, -1)
+    return indices
+
+
+def flat_places(case: NdShape, indices: Array) -> tuple[Array, int]:
+    """Return the row-major number of the run that each index tuple names, and its length."""
+    runs = np.zeros(indices.shape[:-1], np.int64)
+    for component, size in enumerate(case.data[: case.k]):
+        runs = runs * size + indices[..., component] % size
+    return runs.ravel(), int(np.prod(case.data[case.k :], dtype=np.int64))
+
+
+def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+    """Return numbers whose sums and products depend on the order, and stay finite for long."""
+    if dtype.kind in "iub":
+        return random_values(rng, dtype, shape)
+    if dtype.kind == "c":
+        parts = numbers(rng, np.dtype(f"f{dtype.itemsize // 2}"), (*shape, 2))
+        return parts.view(dtype).reshape(shape)
+    wide = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)
+    wide[rng.random(shape) < 0.1] = 1.0
+    return wide.astype(dtype)
+
+
+def expected_scatter(data: Array, flat: Array, updates: Array, reduction: str) -> Array:
+    """Return data with updates applied one after the other; flat numbers elements of data."""
+    output = opaque(data).copy().view(data.dtype)
+    target, source = output.reshape(-1), updates.reshape(-1)
+    if reduction == "none":
+        last = np.full(data.size, -1)
+        np.maximum.at(last, flat, np.arange(flat.size))
+        hit = last >= 0
+        opaque(target)[hit] = opaque(source)[last[hit]]
+    else:
+        with np.errstate(all="ignore"):
+            UFUNCS[reduction].at(target, flat, source)
+    return output
+
+
+NUMBERS = [(d, r) for d in ARITHMETIC for r in reductions_of(d)]
+
+
+@pytest.mark.parametrize("case", SCATTERS, ids=lambda c: c.name)
+@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
+def test_scatter_nd(case: NdShape, dtype: np.dtype, reduction: str) -> None:
+    rng = np.random.default_rng(20)
+    indices = drawn_indices(rng, case)
+    runs, width = flat_places(case, indices)
+    flat = (runs[:, None] * width + np.arange(width)).ravel()
+    shape = case.tuples + case.data[case.k :]
+    random = rng.integers(2) and dtype not in COMPLEX
+    fill = random_values if random else numbers
+    data, updates = fill(rng, dtype, case.data), fill(rng, dtype, shape)
+    expected = expected_scatter(data, flat, updates, reduction)
+    before = raw(data), raw(indices), raw(updates)
+    for threads in THREADS:
+        actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
+        assert _same(actual, expected), threads
+    assert (raw(data), raw(indices), raw(updates)) == before
+
+
+def _same(actual: Array, expected: Array) -> bool:
+    """Like `same`, but any NaN will do in complex numbers: NumPy's own paths differ there."""
+    if actual.dtype not in COMPLEX or same(actual, expected):
+        return same(actual, expected)
+    part = f"f{actual.dtype.itemsize // 2}"
+    left, right = (a.reshape(-1).view(part) for a in (actual, expected))
+    nan = np.isnan(left) & np.isnan(right)
+    return actual.shape == expected.shape and same(left[~nan], right[~nan])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
+def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
+    rng = np.random.default_rng(21)
+    for shape, place in (
+        ((60, 70, 65), (60, 70, 65)),
+        ((2, 300, 301), (2, 299, 300)),
+        ((3, 5, 7), (3, 5, 7)),
+    ):
+        long = list(place)
+        long[axis] = long[axis] * (40 if len(set(shape)) == 3 and shape[0] == 3 else 2)
+        size = shape[axis]
+        indices = rng.integers(-size, size, long)
+        where = list(np.indices(long, sparse=True))
+        where[axis] = indices % size
+        flat = np.ravel_multi_index(np.broadcast_arrays(*where), shape).ravel()
+        data, updates = numbers(rng, dtype, shape), numbers(rng, dtype, tuple(long))
+        expected = expected_scatter(data, flat, updates, reduction)
+        for threads in THREADS:
+            actual = ndtool.scatter_elements(
+                data, indices, updates, axis, reduction, threads=threads
+            )
+            assert _same(actual, expected), (shape, threads)
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])
+def test_gather_nd(itemsize: int) -> None:
+    rng = np.random.default_rng(22)
+    dtype = np.dtype(f"V{itemsize}")
+    for shape, b, place in (
+        ((400, 500), 0, (3, 50_001, 2)),
+        ((5000, 3), 0, (40_001, 1)),
+        ((100, 257), 0, (5001, 1)),
+        ((2, 100_003), 0, (5, 1)),
+        ((40, 50, 60), 1, (40, 4001, 2)),
+        ((150_001, 3), 1, (150_001, 1)),
+        ((300, 400, 2), 2, (300, 400, 1)),
+        ((6, 30, 20, 17), 1, (6, 999, 2)),
+    ):
+        data = random_values(rng, dtype, shape)
+        k = place[-1]
+        indices = rng.integers(-np.array(shape[b : b + k]), shape[b : b + k], place)
+        batches = np.indices(place[:-1], sparse=True)[:b]
+        expected = data[(*batches, *np.moveaxis(indices, -1, 0))]
+        for threads in THREADS:
+            assert same(ndtool.gather_nd(data, indices, b, threads=threads), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 12, 16, 40])
+def test_gather_elements(itemsize: int, axis: int) -> None:
+    rng = np.random.default_rng(23)
+    dtype = np.dtype(f"V{itemsize}")
+    for shape in ((60, 70, 65), (2, 300, 301), (400, 3, 200), (50_003, 1, 3)):
+        data = random_values(rng, dtype, shape)
+        place = tuple(2 * d if d_axis == axis else d for d_axis, d in enumerate(shape))
+        indices = rng.integers(-shape[axis], shape[axis], place)
+        expected = np.take_along_axis(data, indices, axis)
+        for threads in THREADS:
+            assert same(ndtool.gather_elements(data, indices, axis, threads=threads), expected)
+
+
+@pytest.mark.parametrize("layout", ["Fortran", "reversed", "strided", "unaligned", "broadcast"])
+@pytest.mark.parametrize("code", [d.newbyteorder(o).str for d in INTEGERS for o in "<>"])
+def test_index_types_and_layouts(code: str, layout: str) -> None:
+    rng = np.random.default_rng(24)
+    dtype = np.dtype(code)
+    sizes = np.array([100, 120])
+    lowest = -sizes if dtype.kind == "i" else 0 * sizes
+    data = random_values(rng, np.dtype("f4"), tuple(sizes))
+    indices = laid_out(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
+    rows, columns = np.moveaxis(indices.astype(np.int64), -1, 0)
+    updates = numbers(rng, np.dtype("f4"), rows.shape)
+    flat = rows % 100 * 120 + columns % 120
+    summed = expected_scatter(data, flat, updates, "add")
+    for threads in THREADS:
+        assert same(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
+        assert same(ndtool.scatter_nd(data, indices, updates, "add", threads=threads), summed)
+    axis_indices = indices[:, :1]
+    tall = random_values(rng, np.dtype("f4"), (100, 1))
+    picked = ndtool.gather_elements(tall, axis_indices, 0, threads=2)
+    assert same(picked, tall[rows % 100])
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_the_first_of_many_bad_indices_is_named(threads: int) -> None:
+    rng = np.random.default_rng(25)
+    data = random_values(rng, np.dtype("f4"), (300, 200))
+    for _ in range(10):
+        indices = rng.integers(0, 200, (7, 30_000, 2))
+        wrong = np.sort(rng.choice(210_000, 3, replace=False))
+        tuples = indices.reshape(-1, 2)
+        tuples[wrong, [1, 0, 1]] = [200, 300, -201]
+        tuples[wrong[0], 0] = 5
+        out = np.full(indices.shape[:-1], 7, np.float32)
+        with pytest.raises(ndtool.BoundsError) as caught:
+            ndtool.gather_nd(data, indices, out=out, threads=threads)
+        error = caught.value
+        assert error.position == tuple(np.unravel_index(wrong[0], (7, 30_000)))
+        assert (error.component, error.axis, error.value) == (1, 1, 200)
+        assert (error.size, error.count, error.total) == (200, 3, 210_000)
+        assert (out == 7).all()
+        with pytest.raises(ndtool.BoundsError) as caught:
+            ndtool.scatter_nd(data, indices, out, "add", out=data, threads=threads)
+        assert caught.value.fields() == error.fields()
+        flat = tuples[:, 0].reshape(300, 700)
+        for axis in (0, 1):
+            spots = [tuple(int(v) for v in np.unravel_index(w, flat.shape)) for w in wrong]
+            columns = flat[:, :200] % 200
+            bad = columns.copy()
+            place = (spots[0][0], spots[0][1] % 200)
+            bad[place] = -301
+            bad[-1, -1] = 300
+            count = 2 if place != (299, 199) else 1
+            with pytest.raises(ndtool.BoundsError) as caught:
+                ndtool.gather_elements(data, bad, axis, threads=threads)
+            error = caught.value
+            assert error.count == count
+            assert error.position == (place if count == 2 else (299, 199))
+            assert (error.axis, error.component) == (axis, None)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), BFLOAT16, np.dtype("?")])
+def test_big_endian_and_odd_layouts_of_large_data(dtype: np.dtype) -> None:
+    rng = np.random.default_rng(26)
+    data, updates = numbers(rng, dtype, (300, 64)), numbers(rng, dtype, (6000, 64))
+    indices = rng.integers(-300, 300, (6000, 1))
+    flat = (indices % 300 * 64 + np.arange(64)).ravel()
+    other = dtype.newbyteorder("S")
+    for reduction in reductions_of(dtype):
+        expected = expected_scatter(data, flat, updates, reduction)
+        for layout in ("Fortran", "reversed", "unaligned"):
+            arrays: list[Any] = [laid_out(a, layout) for a in (data, indices, updates)]
+            assert same(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
+        swapped = ndtool.scatter_nd(
+            data.astype(other), indices.astype(">i8"), updates.astype(other), reduction
+        )
+        assert same(swapped, expected.astype(other))
+        target = laid_out(data, "strided")
+        assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
+        assert same(target, expected)

@@ -1,0 +1,609 @@
+"""Outputs: whole or not at all, wherever they go."""
+
+import errno
+import io
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from ndtool import dtypes, files, newfile, outputs, storage
+from ndtool.errors import OutputError, ResourceError, UsageError
+
+ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+LARGE = np.arange(1 << 17, dtype="<i8")
+OLD = b"old bytes"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield tmp_path
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not [name for name in os.listdir(tmp_path) if "ndtool-" in name]
+
+
+@pytest.fixture(params=["nameless", "hidden"])
+def way(request, monkeypatch):
+    """Both ways to make a file that has no name yet."""
+    if request.param == "hidden":
+        monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
+    return request.param
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def opened(target, array=ARRAY, **options):
+    return outputs.open_output(target, dtypes.from_numpy(array.dtype), array.shape, **options)
+
+
+def save(target, array=ARRAY, how="write", **options):
+    raw = memoryview(array.tobytes())
+    with opened(target, array, **options) as out:
+        assert out.nbytes == array.nbytes
+        if how == "map":
+            out.map()[:] = raw
+        elif how == "pieces":
+            for at in range(0, len(raw), 7):
+                out.write(at, raw[at : at + 7])
+        else:
+            out.write(0, raw)
+        out.commit()
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("array", [ARRAY, np.zeros((0, 3)), np.array(5), np.array(["ab", "c"])])
+def test_same_file_as_numpy(way, how, array):
+    for _ in range(2):
+        save("x.npy", array, how)
+        assert content("x.npy") == npy(array)
+    assert os.listdir() == ["x.npy"]
+
+
+def test_any_order_and_any_thread(way):
+    raw = memoryview(LARGE.tobytes())
+    with opened("x.npy", LARGE) as out:
+        half = len(raw) // 2
+        threads = [
+            threading.Thread(target=lambda s=s: [out.write(a, raw[a : a + 4096]) for a in range(*s)])
+            for s in ((half, len(raw), 4096), (0, half, 4096))
+        ]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        out.commit()
+    assert content("x.npy") == npy(LARGE)
+
+
+@pytest.mark.parametrize("offset, count", [(-1, 1), (96, 1), (90, 7)])
+def test_nothing_is_written_outside(offset, count):
+    with opened("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
+        out.write(offset, memoryview(bytes(count)))
+
+
+@pytest.mark.parametrize("target", ["x.npy", "x.npz", "x.npz:a"])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError, None])
+def test_no_commit_leaves_the_old_file(way, target, stop):
+    path = target.partition(":")[0]
+    for old in (None, OLD):
+        if old is not None:
+            with open(path, "wb") as file:
+                file.write(old)
+        try:
+            with opened(target) as out:
+                out.map()[:50] = bytes(50)
+                if stop is not None:
+                    raise stop
+        except (KeyboardInterrupt, RuntimeError):
+            pass
+        assert os.listdir() == ([] if old is None else [path])
+    assert content(path) == OLD
+
+
+@pytest.mark.parametrize("call", ["link", "replace", "fsync"])
+def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
+    with open("x.npy", "wb") as file:
+        file.write(OLD)
+
+    def fail(*args, **kwargs):
+        if call == "link" and args[1] == "x.npy":
+            raise FileExistsError
+        raise OSError(errno.EIO, "Input/output error")
+
+    if way == "hidden" and call == "link":
+        return
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OutputError, match="x.npy: Input/output error"):
+        save("x.npy", sync=True)
+    assert os.listdir() == ["x.npy"]
+    assert content("x.npy") == OLD
+
+
+def test_an_interrupt_while_publishing_leaves_nothing(way, monkeypatch):
+    with open("x.npy", "wb") as file:
+        file.write(OLD)
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save("x.npy")
+    assert os.listdir() == ["x.npy"]
+    assert content("x.npy") == OLD
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000, 0o027])
+def test_modes_c11(way, umask):
+    old = os.umask(umask)
+    try:
+        save("x.npy")
+        assert stat.S_IMODE(os.stat("x.npy").st_mode) == 0o666 & ~umask
+        for mode in (0o600, 0o640, 0o755, 0o666):
+            os.chmod("x.npy", mode)
+            save("x.npy")
+            assert stat.S_IMODE(os.stat("x.npy").st_mode) == mode
+    finally:
+        os.umask(old)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_owner_is_kept(way):
+    save("x.npy")
+    os.chown("x.npy", 1234, 4321)
+    save("x.npy")
+    assert (os.stat("x.npy").st_uid, os.stat("x.npy").st_gid) == (1234, 4321)
+
+
+def test_links_c10(way):
+    os.mkdir("d")
+    with open("d/real.npy", "wb") as file:
+        file.write(OLD)
+    os.symlink("d/real.npy", "one")
+    os.symlink("one", "two")
+    save("two")
+    assert os.readlink("two") == "one"
+    assert os.readlink("one") == "d/real.npy"
+    assert content("d/real.npy") == npy(ARRAY)
+    os.symlink("d", "linked")
+    save("linked/real.npy", ARRAY + 1)
+    assert content("d/real.npy") == npy(ARRAY + 1)
+    os.symlink("nowhere", "dangling")
+    os.symlink("loop", "loop")
+    with pytest.raises(OutputError, match="dangling: a link to nothing"):
+        opened("dangling")
+    with pytest.raises(OutputError, match="loop: .*symbolic links"):
+        opened("loop")
+
+
+@pytest.mark.parametrize("alias", ["x.npy", "./d/../x.npy", "soft", "hard", "d/up/x.npy"])
+def test_output_is_an_input_c6_c7(way, alias):
+    np.save("x.npy", LARGE)
+    os.mkdir("d")
+    os.symlink("..", "d/up")
+    os.symlink("x.npy", "soft")
+    os.link("x.npy", "hard")
+    with files.open_source("x.npy", files.Stdin()) as source, opened(alias, LARGE) as out:
+        raw = source.buffer
+        for at in range(0, len(raw), 4096):
+            out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
+        source.recheck()
+        out.commit()
+        assert bytes(raw) == LARGE.tobytes()
+    expected = b"".join(
+        LARGE.tobytes()[at : at + 4096] for at in range(LARGE.nbytes - 4096, -1, -4096)
+    )
+    assert content(alias)[128:] == expected
+    assert content("hard" if alias != "hard" else "x.npy")[128:] == LARGE.tobytes()
+
+
+def test_refused_before_any_work_c8_c9():
+    os.mkdir("d")
+    with open("plain", "wb") as file:
+        file.write(OLD)
+    for target, reason in {
+        "d": "d is a directory",
+        ".": "is a directory",
+        "d/": "is a directory",
+        "": "no name of a file",
+        "new/": "new/: no name of a file|No such",
+        "none/x.npy": "none/x.npy: No such file",
+        "plain/x.npy": "Not a directory",
+        "n" * 300: "name too long",
+        "a\0b": "no file can have this name",
+        "a\n\x1b[1mb/x": r"a\\n\\x1b\[1mb/x: No such file",
+    }.items():
+        with pytest.raises(OutputError, match=reason) as caught:
+            opened(target)
+        assert caught.value.message.isprintable()
+    with pytest.raises(UsageError, match="the member has no name"):
+        opened("x.npz:")
+    with pytest.raises(UsageError, match="too long"):
+        opened("x.npz:" + "m" * 70_000)
+    assert sorted(os.listdir()) == ["d", "plain"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become someone else")
+def test_read_only_c9():
+    os.mkdir("d")
+    os.mkdir("open")
+    os.chmod("open", 0o777)
+    with open("open/x.npy", "wb") as file:
+        file.write(OLD)
+    code = """
+import os, sys
+from ndtool import dtypes, outputs
+os.setgid(65534), os.setuid(65534)
+for target in sys.argv[1:]:
+    try:
+        outputs.open_output(target, dtypes.from_code("<f4"), (3,))
+    except outputs.OutputError as exc:
+        print(exc)
+"""
+    assert "d/x.npy: Permission denied" in child(code, "d/x.npy")
+    assert "open/x.npy is read-only" in child(code, "open/x.npy")
+    assert content("open/x.npy") == OLD
+
+
+def child(code, *arguments, **options):
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        **options,
+    )
+    assert b"Traceback" not in run.stdout
+    return run.stdout.decode("latin-1")
+
+
+def test_clobber(way):
+    save("x.npy", clobber=False)
+    with pytest.raises(OutputError, match="x.npy exists, and nothing may be replaced"):
+        opened("x.npy", clobber=False)
+    os.symlink("x.npy", "soft")
+    with pytest.raises(OutputError, match="soft exists"):
+        opened("soft", clobber=False)
+    with opened("y.npy", clobber=False) as out:
+        with open("y.npy", "wb") as file:  # someone was faster
+            file.write(OLD)
+        with pytest.raises(OutputError, match="y.npy exists"):
+            out.commit()
+    assert content("y.npy") == OLD
+    with opened("z.npy") as out:
+        with open("z.npy", "wb") as file:
+            file.write(OLD)
+        out.write(0, memoryview(ARRAY.tobytes()))
+        out.commit()
+    assert content("z.npy") == npy(ARRAY)
+
+
+def test_two_runs_one_output_c18(way):
+    with opened("x.npy") as one, opened("x.npy") as two:
+        one.write(0, memoryview(ARRAY.tobytes()))
+        two.write(0, memoryview((ARRAY + 1).tobytes()))
+        one.commit()
+        assert content("x.npy") == npy(ARRAY)
+        two.commit()
+    assert content("x.npy") == npy(ARRAY + 1)
+
+
+@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
+@pytest.mark.parametrize(
+    "target, member",
+    [("x.npz", "output"), ("x.npz:a", "a"), ("x.npz:a.npy", "a"), ("x.npz:\xe9/\u2203", "\xe9/\u2203")],
+)
+def test_archives(way, how, array, target, member):
+    if how == "pieces" and array is LARGE:
+        return
+    save(target, array, how)
+    with np.load("x.npz") as archive:
+        assert archive.files == [member]
+        assert np.array_equal(archive[member], array)
+        assert archive[member].dtype == array.dtype
+    with zipfile.ZipFile("x.npz") as archive:
+        assert archive.testzip() is None
+        (info,) = archive.infolist()
+        assert info.date_time == (1980, 1, 1, 0, 0, 0)
+        assert info.compress_type == zipfile.ZIP_STORED
+    (entry,) = files.describe("x.npz")
+    assert entry.position % 64 == 0
+    first = content("x.npz")
+    with files.open_source("x.npz", files.Stdin()) as source:
+        assert bytes(source.buffer) == array.tobytes()
+        save(target, array, how)
+    assert content("x.npz") == first
+
+
+def test_a_path_that_exists_wins():
+    with open("x.npz:a", "wb") as file:
+        file.write(OLD)
+    save("x.npz:a")
+    assert content("x.npz:a") == npy(ARRAY)
+    assert os.listdir() == ["x.npz:a"]
+
+
+def test_an_archive_of_more_than_4_gib_z20(monkeypatch):
+    monkeypatch.setattr(outputs, "CHUNK", 1 << 26)
+    nbytes = (1 << 32) + 5
+    try:
+        out = outputs.open_output("x.npz", dtypes.from_code("|u1"), (nbytes,))
+    except ResourceError:
+        pytest.skip("no room for 4 GiB")
+    with out:
+        out.write(nbytes - 5, memoryview(b"12345"))
+        out.commit()
+    with zipfile.ZipFile("x.npz") as archive:
+        assert archive.infolist()[0].file_size == nbytes + 128
+    (entry,) = files.describe("x.npz")
+    assert entry.header.shape == (nbytes,)
+    assert entry.position % 64 == 0
+    with open("x.npz", "rb") as file:
+        file.seek(entry.position + nbytes - 5)
+        assert file.read(5) == b"12345"
+    with files.open_source("x.npz", files.Stdin()) as source:
+        assert bytes(source.buffer[-5:]) == b"12345"
+    os.unlink("x.npz")
+
+
+def test_long_names(way):
+    for name in ("n" * 255, "\u2203" * 85, "\udcff" * 200):
+        save(name)
+        save(name)
+        assert content(name) == npy(ARRAY)
+
+
+def test_space_is_reserved_first_o39(way):
+    for count in (1 << 50, 1 << 60, 2**63 - 1):
+        with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
+            outputs.open_output("x.npy", dtypes.from_code("<f8"), (count,))
+        assert str(8 * count + 128) in caught.value.message
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("target", ["x.npy", "x.npz"])
+def test_limit_on_the_size_of_files_c17(way, target):
+    with open(target, "wb") as file:
+        file.write(OLD)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        with pytest.raises(ResourceError, match="more than a file may have here"):
+            opened(target, LARGE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert content(target) == OLD
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_file_systems_that_cannot_reserve(monkeypatch, code):
+    def fail(*_):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    for how in ("write", "map"):
+        save("x.npy", how=how)
+        assert content("x.npy") == npy(ARRAY)
+
+
+def test_file_systems_without_shared_maps(monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(outputs, "map_bytes", fail)
+    save("x.npy", how="map")
+    assert content("x.npy") == npy(ARRAY)
+
+
+@pytest.mark.parametrize("limit", ["VSZ", "NOFILE"])
+def test_other_limits_c17(limit):
+    code = f"""
+import resource
+from ndtool import dtypes, outputs, storage
+import mmap
+limit, value = {{"VSZ": (resource.RLIMIT_AS, 1 << 28), "NOFILE": (resource.RLIMIT_NOFILE, 4)}}["{limit}"]
+resource.setrlimit(limit, (value, value))
+try:
+    with outputs.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
+        out.map()
+except Exception as exc:
+    print(type(exc).__name__, exc)
+"""
+    assert "ResourceError x.npy: " in child(code)
+    assert os.listdir() == []
+
+
+def test_sync(way):
+    save("x.npy", sync=True)
+    assert content("x.npy") == npy(ARRAY)
+
+
+class Drain:
+    """A pipe whose bytes are collected."""
+
+    def __init__(self):
+        self._fd, self.end = os.pipe()
+        self.raw = b""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while piece := os.read(self._fd, 1 << 16):
+            self.raw += piece
+
+    def close(self):
+        os.close(self.end)
+        self._thread.join()
+        os.close(self._fd)
+        return self.raw
+
+
+@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
+@pytest.mark.parametrize("memory", [10, storage.MEMORY])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_streams(monkeypatch, how, array, memory, blocking):
+    if how == "pieces" and array is LARGE:
+        return
+    monkeypatch.setattr(outputs, "MEMORY", memory)
+    drain = Drain()
+    os.set_blocking(drain.end, blocking)
+    raw = memoryview(array.tobytes())
+    kind = dtypes.from_numpy(array.dtype)
+    header = outputs.headers.encode(kind, array.shape)
+    out = outputs.StreamOutput(drain.end, "standard output", header, array.nbytes)
+    with out:
+        assert out.streamed
+        if how == "map":
+            out.map()[:] = raw
+        else:
+            step = 7 if how == "pieces" else max(len(raw), 1)
+            for at in range(0, len(raw), step):
+                out.write(at, raw[at : at + step])
+        out.commit()
+    del out
+    assert drain.close() == npy(array)
+
+
+def test_a_stream_takes_bytes_in_order_only():
+    drain = Drain()
+    with outputs.StreamOutput(drain.end, "standard output", b"header", 10) as out:
+        with pytest.raises(ValueError, match="cannot take bytes at 4"):
+            out.write(4, memoryview(b"x"))
+        out.write(0, memoryview(b"1234"))
+        with pytest.raises(ValueError, match="only 4 of 10"):
+            out.commit()
+    assert drain.close() == b"header1234"
+
+
+def test_nothing_is_streamed_before_there_is_something():
+    drain = Drain()
+    with outputs.StreamOutput(drain.end, "standard output", b"header", 10) as out:
+        out.map()
+    assert drain.close() == b""
+
+
+def test_closed_pipe_c12():
+    fd, end = os.pipe()
+    os.close(fd)
+    with outputs.StreamOutput(end, "standard output", b"header", 10) as out:
+        with pytest.raises(BrokenPipeError):
+            out.write(0, memoryview(b"x"))
+    os.close(end)
+
+
+STDOUT = """
+import sys
+from ndtool import dtypes, outputs
+try:
+    with outputs.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
+        out.write(0, memoryview(bytes(12)))
+        out.commit()
+except outputs.OutputError as exc:
+    print(exc, file=sys.stderr)
+"""
+
+
+def stdout(redirection):
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, STDOUT],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def test_standard_output_c12_c13():
+    expected = npy(np.zeros(3, "<f4"))
+    assert stdout("").stdout == expected
+    assert stdout("| cat").stdout == expected
+    stdout("> file")
+    assert content("file") == expected
+    stdout(">> file")
+    assert content("file") == expected * 2
+    assert stdout(">&-").stderr == b"standard output: it is closed\n"
+    assert stdout("> /dev/full").stderr == b"standard output: No space left on device\n"
+
+
+def test_devices_and_fifos_c8():
+    save("/dev/null")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(OutputError, match="/dev/full: No space left on device"):
+        save("/dev/full")
+    with pytest.raises(OutputError, match="/dev/full: No space left on device"):
+        save("/dev/full", how="map")
+    os.mkfifo("fifo")
+    got = []
+    reader = threading.Thread(target=lambda: got.append(content("fifo")))
+    reader.start()
+    save("fifo", LARGE, "map")
+    reader.join()
+    assert got == [npy(LARGE)]
+    assert stat.S_ISFIFO(os.stat("fifo").st_mode)
+
+
+def test_deleted_directory_c16(here):
+    os.mkdir("d")
+    os.chdir("d")
+    os.rmdir("../d")
+    try:
+        with pytest.raises(OutputError, match="x.npy: No such file"):
+            opened("x.npy")
+        save(str(here / "y.npy"))
+    finally:
+        os.chdir(here)
+    assert content("y.npy") == npy(ARRAY)
+
+
+LOOP = """
+import sys
+from ndtool import dtypes, outputs
+n = 0
+while True:
+    n += 1
+    with outputs.open_output("x.npy", dtypes.from_code("|u1"), (1 << 20,)) as out:
+        if n % 2:
+            out.map()[:] = bytes([n % 256]) * (1 << 20)
+        else:
+            out.write(0, bytes([n % 256]) * (1 << 20))
+        out.commit()
+    if n == 1:
+        print("ready", flush=True)
+"""
+
+
+def test_kill_leaves_a_whole_file():
+    rng = np.random.default_rng(1)
+    for _ in range(15):
+        run = subprocess.Popen(
+            [sys.executable, "-c", LOOP],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+        )
+        run.stdout.readline()
+        time.sleep(rng.random() / 20)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        run.stdout.close()
+        array = np.load("x.npy")
+        assert array.shape == (1 << 20,)
+        assert len(set(array.tolist())) == 1
+    assert os.listdir() == ["x.npy"]

@@ -1,0 +1,291 @@
+"""The four operators against the reference: any shape, type, layout, index and thread count."""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from strategies import (
+    ARITHMETIC,
+    EVERY,
+    REDUCTIONS,
+    Case,
+    cases,
+    gather_elements_cases,
+    gather_nd_cases,
+    laid_out,
+    random_values,
+    raw,
+    same,
+    scatter_elements_cases,
+    scatter_nd_cases,
+)
+
+import ndtool
+from ndtool import reference
+from ndtool.errors import BoundsError, NdtoolError
+
+EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "1000"))
+many = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+threads_used = st.integers(1, 4)
+
+
+def call(module: Any, case: Case, **options: Any) -> np.ndarray:
+    """Call the operator of a case."""
+    return getattr(module, case.operator)(*case.arrays, **case.arguments, **options)
+
+
+def told(case: Case) -> None:
+    """Show in a failure what hypothesis cannot print usefully."""
+    for array in case.arrays:
+        note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
+    note(f"{case.operator} {case.arguments}")
+
+
+def check(case: Case, threads: int) -> None:
+    """Compare a call with the reference: bits, type, shape, and inputs as they were."""
+    told(case)
+    before = [raw(array) for array in case.arrays]
+    actual = call(ndtool, case, threads=threads)
+    assert [raw(array) for array in case.arrays] == before
+    expected = call(reference, case)
+    assert same(actual, expected)
+    assert actual.flags.writeable
+    assert not any(np.shares_memory(actual, array) for array in case.arrays)
+
+
+@many
+@given(gather_nd_cases(), threads_used)
+def test_gather_nd(case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(scatter_nd_cases(), threads_used)
+def test_scatter_nd(case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(gather_elements_cases(), threads_used)
+def test_gather_elements(case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(scatter_elements_cases(), threads_used)
+def test_scatter_elements(case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
+@given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
+def test_out_of_any_layout(case: Case, threads: int, layout: str) -> None:
+    told(case)
+    expected = call(reference, case)
+    out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
+    assert call(ndtool, case, out=out, threads=threads) is out
+    assert same(out, expected)
+
+
+@many
+@given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
+def test_scatter_in_place(case: Case, threads: int) -> None:
+    told(case)
+    data, *others = case.arrays
+    if not data.flags.writeable:
+        data = data.copy(order="K")
+    case = case._replace(arrays=(data, *others))
+    before = [raw(array) for array in others]
+    expected = call(reference, case)
+    assert call(ndtool, case, out=data, threads=threads) is data
+    assert same(data, expected)
+    assert [raw(array) for array in others] == before
+
+
+# Wrong inputs: one thing is broken at a time, and both sides must name the same kind.
+
+
+def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
+    data, indices, *updates = case.arrays
+    bad = indices.copy()
+    if not bad.size:
+        return None
+    info = np.iinfo(indices.dtype)
+    wanted = [-1 - size for size in data.shape] + list(data.shape)
+    wanted += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
+    for position in draw.draw(st.lists(st.integers(0, bad.size - 1), min_size=1, max_size=4)):
+        value = draw.draw(st.sampled_from([v for v in wanted if info.min <= v <= info.max]))
+        bad[np.unravel_index(position, bad.shape)] = value
+    return case._replace(arrays=(data, bad, *updates))
+
+
+def _indices_of_another_type(case: Case, draw: st.DataObject) -> Case:
+    data, indices, *updates = case.arrays
+    code = draw.draw(st.sampled_from(["f8", "f2", "?", "c8", "S3", "U2", "m8[s]", "V8"]))
+    return case._replace(arrays=(data, np.zeros(indices.shape, code), *updates))
+
+
+def _updates_of_another_type(case: Case, draw: st.DataObject) -> Case | None:
+    if len(case.arrays) < 3:
+        return None
+    data, indices, updates = case.arrays
+    other = draw.draw(st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")]))
+    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other)))
+
+
+def _updates_of_another_shape(case: Case, draw: st.DataObject) -> Case | None:
+    if len(case.arrays) < 3:
+        return None
+    data, indices, updates = case.arrays
+    shape = list(updates.shape)
+    if draw.draw(st.booleans()) or not shape:
+        shape.insert(draw.draw(st.integers(0, len(shape))), draw.draw(st.integers(0, 2)))
+    else:
+        shape[draw.draw(st.integers(0, len(shape) - 1))] += draw.draw(st.sampled_from((1, 2)))
+    return case._replace(arrays=(data, indices, np.zeros(shape, updates.dtype)))
+
+
+def _rank_0(case: Case, draw: st.DataObject) -> Case:
+    arrays = list(case.arrays)
+    broken = draw.draw(st.integers(0, 1))
+    arrays[broken] = np.zeros((), arrays[broken].dtype)
+    return case._replace(arrays=tuple(arrays))
+
+
+def _argument_out_of_range(case: Case, draw: st.DataObject) -> Case:
+    arguments = dict(case.arguments)
+    r, q = case.arrays[0].ndim, case.arrays[1].ndim
+    name = draw.draw(st.sampled_from(sorted(arguments)))
+    wrong: dict[str, list[Any]] = {
+        "axis": [r, -r - 1, 2**40],
+        "batch_dims": [-1, min(q, r), 10, 2**40],
+        "reduction": ["avg", "", "ADD", "sum"],
+    }
+    arguments[name] = draw.draw(st.sampled_from(wrong[name]))
+    return case._replace(arguments=arguments)
+
+
+def _reduction_without_meaning(case: Case, draw: st.DataObject) -> Case | None:
+    data = case.arrays[0]
+    if "reduction" not in case.arguments or data.dtype.newbyteorder("=") in ARITHMETIC[:-2]:
+        return None
+    unordered = data.dtype.newbyteorder("=") in ARITHMETIC
+    choices = REDUCTIONS[3:] if unordered else REDUCTIONS[1:]
+    arguments = {**case.arguments, "reduction": draw.draw(st.sampled_from(choices))}
+    return case._replace(arguments=arguments)
+
+
+def _longer_axis(case: Case, draw: st.DataObject) -> Case:
+    """Repeat indices along one axis: too long off the axis, unequal batches, updates too few."""
+    data, indices, *updates = case.arrays
+    axis = draw.draw(st.integers(0, indices.ndim - 1))
+    longer = np.concatenate([indices] * 2 + [np.zeros_like(indices)], axis=axis)
+    return case._replace(arrays=(data, longer, *updates))
+
+
+BREAKAGES = (
+    _index_out_of_bounds, _index_out_of_bounds, _indices_of_another_type,
+    _updates_of_another_type, _updates_of_another_shape, _rank_0, _argument_out_of_range,
+    _reduction_without_meaning, _longer_axis,
+)  # fmt: skip
+
+
+def refusal(module: Any, case: Case, **options: Any) -> NdtoolError | np.ndarray:
+    """Return the error that a call raises, or its result."""
+    try:
+        return call(module, case, **options)
+    except NdtoolError as error:
+        return error
+
+
+@many
+@given(cases, st.sampled_from(BREAKAGES), threads_used, st.data())
+def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObject) -> None:
+    broken = breakage(case, draw)
+    if broken is None:
+        return
+    told(broken)
+    before = [raw(array) for array in broken.arrays]
+    expected = refusal(reference, broken)
+    actual = refusal(ndtool, broken, threads=threads)
+    assert [raw(array) for array in broken.arrays] == before
+    if isinstance(expected, np.ndarray):  # not everything that was changed is wrong
+        assert isinstance(actual, np.ndarray)
+        assert same(actual, expected)
+        return
+    assert type(actual) is type(expected)
+    if isinstance(expected, BoundsError):
+        assert actual.fields() == expected.fields()
+
+
+@many
+@given(cases, threads_used, st.data())
+def test_a_bad_index_leaves_out_untouched(case: Case, threads: int, draw: st.DataObject) -> None:
+    broken = _index_out_of_bounds(case, draw)
+    if broken is None:
+        return
+    shape = call(reference, case).shape
+    out = random_values(np.random.default_rng(1), case.arrays[0].dtype, shape)
+    before = raw(out)
+    if isinstance(refusal(reference, broken), BoundsError):
+        with pytest.raises(BoundsError):
+            call(ndtool, broken, out=out, threads=threads)
+        assert raw(out) == before
+
+
+@many
+@given(cases, st.data())
+def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
+    expected = call(reference, case)
+    kind = draw.draw(st.sampled_from(("shape", "rank", "dtype", "read-only", "list")))
+    right = np.zeros(expected.shape, expected.dtype)
+    wrong: Any = {
+        "shape": np.zeros(tuple(d + 1 for d in expected.shape) or (1,), expected.dtype),
+        "rank": right[None],
+        "dtype": np.zeros(expected.shape, "f4" if expected.dtype != "f4" else "f8"),
+        "read-only": laid_out(right, "read-only"),
+        "list": right.tolist(),
+    }[kind]
+    with pytest.raises((TypeError, ValueError)):
+        call(ndtool, case, out=wrong)
+    if isinstance(wrong, np.ndarray):
+        assert not any(raw(wrong))
+
+
+def test_out_that_overlaps_an_input_is_refused() -> None:
+    memory = np.arange(64, dtype=np.int64)
+    data, shifted = memory[:32].reshape(8, 4), memory[4:36].reshape(8, 4)
+    indices = np.arange(8).reshape(8, 1)
+    other = np.ones((8, 4), np.int64)
+    before = memory.tobytes(), other.tobytes()
+    square = np.zeros((8, 4), np.int64)
+    for out in (data, shifted, data[::-1], memory[3:35].reshape(8, 4)):
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_nd(data, indices, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_elements(data, square, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.gather_elements(other, square, out=square)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_nd(other, indices, data, out=out)
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_elements(other, square, data, out=out)
+    for out in (shifted, data[::-1]):
+        with pytest.raises(ValueError, match="overlap"):
+            ndtool.scatter_nd(data, indices, other, out=out)
+    with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
+        ndtool.scatter_nd(data, indices, shifted, out=data)
+    assert (memory.tobytes(), other.tobytes()) == before
+    interleaved = np.arange(64).reshape(8, 8)
+    assert same(
+        ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
+        np.arange(64).reshape(8, 8)[:, ::2],
+    )

@@ -1,0 +1,221 @@
+"""The oracle itself: its bits are those of NumPy's ufunc.at, its refusals are the rules."""
+
+import numpy as np
+import pytest
+from strategies import (
+    ARITHMETIC,
+    BFLOAT16,
+    COMPLEX,
+    EVERY,
+    FLOATS,
+    INTEGERS,
+    MOVED,
+    ORDERED,
+    random_values,
+    raw,
+    reductions_of,
+    same,
+)
+
+from ndtool import reference
+from ndtool.errors import BoundsError
+
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]
+
+
+def _names(values: list) -> list[str]:
+    return [f"{d.name}-{r}" for d, r in values]
+
+
+def words(array: np.ndarray) -> np.ndarray:
+    """Return the bit patterns of an array's numbers, both parts of complex ones."""
+    size = array.dtype.itemsize // (2 if array.dtype.kind == "c" else 1)
+    return np.ascontiguousarray(array).view(f"u{size}")
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), ARITHMETIC_CASES, ids=_names(ARITHMETIC_CASES))
+def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(8):
+        old, new = random_values(rng, dtype, (20_000,)), random_values(rng, dtype, (20_000,))
+        expected = old.copy()
+        with np.errstate(all="ignore"):
+            UFUNCS[reduction].at(expected, np.arange(len(old)), new)
+            actual = reference.REDUCTIONS[reduction](reference._native(old), reference._native(new))
+        assert actual.dtype == dtype
+        if dtype in COMPLEX:
+            # Which of two NaNs survives differs between the parts and paths of NumPy itself.
+            part = f"f{dtype.itemsize // 2}"
+            both = np.isnan(actual.view(part)) & np.isnan(expected.view(part))
+            assert np.array_equal(words(actual)[~both], words(expected)[~both])
+        else:
+            assert np.array_equal(words(actual), words(expected))
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_mul_is_four_products_and_keeps_the_first_nan(dtype: np.dtype) -> None:
+    rng = np.random.default_rng(8)
+    old, new = random_values(rng, dtype, (50_000,)), random_values(rng, dtype, (50_000,))
+    a, b, c, d = old.real, old.imag, new.real, new.imag
+    add, mul = reference._add, reference._mul
+    with np.errstate(all="ignore"):
+        actual = reference._mul(old, new)
+        minus = mul(b, d)
+        minus = np.where(np.isnan(minus), minus, -minus)
+        assert np.array_equal(words(actual.real), words(add(mul(a, c), minus)))
+        assert np.array_equal(words(actual.imag), words(add(mul(a, d), mul(b, c))))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_rules(dtype: np.dtype) -> None:
+    """Spell out, bit by bit, what the comparison with NumPy shows in bulk."""
+    size = dtype.itemsize
+    fraction = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}[dtype.name]
+    infinity = (1 << (8 * size - 1)) - (1 << fraction)
+    quiet, sign = 1 << (fraction - 1), 1 << (8 * size - 1)
+
+    def update(reduction: str, old: int, new: int) -> int:
+        arrays = [np.array([word], f"u{size}").view(dtype) for word in (old, new)]
+        index = np.array([[0]])
+        out = reference.scatter_nd(arrays[0], index, arrays[1], reduction)
+        return int(out.view(f"u{size}")[0])
+
+    first, second = infinity | 1, sign | infinity | quiet | 2
+    one = int(np.array(1, dtype).view(f"u{size}"))
+    if dtype == BFLOAT16:
+        assert update("add", first, second) == sign | infinity | quiet
+        assert update("mul", second, first) == infinity | quiet
+    else:
+        assert update("add", first, second) == first | quiet
+        assert update("mul", second, first) == second
+        assert update("add", one, first) == first | quiet
+    for reduction in ("max", "min"):
+        assert update(reduction, first, second) == first
+        assert update(reduction, one, second) == second
+        assert update(reduction, first, one) == first
+        assert update(reduction, 0, sign) == (0 if dtype.name == "float16" else sign)
+        assert update(reduction, sign, 0) == (sign if dtype.name == "float16" else 0)
+
+
+@pytest.mark.parametrize("dtype", ORDERED + COMPLEX, ids=str)
+def test_duplicates_are_reduced_in_row_major_order(dtype: np.dtype) -> None:
+    rng = np.random.default_rng(9)
+    for reduction in reductions_of(dtype):
+        data, updates = random_values(rng, dtype, (5,)), random_values(rng, dtype, (300,))
+        if dtype in COMPLEX:
+            data, updates = np.nan_to_num(data), np.ones_like(updates)
+        indices = rng.integers(-5, 5, (300, 1))
+        expected = data.copy()
+        with np.errstate(all="ignore"):
+            if reduction == "none":
+                for i, place in enumerate(indices[:, 0] % 5):
+                    expected[place : place + 1] = updates[i : i + 1]
+            else:
+                UFUNCS[reduction].at(expected, indices[:, 0], updates)
+            assert same(reference.scatter_nd(data, indices, updates, reduction), expected)
+            assert same(
+                reference.scatter_elements(data, indices[:, 0], updates, 0, reduction), expected
+            )
+
+
+@pytest.mark.parametrize("dtype", [d for d in EVERY if d.names is None], ids=str)
+def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None:
+    rng = np.random.default_rng(10)
+    data, updates = random_values(rng, dtype, (4, 3)), random_values(rng, dtype, (6, 3))
+    indices = rng.integers(-4, 4, (6, 1))
+    other = dtype.newbyteorder("S")
+    swapped = [array.astype(other) for array in (data, updates)]
+    big = indices.astype(">i8")
+    assert same(
+        reference.gather_nd(swapped[0], big), reference.gather_nd(data, indices).astype(other)
+    )
+    for reduction in reductions_of(dtype):
+        expected = reference.scatter_nd(data, indices, updates, reduction)
+        actual = reference.scatter_nd(swapped[0], big, swapped[1], reduction)
+        assert same(actual, expected.astype(other))
+        assert same(reference.scatter_nd(data, big, swapped[1], reduction), expected)
+
+
+def test_moves_copy_bytes() -> None:
+    odd = np.array([0, 1, 2, 255], np.uint8).view("?")
+    assert reference.gather_nd(odd, np.array([[3], [2]])).tobytes() == b"\xff\x02"
+    assert reference.scatter_nd(odd, np.array([[0]]), odd[3:]).tobytes() == b"\xff\x01\x02\xff"
+    reduced = reference.scatter_nd(odd, np.array([[2], [0]]), odd[2:], "max")
+    assert reduced.tobytes() == b"\x01\x01\x01\xff"
+    rng = np.random.default_rng(11)
+    for dtype in MOVED:
+        data = random_values(rng, dtype, (7,))
+        indices = np.array([6, 0, -1, 3])
+        expected = b"".join(raw(data[i : i + 1]) for i in (6, 0, 6, 3))
+        assert raw(reference.gather_elements(data, indices)) == expected
+
+
+def test_integers_wrap() -> None:
+    for dtype in INTEGERS:
+        top = np.array([np.iinfo(dtype).max], dtype)
+        index, one = np.array([[0]]), np.ones(1, dtype)
+        assert reference.scatter_nd(top, index, one, "add")[0] == np.iinfo(dtype).min
+        assert reference.scatter_nd(top, index, top, "mul")[0] == 1
+
+
+def test_bounds_error_names_the_first_bad_index() -> None:
+    data = np.zeros((2, 3, 4))
+    indices = np.array([[[0, 0], [2, -5]], [[-4, 4], [0, 0]]])
+    with pytest.raises(BoundsError) as caught:
+        reference.gather_nd(data, indices, 1)
+    error = caught.value
+    assert (error.position, error.component, error.axis) == ((0, 1), 1, 2)
+    assert (error.value, error.size, error.count, error.total) == (-5, 4, 2, 4)
+    with pytest.raises(IndexError) as caught:
+        reference.gather_elements(data, np.full((1, 1, 2), 2**63, np.uint64), -1)
+    error = caught.value
+    assert (error.position, error.component, error.axis) == ((0, 0, 0), None, 2)
+    assert (error.value, error.count) == (2**63, 2)
+    with pytest.raises(IndexError):
+        reference.gather_nd(np.zeros((0, 3)), np.array([[0]]))
+    with pytest.raises(IndexError):
+        reference.gather_nd(np.zeros((2, 0)), np.array([[2]]))
+
+
+@pytest.mark.parametrize(
+    ("error", "operator", "arguments"),
+    [
+        (TypeError, "gather_nd", ([1, 2], [[0.0]])),
+        (TypeError, "gather_nd", ([1, 2], [[True]])),
+        (TypeError, "gather_nd", ([{}], [[0]])),
+        (TypeError, "gather_nd", ([1, 2], [[0]], 0.5)),
+        (TypeError, "scatter_nd", ([1, 2], [[0]], [1.0])),
+        (TypeError, "scatter_nd", (["a"], [[0]], ["b"], "add")),
+        (TypeError, "scatter_nd", ([1j], [[0]], [1j], "max")),
+        (ValueError, "gather_nd", (1, [0])),
+        (ValueError, "gather_nd", ([1], 0)),
+        (ValueError, "gather_nd", ([1, 2], [[0]], 1)),
+        (ValueError, "gather_nd", ([1, 2], [[0]], -1)),
+        (ValueError, "gather_nd", ([[1], [2]], [[0]], 1)),
+        (ValueError, "gather_nd", ([1, 2], [[0, 0]])),
+        (ValueError, "gather_nd", ([1, 2], np.zeros((3, 0), int))),
+        (ValueError, "scatter_nd", ([1, 2], [[0], [1]], [1])),
+        (ValueError, "scatter_nd", ([1, 2], [[0], [1]], [[1], [1]])),
+        (ValueError, "scatter_nd", ([1, 2], [[0]], [1], "avg")),
+        (ValueError, "gather_elements", ([1, 2], [[0]])),
+        (ValueError, "gather_elements", ([1, 2], [0], 1)),
+        (ValueError, "gather_elements", ([1, 2], [0], -2)),
+        (ValueError, "gather_elements", ([[1, 2]], [[0], [0]], 1)),
+        (ValueError, "scatter_elements", ([1, 2], [0], [1, 2])),
+        (ValueError, "scatter_elements", ([[1, 2]], [[0, 0, 0]], [[1, 1, 1]])),
+    ],
+)
+def test_refusals(error: type[Exception], operator: str, arguments: tuple) -> None:
+    with pytest.raises(error):
+        getattr(reference, operator)(*arguments)
+
+
+def test_the_text_of_k_0_and_0_d_updates() -> None:
+    data = np.array([[1, 2], [3, 4]])
+    whole = np.array([[[5, 6], [7, 8]], [[1, 1], [1, 1]]])
+    empty = np.zeros((2, 0), np.int64)
+    assert np.array_equal(reference.scatter_nd(data, empty, whole, "add"), [[7, 9], [11, 13]])
+    out = reference.scatter_nd(data, np.array([1, 0]), np.array(9))
+    assert np.array_equal(out, [[1, 2], [9, 4]])
+    assert data[1, 0] == 3

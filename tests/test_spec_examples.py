@@ -1,0 +1,125 @@
+"""Every numbered example of the standards' texts, through Python and the command line."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ndtool
+from ndtool import reference, shapes
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
+EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]
+UNDER_SPECS = [(e, spec) for e in EXAMPLES for spec in ("ndtool", *e.specs)]
+
+
+def load(example: Any, *names: str) -> list[np.ndarray]:
+    """Return arrays of an example from its files; updates only where there are some."""
+    folder = FIXTURES / example.name
+    return [np.load(p) for n in names if (p := folder / f"{n}.npy").exists()]
+
+
+def ndtool_run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    command = [sys.executable, "-m", "ndtool", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, FIXTURES / "make.py", tmp_path], check=True, timeout=60)
+    made = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
+    assert made == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
+    for path in made:
+        if path.name == "deflated.npz":  # zlib may compress otherwise elsewhere
+            with np.load(tmp_path / path) as a, np.load(FIXTURES / path) as b:
+                assert all(np.array_equal(a[name], b[name]) for name in a.files)
+                assert a.files == b.files
+        else:
+            assert (tmp_path / path).read_bytes() == (FIXTURES / path).read_bytes(), path
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_the_files_hold_the_literals(example: Any) -> None:
+    for name in ("data", "indices", "updates", "output"):
+        literal = getattr(example, name)
+        for array in load(example, name):
+            assert array.dtype == ("int64" if name == "indices" else example.dtype)
+            assert np.array_equal(array, np.array(literal, array.dtype))
+
+
+@pytest.mark.parametrize("module", [ndtool, reference], ids=["ndtool", "reference"])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_examples_in_python(example: Any, module: Any) -> None:
+    (expected,) = load(example, "output")
+    arrays = load(example, "data", "indices", "updates")
+    actual = getattr(module, example.operator)(*arrays, **example.attributes)
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("example", "spec"), UNDER_SPECS, ids=lambda v: getattr(v, "name", v))
+def test_examples_hold_under_their_specs(example: Any, spec: str) -> None:
+    (expected,) = load(example, "output")
+    arrays = load(example, "data", "indices", "updates")
+    actual = getattr(ndtool, example.operator)(*arrays, **example.attributes, spec=spec)
+    assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
+    folder, out = FIXTURES / example.name, tmp_path / "out.npy"
+    names = ("data", "indices") + (("updates",) if example.updates is not None else ())
+    inputs = [folder / f"{name}.npy" for name in names]
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in example.attributes.items()]
+    command = example.operator.replace("_", "-")
+    run = ndtool_run(command, *inputs, *options, f"--spec={example.specs[-1]}", "-o", out)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == ""
+    (expected,) = load(example, "output")
+    actual = np.load(out)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("archive", ["stored.npz", "deflated.npz"])
+def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
+    source, out = FIXTURES / archive, tmp_path / "out.npz"
+    run = ndtool_run("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
+    assert run.returncode == 0, run.stderr
+    with np.load(out) as written, np.load(source) as read:
+        assert np.array_equal(written["picked"], read["output"])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
+def test_openvino_layers_are_inferred(layer: Any) -> None:
+    plan = shapes.gather_nd(layer.data, layer.indices, layer.batch_dims)[1]
+    assert plan.output == layer.output
+    data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
+    run = ndtool_run(
+        "infer", "gather-nd", f"float32[{data}]", f"int64[{indices}]",
+        f"--batch-dims={layer.batch_dims}", "--spec=openvino:8",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert ",".join(map(str, layer.output)) in (run.stdout + run.stderr).replace(", ", ",")
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])
+def test_openvino_layers_on_arrays(layer: Any) -> None:
+    rng = np.random.default_rng(12)
+    data = rng.integers(0, 256, layer.data, dtype=np.uint8)
+    b, k = layer.batch_dims, layer.indices[-1]
+    indices = rng.integers(0, layer.data[b : b + k], layer.indices)
+    before = data.tobytes(), indices.tobytes()
+    actual = ndtool.gather_nd(data, indices, b, spec="openvino:8")
+    assert actual.shape == layer.output
+    for position in rng.integers(0, layer.indices[:-1], (500, len(layer.indices) - 1)):
+        place = tuple(position)
+        slice_ = data[place[:b] + tuple(indices[place])]
+        assert np.array_equal(actual[place], slice_)
+    assert (data.tobytes(), indices.tobytes()) == before

@@ -1,0 +1,69 @@
+"""The table of specs.py against the schemas that the onnx package carries."""
+
+from typing import Any
+
+import pytest
+
+from ndtool import specs
+
+onnx = pytest.importorskip("onnx")
+
+NAMES = {"double": "float64", "float": "float32"}
+ROWS = [row for row in specs.TABLE if row.standard == "onnx"]
+
+
+def schemas() -> dict[tuple[str, int], Any]:
+    """Return the schemas of the four operators by name and version."""
+    titles = {row.title for row in ROWS}
+    return {
+        (schema.name, schema.since_version): schema
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain == "" and schema.name in titles
+    }
+
+
+def dtype_names(types: set[str]) -> set[str]:
+    """Return ndtool's names of types such as tensor(double)."""
+    inner = (t.removeprefix("tensor(").removesuffix(")") for t in types)
+    return {NAMES.get(name, name) for name in inner}
+
+
+def test_the_table_has_every_version_of_every_operator() -> None:
+    assert {row.title for row in ROWS} == {
+        "GatherND", "ScatterND", "GatherElements", "ScatterElements",
+    }  # fmt: skip
+    # A version that onnx adds later must be read and added to the table.
+    assert {(row.title, row.version) for row in ROWS} == set(schemas())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.title}-{r.version}")
+def test_a_row_says_what_the_schema_says(row: Any) -> None:
+    schema = schemas()[row.title, row.version]
+    assert set(row.attributes) == set(schema.attributes)
+    inputs = {i.name: dtype_names(set(i.types)) for i in schema.inputs}
+    assert set(row.data) == inputs["data"]
+    assert set(row.indices) == inputs["indices"]
+    assert inputs.get("updates", inputs["data"]) == inputs["data"]
+    assert set(inputs) == {"data", "indices"} | (
+        {"updates"} if row.operator.startswith("scatter") else set()
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.title}-{r.version}")
+def test_a_row_has_the_reductions_of_the_text(row: Any) -> None:
+    schema = schemas()[row.title, row.version]
+    if "reduction" not in schema.attributes:
+        assert set(row.reductions) == {"none"}
+        return
+    text = schema.attributes["reduction"].description.replace("'", " ").replace(":", " ")
+    words = set(text.replace(",", " ").replace(".", " ").replace("(", " ").split())
+    assert set(row.reductions) == words & {"none", "add", "mul", "max", "min"}
+
+
+def test_reductions_of_the_ndtool_rows_include_all() -> None:
+    for row in specs.TABLE:
+        if row.standard == "ndtool":
+            for other in specs.rows("onnx", row.operator):
+                assert set(row.reductions) >= set(other.reductions)
+                assert set(row.attributes) >= set(other.attributes)
+                assert set(row.indices) >= set(other.indices)
