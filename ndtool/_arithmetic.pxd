@@ -112,11 +112,13 @@ cdef inline brain float_to_brain(float value) noexcept nogil:
 
 
 cdef inline real added(real a, real b) noexcept nogil:
-    return a + (b if a == a else a)
+    cdef real sum = a + b
+    return sum if sum == sum else a + (b if a == a else a)
 
 
 cdef inline real multiplied(real a, real b) noexcept nogil:
-    return a * (b if a == a else a)
+    cdef real product = a * b
+    return product if product == product else a * (b if a == a else a)
 
 
 cdef inline number combined(int op, number a, number b) noexcept nogil:

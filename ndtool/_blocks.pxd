@@ -41,6 +41,20 @@ cdef extern from *:
       #define ndtool_stream(to, from, n) memcpy(to, from, (size_t) (n))
       #define ndtool_stream_end() ((void) 0)
     #endif
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+      /* built once more for wider vectors; the loader picks by the processor at hand */
+      #define ndtool_clones \\
+          __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+    #else
+      #define ndtool_clones
+    #endif
+    static inline uint64_t ndtool_offsets_1(
+        int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
+    ) ndtool_clones;
+    static inline uint64_t ndtool_offsets_2(
+        int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
+        uint64_t, int64_t *
+    ) ndtool_clones;
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
     uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
@@ -55,6 +69,7 @@ cdef enum:
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
     AHEAD = 2048         # bytes that a copy of rows prefetches ahead
+    NEAR = 262144        # bytes that fit a core's cache beside all else
 
 cdef enum:               # an index type: its bytes, and these
     UNSIGNED = 16
@@ -67,6 +82,8 @@ cdef struct Nd:
     int64_t sizes[MOST_RANK]
     int64_t wraps[MOST_RANK]      # the size where negative indices count from the end, else 0
     int64_t strides[MOST_RANK]    # bytes
+    int64_t lowest, reach         # the bytes that one batch can name: where, how many
+    bint near                     # they fit the cache: no prefetch of single runs pays
     int64_t per_batch
     int batch_rank
     int64_t batch_sizes[MOST_RANK]
@@ -151,39 +168,48 @@ cdef inline const int64_t* widened(
     return block
 
 
-cdef inline uint64_t offsets_1(
-    const int64_t* index, Py_ssize_t n, const Nd* nd, int64_t base, int64_t* offsets
+cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
+    const int64_t* index, Py_ssize_t n, uint64_t size, int64_t wrap, uint64_t stride,
+    uint64_t base, uint64_t drift, int64_t* offsets
 ) noexcept nogil:
+    """offsets[i] = index[i] * stride + base + i * drift; non-zero if an index is out of bounds."""
     cdef Py_ssize_t i
     cdef int64_t v
     cdef uint64_t bad = 0
-    cdef uint64_t size = <uint64_t> nd.sizes[0], stride = <uint64_t> nd.strides[0]
-    cdef int64_t wrap = nd.wraps[0]
     for i in range(n):
         v = index[i]
         v += wrap & (v >> 63)
         bad |= <uint64_t> v >= size
-        offsets[i] = <int64_t> (<uint64_t> v * stride + <uint64_t> base)
+        offsets[i] = <int64_t> (<uint64_t> v * stride + base + <uint64_t> i * drift)
+    return bad
+
+
+cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
+    const int64_t* index, Py_ssize_t n, uint64_t size, uint64_t size2, int64_t wrap,
+    int64_t wrap2, uint64_t stride, uint64_t stride2, uint64_t base, int64_t* offsets
+) noexcept nogil:
+    """The same for tuples of two components."""
+    cdef Py_ssize_t i
+    cdef int64_t v, w
+    cdef uint64_t bad = 0
+    for i in range(n):
+        v = index[2 * i]
+        w = index[2 * i + 1]
+        v += wrap & (v >> 63)
+        w += wrap2 & (w >> 63)
+        bad |= (<uint64_t> v >= size) | (<uint64_t> w >= size2)
+        offsets[i] = <int64_t> (<uint64_t> v * stride + <uint64_t> w * stride2 + base)
     return bad
 
 
 cdef inline uint64_t offsets_k(
     const int64_t* index, Py_ssize_t n, const Nd* nd, int64_t base, int64_t* offsets
 ) noexcept nogil:
+    """The same for tuples of any number of components."""
     cdef Py_ssize_t i
     cdef int j
-    cdef int64_t v, w
+    cdef int64_t v
     cdef uint64_t bad = 0, sum
-    if nd.k == 2:
-        for i in range(n):
-            v = index[2 * i]
-            w = index[2 * i + 1]
-            v += nd.wraps[0] & (v >> 63)
-            w += nd.wraps[1] & (w >> 63)
-            bad |= (<uint64_t> v >= <uint64_t> nd.sizes[0]) | (<uint64_t> w >= <uint64_t> nd.sizes[1])
-            sum = <uint64_t> v * <uint64_t> nd.strides[0] + <uint64_t> w * <uint64_t> nd.strides[1]
-            offsets[i] = <int64_t> (sum + <uint64_t> base)
-        return bad
     for i in range(n):
         sum = <uint64_t> base
         for j in range(nd.k):
@@ -213,7 +239,15 @@ cdef inline uint64_t next_offsets(
             next_batch(at, nd)
         take = min(n - done, at.left)
         if nd.k == 1:
-            bad |= offsets_1(index + done, take, nd, at.base, offsets + done)
+            bad |= offsets_1(
+                index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
+                offsets + done,
+            )
+        elif nd.k == 2:
+            bad |= offsets_2(
+                index + 2 * done, take, nd.sizes[0], nd.sizes[1], nd.wraps[0], nd.wraps[1],
+                nd.strides[0], nd.strides[1], at.base, offsets + done,
+            )
         else:
             bad |= offsets_k(index + done * nd.k, take, nd, at.base, offsets + done)
         done += take
@@ -247,12 +281,14 @@ cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) 
 
 
 cdef inline void gather_block(
-    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    bint near
 ) noexcept nogil:
     """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places."""
     cdef Py_ssize_t i
-    for i in range(n):
-        prefetch(source + offsets[i])
+    if not near:
+        for i in range(n):
+            prefetch(source + offsets[i])
     if width == 4:
         for i in range(n):
             memcpy(to + 4 * i, source + offsets[i], 4)

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, LINE, MOST_RANK, Nd, View, copy_view, swap16, swap32, swap64, widened,
+    BLOCK, LINE, MOST_RANK, NEAR, Nd, View, copy_view, swap16, swap32, swap64, widened,
 )
 from ndtool._panels cimport Panels, gather_unit, scatter_unit
 from ndtool._parts cimport GROUP, apply_part, carried_bytes, partition_group, write_window
@@ -45,6 +45,9 @@ cdef class Addressing:
             self.nd.wraps[j] = self.nd.sizes[j] if negatives else 0
             self.nd.strides[j] = strides[j]
             self._reach(self.nd.sizes[j], self.nd.strides[j])
+        self.nd.lowest = self.lowest
+        self.nd.reach = self.highest - self.lowest
+        self.nd.near = self.nd.reach <= NEAR
         for j in range(self.nd.batch_rank):
             self.nd.batch_sizes[j] = batch_sizes[j]
             self.nd.batch_strides[j] = batch_strides[j]

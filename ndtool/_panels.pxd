@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, LINE, MOST_RANK, copy_line, gather_block, prefetch, widened,
+    BLOCK, MOST_RANK, NEAR, copy_line, gather_block, offsets_1, prefetch, widened,
 )
 from ndtool._runs cimport apply_block
 
@@ -57,16 +57,12 @@ cdef inline uint64_t unit_offsets(
     int64_t column_stride, int64_t* offsets
 ) noexcept nogil:
     """Turn rows of indices into byte offsets from the unit's first element."""
-    cdef uint64_t bad = 0, size = <uint64_t> p.size
-    cdef int64_t i, c, v, wrap = p.wrap, n = u.columns
+    cdef uint64_t bad = 0
+    cdef int64_t i, n = u.columns
     for i in range(rows):
-        for c in range(n):
-            v = index[i * n + c]
-            v += wrap & (v >> 63)
-            bad |= <uint64_t> v >= size
-            offsets[i * n + c] = <int64_t> (
-                <uint64_t> v * <uint64_t> step + <uint64_t> (c * column_stride)
-            )
+        bad |= offsets_1(
+            index + i * n, n, p.size, p.wrap, step, 0, column_stride, offsets + i * n
+        )
     return bad
 
 
@@ -118,7 +114,10 @@ cdef inline uint64_t gather_unit(
             prefetch_line(indices + (place + 4 * p.index_step) * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
-        gather_block(out + place * p.item, source, offsets, rows * u.columns, p.item)
+        gather_block(
+            out + place * p.item, source, offsets, rows * u.columns, p.item,
+            p.size * u.columns * p.item <= NEAR and scratch != NULL,
+        )
         row += rows
     return 0
 

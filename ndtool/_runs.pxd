@@ -45,19 +45,32 @@ cdef inline uint64_t gather_range(
     seek(&at, nd, first + t)
     while t < stop:
         take = min(step, stop - t)
+        if nd.near and nd.batch_rank:
+            prefetch_next_batch(&at, nd, source, take)
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if not small:
             gather_rows(to + t * pitch + column, source + column, offsets, take, width, pitch, streamed)
         elif streamed:
-            gather_block(stage, source, offsets, take, width)
+            gather_block(stage, source, offsets, take, width, nd.near)
             stream(to + t * pitch, stage, take * width)
         else:
-            gather_block(to + t * pitch, source, offsets, take, width)
+            gather_block(to + t * pitch, source, offsets, take, width, nd.near)
         t += take
     if streamed:
         stream_end()
     return 0
+
+
+cdef inline void prefetch_next_batch(
+    const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take
+) noexcept nogil:
+    """Ask for the same share of the next batch's reach as `take` tuples are of this batch."""
+    cdef int64_t done = nd.per_batch - at.left, end = min(done + take, nd.per_batch)
+    cdef int64_t line
+    source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
+    for line in range(nd.reach * done // nd.per_batch, nd.reach * end // nd.per_batch, 64):
+        prefetch(source + line)
 
 
 cdef inline void gather_rows(
@@ -118,8 +131,9 @@ cdef inline uint64_t scatter_range(
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if width == pitch and width <= LINE:
-            for i in range(take):
-                prefetch(to + offsets[i])
+            if not nd.near:
+                for i in range(take):
+                    prefetch(to + offsets[i])
             apply_block(to, offsets, updates + t * pitch, take, width, code, op)
         else:
             for i in range(take):

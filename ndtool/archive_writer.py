@@ -51,6 +51,4 @@ def _common(name: bytes, size: int, crc: int, extra: int) -> bytes:
     flags = 0 if name.isascii() else _UTF8
     size = _BIG if wide else size
     version = 45 if wide else 20
-    return struct.pack(
-        "<5H3L2H", version, flags, 0, 0, _DATE, crc, size, size, len(name), extra
-    )
+    return struct.pack("<5H3L2H", version, flags, 0, 0, _DATE, crc, size, size, len(name), extra)

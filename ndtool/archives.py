@@ -194,18 +194,13 @@ def locate(fd: int, member: Member, label: str) -> int:
         wide = _zip64_extra(rest[name_length:])
         size = wide.pop(0) if size == _BIG and wide else size
         packed = wide.pop(0) if packed == _BIG and wide else packed
-    found, claimed = (method, crc, packed, size), (member.method, *_sums(member))
-    if flags & _DESCRIPTOR:  # the sums come after the data, so the directory alone has them
-        found, claimed = found[:1], claimed[:1]
-    if found != claimed:
+    # With a descriptor the sums come after the data, and the directory alone has them.
+    sums_agree = (crc, packed, size) == (member.crc, member.packed, member.size)
+    if method != member.method or not (sums_agree or flags & _DESCRIPTOR):
         _refuse(label, "the member's own header and the directory disagree about it")
-    start = member.header + _LOCAL.size + name_length + extra_length
+    start: int = member.header + _LOCAL.size + name_length + extra_length
     _check_claims(start, member, label)
     return start
-
-
-def _sums(member: Member) -> tuple[int, int, int]:
-    return member.crc, member.packed, member.size
 
 
 def _check_claims(start: int, member: Member, label: str) -> None:

@@ -2,134 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import headers
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
-from ndtool.storage import CHUNK, Spool, failure, map_bytes, read_at, release
+from ndtool.errors import InputError, NdtoolError, UsageError, printable
+from ndtool.sources import STREAM_HINT, InputFile, open_file, reader, surplus
+from ndtool.sources import Source as Source
+from ndtool.storage import CHUNK, Spool, failure, read_at
 
 if TYPE_CHECKING:
     from ndtool.archives import Member
 
-SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 LISTED = 10  # members that an error names
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-_STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
-
-
-class Source:
-    """One input array.
-
-    name: the argument as given. buffer: exactly the data's bytes, read-only, maybe unaligned.
-    mapped: whether they are a map of the file. position: where they are in the file, None for
-    a copy. warning: what is odd about the file without being wrong.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        header: headers.Header,
-        buffer: memoryview,
-        *,
-        position: int | None = None,
-        warning: str | None = None,
-    ) -> None:
-        self.name = name
-        self.dtype, self.shape, self.fortran, self.version, self.offset = header
-        self.nbytes = header.nbytes
-        self.buffer = buffer
-        self.position = position
-        self.mapped = position is not None and not isinstance(buffer.obj, bytes)
-        self.warning = warning
-        self.file_size = header.offset + header.nbytes
-        self._file: _File | None = None
-
-    def recheck(self) -> None:
-        """Raise OutputError if the file was modified or replaced since it was opened."""
-        if self._file is not None and (change := self._file.change()):
-            name = "standard input" if self.name == "-" else printable(self.name)
-            raise OutputError(f"{name} {change} during the run")
-
-    def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
-        """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""
-        if not self.mapped or self.position is None:
-            return
-        import mmap
-
-        area: Any = self.buffer.obj
-        end = self.nbytes if length is None else min(start + length, self.nbytes)
-        skip = self.position % mmap.ALLOCATIONGRANULARITY
-        first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            area.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
-        except (OSError, ValueError):
-            pass  # only advice
-
-    def close(self) -> None:
-        """Let go of the bytes and the file."""
-        release(self.buffer)
-        if self._file is not None:
-            self._file.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _File:
-    """An open input and what it was like when it was opened."""
-
-    def __init__(self, fd: int, path: str | None) -> None:
-        self.fd: int = fd
-        self.path = path
-        self.status = os.fstat(fd)
-        self.size = self.status.st_size
-        self._owned = path is not None
-
-    def change(self) -> str:
-        """Say what happened to the file since, nothing if nothing did.
-
-        The change time is left out: a new hard link or mode moves it too.
-        """
-        now, before = os.fstat(self.fd), self.status
-        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            return "changed"
-        try:
-            here = before if self.path is None else os.stat(self.path)
-        except OSError:
-            return ""  # its name is gone, its bytes are the same
-        return "" if os.path.samestat(here, before) else "was replaced"
-
-    def read(self, start: int, nbytes: int, label: str) -> memoryview:
-        """Return bytes of the file, mapped unless they are few."""
-        try:
-            if nbytes > SMALL:
-                return map_bytes(self.fd, start, nbytes)
-            raw = read_at(self.fd, start, nbytes)
-        except OSError as exc:
-            raise failure(exc, label) from None
-        except ValueError:
-            raw = b""
-        if len(raw) < nbytes:
-            raise OutputError(f"{printable(label)} changed during the run: it is shorter now")
-        return memoryview(raw)
-
-    def close(self) -> None:
-        if self._owned:
-            self._owned = False
-            os.close(self.fd)
 
 
 class Stdin:
@@ -150,7 +36,7 @@ class Stdin:
         if not self._mode:
             raise InputError(f"{label}: it is closed")
         if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
-            raise UsageError(f"{label}: it is a terminal, not an array", hint=_STREAM_HINT)
+            raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
         try:
             return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
         except NdtoolError:
@@ -159,14 +45,13 @@ class Stdin:
             raise failure(exc, label) from None
 
     def _from_file(self, label: str) -> Source:
-        file = _File(self._fd, None)
+        file = InputFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = headers.read(_reader(self._fd, start), max(file.size - start, 0), label)
+        header = headers.read(reader(self._fd, start), max(file.size - start, 0), label)
         position = start + header.offset
-        source = Source("-", header, file.read(position, header.nbytes, label), position=position)
-        source.file_size, source._file = file.size, file
+        buffer = file.read(position, header.nbytes, label)
         os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
-        return source
+        return Source("-", header, buffer, file=file, position=position)
 
     def _from_pipe(self, label: str) -> Source:
         header = headers.read(self._exactly, None, label)
@@ -210,7 +95,7 @@ def open_source(argument: str, stdin: Stdin) -> Source:
     if argument == "-":
         return stdin.read()
     path, member = _split(argument)
-    file = _open(path)
+    file = open_file(path)
     try:
         if _is_archive(file):
             return _from_archive(file, argument, path, member)
@@ -234,44 +119,7 @@ def _split(argument: str) -> tuple[str, str | None]:
     return (path + ".npz" if separator else argument), None
 
 
-def _open(path: str) -> _File:
-    """Open a regular file; anything else is refused at once, a FIFO without waiting for it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError as exc:
-        if exc.errno == errno.ENXIO:
-            raise _not_regular(path, stat.S_IFSOCK) from None
-        raise failure(exc, path) from None
-    except ValueError as exc:
-        raise InputError(f"{printable(path)}: no file can have this name: {exc}") from None
-    file = _File(fd, path)
-    if not stat.S_ISREG(file.status.st_mode):
-        file.close()
-        raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
-    return file
-
-
-def _not_regular(path: str, kind: int) -> InputError:
-    what = _KINDS.get(kind, "no regular file")
-    return InputError(
-        f"{printable(path)} is {what}: expected a .npy or .npz file",
-        hint=_STREAM_HINT if kind in (stat.S_IFIFO, stat.S_IFSOCK) else "",
-    )
-
-
-def _reader(fd: int, start: int) -> Callable[[int], bytes]:
-    at = start
-
-    def read(count: int) -> bytes:
-        nonlocal at
-        piece = read_at(fd, at, count)
-        at += len(piece)
-        return piece
-
-    return read
-
-
-def _is_archive(file: _File) -> bool:
+def _is_archive(file: InputFile) -> bool:
     if read_at(file.fd, 0, len(headers.MAGIC)) == headers.MAGIC:
         return False
     from ndtool import archives
@@ -279,31 +127,21 @@ def _is_archive(file: _File) -> bool:
     return archives.is_archive(file.fd, file.size)
 
 
-def _npy_header(file: _File, argument: str, member: str | None) -> headers.Header:
-    header = headers.read(_reader(file.fd, 0), file.size, argument)
+def _npy_header(file: InputFile, argument: str, member: str | None) -> headers.Header:
+    header = headers.read(reader(file.fd, 0), file.size, argument)
     if member is not None:
         raise InputError(f"{printable(argument)}: the file is one array: it has no members")
     return header
 
 
-def _from_npy(file: _File, argument: str, member: str | None) -> Source:
+def _from_npy(file: InputFile, argument: str, member: str | None) -> Source:
     header = _npy_header(file, argument, member)
     buffer = file.read(header.offset, header.nbytes, argument)
-    extra = file.size - header.offset - header.nbytes
-    source = Source(
-        argument, header, buffer, position=header.offset, warning=_surplus(argument, extra)
-    )
-    source.file_size, source._file = file.size, file
-    return source
+    warning = surplus(argument, file.size - header.offset - header.nbytes)
+    return Source(argument, header, buffer, file=file, position=header.offset, warning=warning)
 
 
-def _surplus(label: str, count: int) -> str | None:
-    if not count:
-        return None
-    return f"{printable(label)}: {count} bytes after the array are ignored"
-
-
-def _from_archive(file: _File, argument: str, path: str, name: str | None) -> Source:
+def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -> Source:
     from ndtool import archives
 
     member = _choose(file, path, name)
@@ -316,13 +154,11 @@ def _from_archive(file: _File, argument: str, path: str, name: str | None) -> So
         buffer = file.read(position, header.nbytes, label)
     else:
         header, buffer = archives.inflate(file.fd, member, label)
-    extra = member.size - header.offset - header.nbytes
-    source = Source(argument, header, buffer, position=position, warning=_surplus(label, extra))
-    source.file_size, source._file = file.size, file
-    return source
+    warning = surplus(label, member.size - header.offset - header.nbytes)
+    return Source(argument, header, buffer, file=file, position=position, warning=warning)
 
 
-def _choose(file: _File, path: str, name: str | None) -> Member:
+def _choose(file: InputFile, path: str, name: str | None) -> Member:
     from ndtool import archives
 
     members = archives.members(file.fd, file.size, path)
@@ -346,7 +182,7 @@ def _choose(file: _File, path: str, name: str | None) -> Member:
     return found[0]
 
 
-def _listing(file: _File, path: str, members: list[Member]) -> tuple[str, ...]:
+def _listing(file: InputFile, path: str, members: list[Member]) -> tuple[str, ...]:
     """Return a line for each member, and for the rest how many they are."""
     lines = []
     for member in members[:LISTED]:
@@ -386,11 +222,11 @@ def describe(argument: str) -> list[Entry]:
     entry without a header; a file that is neither .npy nor .npz raises InputError.
     """
     path, name = _split(argument)
-    file = _open(path)
+    file = open_file(path)
     try:
         if not _is_archive(file):
             header = _npy_header(file, argument, name)
-            warning = _surplus(argument, file.size - header.offset - header.nbytes)
+            warning = surplus(argument, file.size - header.offset - header.nbytes)
             return [Entry(path, None, header, header.offset, file.size, "", warning)]
         from ndtool import archives
 
@@ -406,7 +242,7 @@ def describe(argument: str) -> list[Entry]:
         file.close()
 
 
-def _member_entry(file: _File, path: str, member: Member) -> Entry:
+def _member_entry(file: InputFile, path: str, member: Member) -> Entry:
     from ndtool import archives
 
     label = f"{path}:{member.name}"
@@ -415,7 +251,7 @@ def _member_entry(file: _File, path: str, member: Member) -> Entry:
     except NdtoolError as exc:
         reason = exc.message.removeprefix(f"{printable(label)}: ")
         return Entry(label, member.name, None, None, file.size, reason, None)
-    warning = _surplus(label, member.size - header.offset - header.nbytes)
+    warning = surplus(label, member.size - header.offset - header.nbytes)
     if not member.mappable:
         problem = f"compressed with {archives.METHODS[member.method]}"
         return Entry(label, member.name, header, None, file.size, problem, warning)

@@ -36,7 +36,7 @@ class Header(NamedTuple):
     offset: int
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override] # a header has no entries to count
         """How many elements the array has."""
         return prod(self.shape)
 

@@ -16,9 +16,10 @@ class NewFile:
     """A file in the directory of `path` that replaces `path` when it is published.
 
     It has no name until then, so that a killed process leaves nothing behind; where the file
-    system has no such files, a hidden name beside `path`. old: what is at `path` now; its mode
-    and owner are kept, and where it is a link, its target is replaced. `fd` is open for
-    reading and writing. All methods raise OSError.
+    system has no such files, a hidden name beside `path`. Replacing a file takes two calls, a
+    link to a hidden name and a rename: a kill -9 in the microseconds between them leaves that
+    name, on a whole file. old: what is at `path` now; its mode and owner are kept, and where it
+    is a link, its target is replaced. `fd` is open for reading and writing. Raises OSError.
     """
 
     def __init__(self, path: str, old: os.stat_result | None, clobber: bool, sync: bool) -> None:

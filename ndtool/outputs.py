@@ -28,7 +28,7 @@ _MEMBER = "output"
 
 
 def open_output(
-    target: str,
+    target: str | None,
     dtype: Dtype,
     shape: tuple[int, ...],
     *,
@@ -38,12 +38,15 @@ def open_output(
     """Prepare an array as output: all that can be refused is refused here, before any work.
 
     target: a path; `x.npz` or `x.npz:member` for an archive with that one member; `-` for
-    standard output. FIFOs and devices are written to, any other path is replaced at commit.
+    standard output; None for memory. FIFOs and devices are written to, any other path is
+    replaced at commit.
     clobber: whether it may be. sync: whether commit waits until the disk has everything.
     Raises OutputError, and ResourceError where there is not room enough.
     """
     header = headers.encode(dtype, shape)
     nbytes = prod(shape) * dtype.itemsize
+    if target is None:
+        return HeldOutput("the result", nbytes)
     if target == "-":
         return _stdout(header, nbytes)
     path, member = _split(target)
@@ -178,6 +181,28 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.abort()
+
+
+class HeldOutput(Output):
+    """A result that goes nowhere: `map` has it, also after commit."""
+
+    _committed = False
+
+    def write(self, offset: int, view: memoryview) -> None:
+        """Write bytes of the data from `offset` on, in any order and from any thread."""
+        self.map()[offset : offset + len(view)] = view
+
+    def map(self) -> memoryview:
+        if self._view is None:
+            self._view = self._scratch()
+        return self._view
+
+    def commit(self) -> None:
+        self._committed = True
+
+    def abort(self) -> None:
+        if not self._committed:
+            self._forget()
 
 
 class StreamOutput(Output):

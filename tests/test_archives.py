@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ndtool import archive_writer, archives, files
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 
@@ -197,7 +198,7 @@ def test_a_name_that_means_two_z6(place):
     assert np.array_equal(load(f"{path}:a.npy.npy"), ARRAY + 1)
 
 
-@pytest.mark.parametrize("name", ["../../x.npy", "/abs.npy", "b:c.npy", "\xe9\u2203.npy", "d/e.npy"])
+@pytest.mark.parametrize("name", ["../../x.npy", "/abs.npy", "b:c.npy", "\xe9\u2203.npy", "d/e"])
 def test_names_are_never_paths_z7(place, name):
     path = place(pack([(name, npy()), ("other.npy", npy(ARRAY + 1))]))
     assert np.array_equal(load(f"{path}:{name.removesuffix('.npy')}"), ARRAY)
@@ -259,7 +260,7 @@ def test_offset_of_another_member_z14(place):
     refused(place(patch_central(raw, 42, "<L", second)) + ":a", "has another member")
 
 
-@pytest.mark.parametrize("field, form", [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
+@pytest.mark.parametrize(("field", "form"), [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
 @pytest.mark.parametrize("value", [0, 7, 0x7FFF, 0xFFFF])
 def test_lies_of_the_end_record_z14(place, field, form, value):
     raw = pack([("a.npy", npy())])

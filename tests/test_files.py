@@ -13,7 +13,8 @@ import time
 
 import numpy as np
 import pytest
-from ndtool import files, headers, storage
+
+from ndtool import files, headers, sources, storage
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 
 ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
@@ -62,7 +63,7 @@ def refused(argument, reason, kind=InputError, stdin=None):
 
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.asfortranarray(ARRAY), np.zeros((0, 3))])
-@pytest.mark.parametrize("name", ["x.npy", "x", "x.npz", "-x.npy", "a b\n[red]\x1b[0m.npy", "\udcff"])
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "-x.npy", "a b\n[red]\x1b[0m", "\udcff"])
 def test_a_file_is_known_by_its_content_n40(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
@@ -72,7 +73,7 @@ def test_a_file_is_known_by_its_content_n40(array, name):
         assert source.buffer.readonly
         assert source.buffer.format == "B"
         assert len(source.buffer) == source.nbytes == array.nbytes
-        assert source.mapped == (array.nbytes > files.SMALL)
+        assert source.mapped == (array.nbytes > sources.SMALL)
         assert (source.file_size, source.position) == (len(npy(array)), 128)
         assert source.warning is None
         for kind in ("random", "sequential", "willneed"):
@@ -205,7 +206,7 @@ def test_modified_n44(array):
         file.seek(140)
         file.write(b"!")
     os.utime("x.npy", ns=(1, 1))
-    with pytest.raises(OutputError, match="x.npy changed during the run"):
+    with pytest.raises(OutputError, match=r"x\.npy changed during the run"):
         source.recheck()
     source.close()
 
@@ -215,7 +216,7 @@ def test_replaced_n44():
     with files.open_source("x.npy", files.Stdin()) as source:
         put("y.npy", npy())
         os.replace("y.npy", "x.npy")
-        with pytest.raises(OutputError, match="x.npy was replaced during the run"):
+        with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
             source.recheck()
         os.unlink("x.npy")
         source.recheck()  # the bytes are as they were, and nothing else has the name
@@ -227,7 +228,7 @@ def test_truncated_n43():
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
-    file = files._open("x.npy")
+    file = sources.open_file("x.npy")
     for nbytes in (8192, 1 << 20):
         with pytest.raises(OutputError, match="it is shorter now"):
             file.read(128, nbytes, "x.npy")
@@ -336,7 +337,7 @@ def test_consecutive_arrays_in_a_file(large):
         with files.open_source("-", stdin) as source:
             assert source.mapped == large
             source.recheck()
-            assert np.array_equal(np.frombuffer(bytes(source.buffer), arrays[0].dtype).reshape(arrays[0].shape), arrays[0])
+            assert bytes(source.buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
@@ -361,7 +362,7 @@ def test_a_stream_that_claims_much_n24():
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
     raw = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(100)
     with Feed(raw) as stdin:
-        refused("-", "expected 4398046511104 bytes of data after the header, found 100", stdin=stdin)
+        refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
 def test_standard_input_that_is_no_array(here):
@@ -407,7 +408,7 @@ def test_no_room_for_a_stream(monkeypatch):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         with Feed(npy(LARGE)) as stdin:
-            error = refused("-", "no room for a temporary copy .* File too large", ResourceError, stdin)
+            error = refused("-", "no room for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

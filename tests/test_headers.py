@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from ndtool import dtypes, headers
 from ndtool.errors import InputError
 
@@ -101,7 +102,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("raw, reason", BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("raw", "reason"), BAD.values(), ids=BAD)
 @pytest.mark.filterwarnings("error")
 def test_bad(raw, reason):
     assert reason in refused(raw).message
@@ -148,7 +149,7 @@ def test_versions(version):
 
 def test_rank_64():
     assert len(parse(shaped("(" + "1, " * 64 + ")")).shape) == 64
-    assert headers._quick(header(GOOD.replace("3, 4", "1, " * 63 + "1"))[10:].decode())[2] == (1,) * 64
+    assert headers._quick(GOOD.replace("3, 4", "1, " * 63 + "1"))[2] == (1,) * 64
 
 
 def test_a_long_legal_record():
@@ -167,7 +168,37 @@ def test_name_is_one_line():
 
 SIZES = st.integers(0, 5) | st.sampled_from([10, 4096, 10**9])
 CODES = st.sampled_from(
-    "? b h i l q B H I L Q e f d g F D S1 S7 U1 U5 V1 V2 M8[ns] m8[25s] M8 >i4 >f8 >U3".split()
+    [
+        "?",
+        "b",
+        "h",
+        "i",
+        "l",
+        "q",
+        "B",
+        "H",
+        "I",
+        "L",
+        "Q",
+        "e",
+        "f",
+        "d",
+        "g",
+        "F",
+        "D",
+        "S1",
+        "S7",
+        "U1",
+        "U5",
+        "V1",
+        "V2",
+        "M8[ns]",
+        "m8[25s]",
+        "M8",
+        ">i4",
+        ">f8",
+        ">U3",
+    ]
 )
 
 
@@ -195,7 +226,9 @@ def test_encode_long_shapes(shape):
     assert raw == stream.getvalue()
 
 
-@pytest.mark.parametrize("names", [["a", "b"], ["\xe9"], ["\u2203", "x"], ["n" * 40_000, "m" * 30_000]])
+@pytest.mark.parametrize(
+    "names", [["a", "b"], ["\xe9"], ["\u2203", "x"], ["n" * 40_000, "m" * 30_000]]
+)
 def test_encode_records(names):
     dtype = np.dtype([(name, "<f4") for name in names])
     stream = io.BytesIO()
@@ -216,9 +249,45 @@ def test_fortran(order):
 
 # The quick path may say nothing, but never something that the careful one does not.
 PARTS = st.sampled_from(
-    ["{", "}", "'descr'", "descr", "': '", "', '", "<f4", "|b1", "'", '"', "\\", ",", ", ", " "]
-    + ["fortran_order", "': ", "True", "False", "0", "1", "00", "-1", "(", ")", "), }", "3,"]
-    + ["'shape': (", "\n", "\t", "\xa0", "\u0663", "(3, 4)", "(5,)", "()", "#", "9" * 19, "\0"]
+    [
+        "{",
+        "}",
+        "'descr'",
+        "descr",
+        "': '",
+        "', '",
+        "<f4",
+        "|b1",
+        "'",
+        '"',
+        "\\",
+        ",",
+        ", ",
+        " ",
+        "fortran_order",
+        "': ",
+        "True",
+        "False",
+        "0",
+        "1",
+        "00",
+        "-1",
+        "(",
+        ")",
+        "), }",
+        "3,",
+        "'shape': (",
+        "\n",
+        "\t",
+        "\xa0",
+        "٣",
+        "(3, 4)",
+        "(5,)",
+        "()",
+        "#",
+        "9" * 19,
+        "\x00",
+    ]
 )
 MUTATED = st.builds(
     lambda at, width, part: GOOD[:at] + part + GOOD[at + width :],

@@ -4,7 +4,9 @@ The expected values come from ufunc.at on flat indices, which test_reference.py 
 reference; a gather's and a move's come from one fancy index on opaque bytes.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from strategies import (
 )
 
 import ndtool
+from ndtool import scatters
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 THREADS = (1, 2, 3, 4)
@@ -108,7 +111,7 @@ NUMBERS = [(d, r) for d in ARITHMETIC for r in reductions_of(d)]
 @pytest.mark.parametrize("case", SCATTERS, ids=lambda c: c.name)
 @pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
 def test_scatter_nd(case: NdShape, dtype: np.dtype, reduction: str) -> None:
-    rng = np.random.default_rng(20)
+    rng = np.random.default_rng(crc32(f"{case.name} {dtype} {reduction}".encode()))
     indices = drawn_indices(rng, case)
     runs, width = flat_places(case, indices)
     flat = (runs[:, None] * width + np.arange(width)).ravel()
@@ -138,13 +141,15 @@ def _same(actual: Array, expected: Array) -> bool:
 @pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
 def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
     rng = np.random.default_rng(21)
-    for shape, place in (
+    for shape, long in (
         ((60, 70, 65), (60, 70, 65)),
-        ((2, 300, 301), (2, 299, 300)),
+        ((60, 70, 65), (60, 69, 1)),
+        ((2, 300, 301), (1, 299, 300)),
         ((3, 5, 7), (3, 5, 7)),
+        ((2, 1, 300_007), (2, 1, 40_001)),
     ):
-        long = list(place)
-        long[axis] = long[axis] * (40 if len(set(shape)) == 3 and shape[0] == 3 else 2)
+        long = list(long)
+        long[axis] *= 30 if shape[axis] < 10 else 2
         size = shape[axis]
         indices = rng.integers(-size, size, long)
         where = list(np.indices(long, sparse=True))
@@ -157,6 +162,22 @@ def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
                 data, indices, updates, axis, reduction, threads=threads
             )
             assert _same(actual, expected), (shape, threads)
+
+
+@pytest.mark.parametrize("width", [1, 3, 20])
+def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatters, "scatter", partial(scatters.scatter, scratch_limit=1 << 22))
+    rng = np.random.default_rng(27)
+    data = numbers(rng, np.dtype("f4"), (400_003, width))
+    indices = rng.integers(-400_003, 400_003, (500_001, 1))
+    indices[::3] = 5
+    updates = numbers(rng, np.dtype("f4"), (500_001, width))
+    flat = (indices % 400_003 * width + np.arange(width)).ravel()
+    for reduction in ("none", "add"):
+        expected = expected_scatter(data, flat, updates, reduction)
+        for threads in THREADS:
+            actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
+            assert same(actual, expected), (reduction, threads)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])

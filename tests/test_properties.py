@@ -1,6 +1,7 @@
 """The four operators against the reference: any shape, type, layout, index and thread count."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import reference
+from ndtool import engine, reference, scatters
+from ndtool import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError
 
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "1000"))
@@ -32,9 +34,36 @@ many = settings(
     max_examples=EXAMPLES,
     deadline=None,
     print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,  # limits does not change between examples
+    ],
 )
 threads_used = st.integers(1, 4)
+# Constants that decide which way a call takes, and values at which tiny arrays take them all.
+LIMITS = {
+    (engine, "PIECE"): 192,
+    (engine, "STREAMED"): 100,
+    (engine, "CACHED"): 128,
+    (scatters, "PIECE"): 192,
+    (scatters, "STREAMED"): 100,
+    (scatters, "CACHED"): 128,
+    (scatters, "FEW"): 2,
+    (threads_of, "_WORTH"): 1,
+}
+
+
+@pytest.fixture(params=["as is", "small limits"])
+def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test as it is, and with pieces, parts, tiles, streams and threads for tiny arrays."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "small limits":
+            for (module, name), value in LIMITS.items():
+                patch.setattr(module, name, value)
+        engine.bind_units.cache_clear()
+        yield
+    engine.bind_units.cache_clear()
 
 
 def call(module: Any, case: Case, **options: Any) -> np.ndarray:
@@ -62,32 +91,32 @@ def check(case: Case, threads: int) -> None:
 
 
 @many
-@given(gather_nd_cases(), threads_used)
-def test_gather_nd(case: Case, threads: int) -> None:
+@given(case=gather_nd_cases(), threads=threads_used)
+def test_gather_nd(limits: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
-@given(scatter_nd_cases(), threads_used)
-def test_scatter_nd(case: Case, threads: int) -> None:
+@given(case=scatter_nd_cases(), threads=threads_used)
+def test_scatter_nd(limits: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
-@given(gather_elements_cases(), threads_used)
-def test_gather_elements(case: Case, threads: int) -> None:
+@given(case=gather_elements_cases(), threads=threads_used)
+def test_gather_elements(limits: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
-@given(scatter_elements_cases(), threads_used)
-def test_scatter_elements(case: Case, threads: int) -> None:
+@given(case=scatter_elements_cases(), threads=threads_used)
+def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
-def test_out_of_any_layout(case: Case, threads: int, layout: str) -> None:
+def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
     told(case)
     expected = call(reference, case)
     out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
@@ -97,7 +126,7 @@ def test_out_of_any_layout(case: Case, threads: int, layout: str) -> None:
 
 @many
 @given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
-def test_scatter_in_place(case: Case, threads: int) -> None:
+def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
     told(case)
     data, *others = case.arrays
     if not data.flags.writeable:
@@ -228,7 +257,9 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
 
 @many
 @given(cases, threads_used, st.data())
-def test_a_bad_index_leaves_out_untouched(case: Case, threads: int, draw: st.DataObject) -> None:
+def test_a_bad_index_leaves_out_untouched(
+    limits: None, case: Case, threads: int, draw: st.DataObject
+) -> None:
     broken = _index_out_of_bounds(case, draw)
     if broken is None:
         return
