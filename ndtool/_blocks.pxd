@@ -24,6 +24,12 @@ cdef extern from *:
       #define ndtool_swap32 _byteswap_ulong
       #define ndtool_swap64 _byteswap_uint64
     #endif
+    /* reads through consecutive lines: a prefetch instruction for each does not reach this pace */
+    static inline void ndtool_touch(const uint8_t *from, Py_ssize_t n) {
+        volatile uint8_t seen;
+        for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
+        (void) seen;
+    }
     #if defined(__SSE2__)
       #include <emmintrin.h>
       /* stores that bypass the cache: no read of the line before it is overwritten */
@@ -61,6 +67,7 @@ cdef extern from *:
     uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
     uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 cdef enum:
@@ -83,7 +90,7 @@ cdef struct Nd:
     int64_t wraps[MOST_RANK]      # the size where negative indices count from the end, else 0
     int64_t strides[MOST_RANK]    # bytes
     int64_t lowest, reach         # the bytes that one batch can name: where, how many
-    bint near                     # they fit the cache: no prefetch of single runs pays
+    bint near                     # they fit the cache, and are read often: none is prefetched
     int64_t per_batch
     int batch_rank
     int64_t batch_sizes[MOST_RANK]

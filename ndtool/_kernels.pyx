@@ -35,6 +35,7 @@ cdef class Addressing:
         tuple batch_strides, bint negatives,
     ):
         cdef int j
+        cdef bint often
         self.nd.k = len(sizes)
         self.nd.per_batch = max(per_batch, 1)
         self.nd.batch_rank = len(batch_sizes)
@@ -47,7 +48,8 @@ cdef class Addressing:
             self._reach(self.nd.sizes[j], self.nd.strides[j])
         self.nd.lowest = self.lowest
         self.nd.reach = self.highest - self.lowest
-        self.nd.near = self.nd.reach <= NEAR
+        often = per_batch >= BLOCK and per_batch * LINE >= self.nd.reach
+        self.nd.near = self.nd.reach <= NEAR and (self.nd.batch_rank == 0 or often)
         for j in range(self.nd.batch_rank):
             self.nd.batch_sizes[j] = batch_sizes[j]
             self.nd.batch_strides[j] = batch_strides[j]

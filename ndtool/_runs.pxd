@@ -6,8 +6,9 @@ from libc.string cimport memcpy
 
 from ndtool._arithmetic cimport reduce_block
 from ndtool._blocks cimport (
-    AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_offsets, prefetch, scatter_block,
-    seek, stream, stream_end,
+    AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_batch,
+    next_offsets, prefetch, scatter_block,
+    seek, stream, stream_end, touch,
 )
 
 cdef enum:
@@ -46,7 +47,11 @@ cdef inline uint64_t gather_range(
     while t < stop:
         take = min(step, stop - t)
         if nd.near and nd.batch_rank:
-            prefetch_next_batch(&at, nd, source, take)
+            if at.left == 0:
+                next_batch(&at, nd)
+            if at.left == nd.per_batch:
+                touch(source + at.base + nd.lowest, nd.reach)
+            take = min(take, at.left)
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if not small:
@@ -60,17 +65,6 @@ cdef inline uint64_t gather_range(
     if streamed:
         stream_end()
     return 0
-
-
-cdef inline void prefetch_next_batch(
-    const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take
-) noexcept nogil:
-    """Ask for the same share of the next batch's reach as `take` tuples are of this batch."""
-    cdef int64_t done = nd.per_batch - at.left, end = min(done + take, nd.per_batch)
-    cdef int64_t line
-    source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
-    for line in range(nd.reach * done // nd.per_batch, nd.reach * end // nd.per_batch, 64):
-        prefetch(source + line)
 
 
 cdef inline void gather_rows(

@@ -51,18 +51,44 @@ def open_output(
         return _stdout(header, nbytes)
     path, member = _split(target)
     try:
-        old = _existing(path)
+        old = _replaceable(path, clobber)
         if old is not None and not stat.S_ISREG(old.st_mode):
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
             return StreamOutput(fd, path, header, nbytes, owned=True)
-        if old is not None and not clobber:
-            raise OutputError(f"{printable(path)} exists, and nothing may be replaced")
         name = None if member is None else _member_name(member)
         return FileOutput(NewFile(path, old, clobber, sync), header, nbytes, name)
     except NdtoolError:
         raise
     except OSError as exc:
         raise failure(exc, path, OutputError) from None
+
+
+def check_target(target: str, *, clobber: bool = True) -> None:
+    """Raise what `open_output` would about the target, as far as that shows without writing."""
+    if target == "-":
+        return
+    path, member = _split(target)
+    try:
+        if member is not None:
+            _member_name(member)
+        old = _replaceable(path, clobber)
+        if old is None or stat.S_ISREG(old.st_mode):
+            parent = os.path.dirname(os.path.realpath(path))
+            os.stat(os.path.join(parent, "."))
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, path, OutputError) from None
+
+
+def _replaceable(path: str, clobber: bool) -> os.stat_result | None:
+    """Return what is at `path`; OutputError if that is a file which must stay."""
+    old = _existing(path)
+    if old is not None and stat.S_ISREG(old.st_mode) and not clobber:
+        raise OutputError(f"{printable(path)} exists, and nothing may be replaced")
+    return old
 
 
 def _split(target: str) -> tuple[str, str | None]:

@@ -1,0 +1,218 @@
+"""What is measured: the fifteen cases of the target, and the ladder of other widths and layouts."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Shape = tuple[int, ...]
+Pattern = Literal["uniform", "distinct", "negative", "sorted", "clustered", "one"]
+Layout = Literal["C", "F", "reversed"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an operator: shapes, element types, and how its indices are drawn.
+
+    attribute: batch_dims or the axis. pattern: how indices are drawn; negative means from both
+    ends. layout: of data.
+    """
+
+    name: str
+    operator: str
+    data: Shape
+    indices: Shape
+    dtype: str = "float32"
+    index_dtype: str = "int64"
+    attribute: int = 0
+    reduction: str = "none"
+    pattern: Pattern = "uniform"
+    layout: Layout = "C"
+
+    @property
+    def nd(self) -> bool:
+        return self.operator.endswith("_nd")
+
+    @property
+    def scatters(self) -> bool:
+        return self.operator.startswith("scatter")
+
+    @property
+    def k(self) -> int:
+        """Components of an index tuple."""
+        return self.indices[-1]
+
+    @property
+    def batch_dims(self) -> int:
+        return self.attribute if self.operator == "gather_nd" else 0
+
+    @property
+    def selected(self) -> Shape:
+        """The shape of what all indices together name: gather's output, scatter's updates."""
+        if self.nd:
+            return self.indices[:-1] + self.data[self.batch_dims + self.k :]
+        return self.indices
+
+    @property
+    def output(self) -> Shape:
+        return self.data if self.scatters else self.selected
+
+    def shrunk(self, most: int) -> "Case":
+        """Return the same case with no dimension above `most`."""
+        data, indices = (tuple(min(n, most) for n in s) for s in (self.data, self.indices))
+        return replace(self, data=data, indices=indices)
+
+
+def gather_nd(name: str, data: Shape, indices: Shape, batch_dims: int = 0, **more: Any) -> Case:
+    return Case(name, "gather_nd", data, indices, attribute=batch_dims, **more)
+
+
+def scatter_nd(name: str, data: Shape, indices: Shape, reduction: str, **more: Any) -> Case:
+    return Case(name, "scatter_nd", data, indices, reduction=reduction, **more)
+
+
+def gather_elements(name: str, data: Shape, axis: int, **more: Any) -> Case:
+    return Case(name, "gather_elements", data, data, attribute=axis, **more)
+
+
+def scatter_elements(name: str, data: Shape, axis: int, reduction: str, **more: Any) -> Case:
+    return Case(
+        name, "scatter_elements", data, data, attribute=axis, reduction=reduction, **more
+    )
+
+
+SQUARE = (4096, 4096)
+TUPLES = (2**23, 2)
+
+CASES = (
+    gather_nd("rows256", (2**20, 64), (2**20, 1)),
+    gather_nd("rows4k", (2**16, 1024), (2**16, 1)),
+    gather_nd("rows16", (2**22, 4), (2**22, 1)),
+    gather_nd("scalars", SQUARE, TUPLES),
+    gather_nd("scalars1d", (2**24,), (2**23, 1)),
+    gather_nd("batch", (64, 8192, 128), (64, 4096, 1), 1),
+    gather_elements("gather-elements-axis0", SQUARE, 0),
+    gather_elements("gather-elements-axis1", SQUARE, 1),
+    scatter_nd("scatter-none-rows", (2**20, 64), (2**19, 1), "none", pattern="distinct"),
+    scatter_nd("scatter-add-rows", (2**20, 64), (2**19, 1), "add"),
+    scatter_nd("scatter-add-scalars", SQUARE, TUPLES, "add"),
+    scatter_nd("scatter-max-scalars", SQUARE, TUPLES, "max"),
+    scatter_nd("scatter-add-histogram", (1024,), (2**23, 1), "add"),
+    scatter_elements("scatter-elements-add-axis0", SQUARE, 0, "add"),
+    scatter_elements("scatter-elements-add-axis1", SQUARE, 1, "add"),
+)
+
+CONTIGUOUS_ROWS = ("rows256", "rows4k", "batch")  # held against a memcpy of the same bytes
+# Where the time is that of waiting for memory: the second thread must pay.
+LATENCY = ("rows16", "scalars", "scalars1d", "scatter-add-scalars", "scatter-max-scalars")
+
+
+def _sizes() -> list[Case]:
+    """Other element sizes and odd widths of a run."""
+    cases = []
+    line, grid, tuples = (2**23,), (2048, 2048), (2**21, 1)
+    for dtype, size in (("uint8", 1), ("float16", 2), ("float64", 8), ("complex128", 16)):
+        cases += [
+            gather_nd(f"scalars-{size}B", line, tuples, dtype=dtype),
+            gather_elements(f"gather-elements-axis0-{size}B", grid, 0, dtype=dtype),
+            gather_elements(f"gather-elements-axis1-{size}B", grid, 1, dtype=dtype),
+            scatter_nd(f"scatter-none-scalars-{size}B", line, tuples, "none", dtype=dtype),
+            scatter_elements(
+                f"scatter-elements-none-axis0-{size}B", grid, 0, "none", dtype=dtype
+            ),
+        ]
+    for width in (3, 7, 24, 100):
+        cases += [
+            gather_nd(f"rows-{width}B", (2**20, width), (2**20, 1), dtype="uint8"),
+            scatter_nd(
+                f"scatter-none-rows-{width}B", (2**20, width), (2**19, 1), "none", dtype="uint8"
+            ),
+        ]
+    return cases
+
+
+def _indices() -> list[Case]:
+    """Other index types, negative indices, longer tuples, sorted and clustered ones."""
+    grid = (2048, 2048)
+    cases = [
+        gather_nd("rows256-int32", (2**20, 64), (2**19, 1), index_dtype="int32"),
+        gather_nd("scalars-int32", SQUARE, (2**22, 2), index_dtype="int32"),
+        gather_nd("scalars-int16", SQUARE, (2**22, 2), index_dtype="int16"),
+        gather_nd("scalars-uint32", SQUARE, (2**22, 2), index_dtype="uint32"),
+        gather_elements("gather-elements-axis0-int32", grid, 0, index_dtype="int32"),
+        gather_elements("gather-elements-axis1-int32", grid, 1, index_dtype="int32"),
+        scatter_nd("scatter-add-scalars-int32", SQUARE, (2**22, 2), "add", index_dtype="int32"),
+        scatter_elements("scatter-elements-add-axis1-int32", grid, 1, "add", index_dtype="int32"),
+        gather_nd("rows256-negative", (2**20, 64), (2**19, 1), pattern="negative"),
+        gather_nd("scalars-negative", SQUARE, (2**22, 2), pattern="negative"),
+        gather_elements("gather-elements-axis0-negative", grid, 0, pattern="negative"),
+        scatter_nd("scatter-add-scalars-negative", SQUARE, (2**22, 2), "add", pattern="negative"),
+        gather_nd("scalars-k3", (256, 256, 256), (2**22, 3)),
+        gather_nd("scalars-k4", (64, 64, 64, 64), (2**22, 4)),
+        scatter_nd("scatter-add-k3", (256, 256, 256), (2**22, 3), "add"),
+        gather_nd("batches-of-one-tuple", (2**20, 16), (2**20, 1), 1),
+    ]
+    for pattern in ("sorted", "clustered"):
+        like: Any = {"pattern": pattern}
+        cases += [
+            gather_nd(f"rows256-{pattern}", (2**20, 64), (2**19, 1), **like),
+            gather_nd(f"scalars-{pattern}", (2**24,), (2**22, 1), **like),
+            gather_elements(f"gather-elements-axis0-{pattern}", grid, 0, **like),
+            scatter_nd(f"scatter-add-scalars-{pattern}", (2**24,), (2**22, 1), "add", **like),
+            scatter_nd(f"scatter-add-rows-{pattern}", (2**18, 64), (2**17, 1), "add", **like),
+        ]
+    return cases
+
+
+def _extremes() -> list[Case]:
+    """Tiny and huge slices, everything in the cache, far outside it, and into one slot."""
+    return [
+        gather_nd("tiny-slices", (2**20, 2), (2**20, 1)),
+        gather_nd("one-huge-slice", (4, 2**24), (1, 1)),
+        scatter_nd("scatter-none-one-huge-slice", (4, 2**23), (1, 1), "none"),
+        scatter_nd("scatter-add-one-huge-slice", (4, 2**23), (1, 1), "add"),
+        gather_nd("rows64-in-cache", (4096, 16), (2**18, 1)),
+        gather_nd("scalars-in-cache", (2**14,), (2**21, 1)),
+        scatter_nd("scatter-add-in-cache", (2**14,), (2**21, 1), "add"),
+        gather_elements("gather-elements-axis0-in-cache", (256, 256), 0),
+        scatter_elements("scatter-elements-add-axis0-in-cache", (256, 256), 0, "add"),
+        gather_nd("rows-256-of-1GB", (2**22, 64), (2**18, 1)),
+        gather_nd("scalars-of-1GB", (2**28,), (2**22, 1)),
+        scatter_nd("scatter-add-into-1GB", (2**28,), (2**22, 1), "add"),
+        scatter_nd("scatter-add-one-slot", (2**22,), (2**21, 1), "add", pattern="one"),
+        scatter_nd("scatter-max-one-slot", (2**22,), (2**21, 1), "max", pattern="one"),
+        scatter_nd("scatter-add-rows-one-slot", (2**16, 64), (2**15, 1), "add", pattern="one"),
+        scatter_elements("scatter-elements-add-one-slot", (1024, 1024), 0, "add", pattern="one"),
+    ]
+
+
+def _reductions() -> list[Case]:
+    """The other element types that a reduction must know."""
+    cases = []
+    for dtype in ("float64", "int64", "float16", "bfloat16", "int32", "uint8"):
+        like: Any = {"dtype": dtype}
+        cases += [
+            scatter_nd(f"scatter-add-scalars-{dtype}", (2**22,), (2**20, 1), "add", **like),
+            scatter_nd(f"scatter-max-scalars-{dtype}", (2**22,), (2**20, 1), "max", **like),
+            scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **like),
+            scatter_elements(f"scatter-elements-add-axis0-{dtype}", (1024, 1024), 0, "add", **like),
+            scatter_elements(f"scatter-elements-max-axis1-{dtype}", (1024, 1024), 1, "max", **like),
+        ]
+    return cases
+
+
+def _layouts() -> list[Case]:
+    """Data that does not stand in row-major order."""
+    cases = []
+    for layout in ("F", "reversed"):
+        like: Any = {"layout": layout}
+        cases += [
+            gather_nd(f"rows256-{layout}", (2**18, 64), (2**18, 1), **like),
+            gather_nd(f"scalars-{layout}", (2048, 2048), (2**21, 2), **like),
+            gather_elements(f"gather-elements-axis0-{layout}", (2048, 2048), 0, **like),
+            gather_elements(f"gather-elements-axis1-{layout}", (2048, 2048), 1, **like),
+            scatter_nd(f"scatter-add-scalars-{layout}", (2048, 2048), (2**21, 2), "add", **like),
+            scatter_elements(f"scatter-elements-add-axis0-{layout}", (2048, 2048), 0, "add", **like),
+        ]
+    return cases
+
+
+LADDER = (*_sizes(), *_indices(), *_extremes(), *_reductions(), *_layouts())

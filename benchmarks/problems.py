@@ -1,0 +1,142 @@
+"""The arrays of a case, and its answer by NumPy alone: fancy indexing and ufunc.at."""
+
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from cases import Case, Shape
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+class Problem(NamedTuple):
+    """A case with its arrays; updates only where it scatters."""
+
+    case: Case
+    data: Array
+    indices: Array
+    updates: Array | None
+
+    @property
+    def components(self) -> tuple[Array, ...]:
+        """The components of all index tuples, one view each."""
+        return tuple(np.moveaxis(self.indices, -1, 0))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the operator is called with, positionally."""
+        case = self.case
+        if not case.scatters:
+            return self.data, self.indices, case.attribute
+        if case.nd:
+            return self.data, self.indices, self.updates, case.reduction
+        return self.data, self.indices, self.updates, case.attribute, case.reduction
+
+
+def make(case: Case) -> Problem:
+    """Draw the arrays of a case, the same ones in every run."""
+    rng = np.random.default_rng(crc32(case.name.encode()))
+    data = _laid_out(_values(rng, case.dtype, case.data), case.layout)
+    updates = _values(rng, case.dtype, case.selected) if case.scatters else None
+    return Problem(case, data, _indices(rng, case), updates)
+
+
+def expected(problem: Problem) -> Array:
+    """Return the answer of the sequential loop."""
+    case = problem.case
+    places = _places(problem)
+    if not case.scatters:
+        return problem.data[places]
+    answer = problem.data.copy(order="C")
+    if case.reduction == "none":
+        answer[places] = problem.updates
+    else:
+        UFUNCS[case.reduction].at(answer, places, problem.updates)
+    return answer
+
+
+def same(answer: Array, wanted: Array) -> bool:
+    """Whether two arrays are equal in dtype, shape and every bit."""
+    return (
+        answer.dtype == wanted.dtype
+        and answer.shape == wanted.shape
+        and np.array_equal(_bits(answer), _bits(wanted))
+    )
+
+
+def close(answer: Array, wanted: Array) -> bool:
+    """Whether the answers differ by no more than the order of additions explains."""
+    return answer.shape == wanted.shape and np.allclose(answer, wanted, rtol=1e-4, atol=1e-5)
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _places(problem: Problem) -> tuple[Array, ...]:
+    case = problem.case
+    if case.nd:
+        batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
+        return (*batches, *problem.components)
+    places = list(np.ix_(*map(np.arange, case.indices)))
+    places[case.attribute] = problem.indices
+    return tuple(places)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
+    dtype = _dtype(name)
+    if dtype.kind in "iu":
+        return rng.integers(0, 100, shape).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.random(shape) + 1j * rng.random(shape)).astype(dtype)
+    if dtype in (np.float32, np.float64):
+        return rng.random(shape, dtype.type)
+    return rng.random(shape, np.float32).astype(dtype)
+
+
+def _laid_out(data: Array, layout: str) -> Array:
+    """Return data in another order in memory, the same values."""
+    if layout == "F":
+        return np.asfortranarray(data)
+    if layout == "reversed":
+        return np.ascontiguousarray(data[::-1])[::-1]
+    return data
+
+
+def _indices(rng: np.random.Generator, case: Case) -> Array:
+    if case.nd:
+        sizes = case.data[case.batch_dims : case.batch_dims + case.k]
+        drawn = [_drawn(rng, case.pattern, size, case.indices[:-1]) for size in sizes]
+        indices = np.stack(drawn, axis=-1)
+    else:
+        indices = _drawn(rng, case.pattern, case.data[case.attribute], case.indices)
+    return indices.astype(case.index_dtype)
+
+
+def _drawn(rng: np.random.Generator, pattern: str, size: int, shape: Shape) -> Array:
+    """Draw indices into an axis; sorted and clustered ones along the first axis of `shape`."""
+    if pattern == "distinct":
+        return rng.permutation(size)[: shape[0]].reshape(shape)
+    if pattern == "negative":
+        return rng.integers(-size, size, shape)
+    if pattern == "one":
+        return np.full(shape, size // 2)
+    drawn = rng.integers(0, size, shape)
+    if pattern == "sorted":
+        drawn.sort(axis=0)
+    if pattern == "clustered":
+        # runs of neighbours that begin anywhere
+        steps = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        drawn = (drawn[steps[:, ...].ravel() // 64 * 64] + steps % 64) % size
+    return drawn

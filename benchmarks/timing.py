@@ -1,0 +1,74 @@
+"""Stopwatches: two calls in turn, and a copy of the same bytes by two threads."""
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Call = Callable[[], Any]
+
+PAUSE = 0.01  # seconds; thread pools spin for a while after a call, and would slow the next one
+
+
+def seconds(call: Call) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def alternate(a: Call, b: Call, repeats: int) -> tuple[float, float]:
+    """Return the median times of two calls, in ms, made in turn: a b a b ..."""
+    times: tuple[list[float], list[float]] = ([], [])
+    gc.disable()
+    try:
+        for _ in range(repeats):
+            for call, taken in zip((a, b), times, strict=True):
+                time.sleep(PAUSE)
+                taken.append(seconds(call))
+    finally:
+        gc.enable()
+    return median(times[0]) * 1e3, median(times[1]) * 1e3
+
+
+def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
+    """Return the median time of one call each, in us, from loops of calls made in turn."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, taken in zip(calls, times, strict=True):
+            time.sleep(PAUSE)
+            started = time.perf_counter()
+            for _ in range(loops):
+                call()
+            taken.append((time.perf_counter() - started) / loops)
+    return [median(taken) * 1e6 for taken in times]
+
+
+class Memcpy:
+    """libc's memcpy of `nbytes`, shared out to two threads, between buffers that are kept."""
+
+    def __init__(self, nbytes: int, pool: ThreadPoolExecutor) -> None:
+        self._source = np.ones(nbytes, np.uint8)
+        self._target = np.zeros(nbytes, np.uint8)
+        self._pool = pool
+        self._half = nbytes // 2 // 64 * 64
+        self._copy = ctypes.CDLL(None).memcpy
+        self._copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+        self._copy.restype = ctypes.c_void_p
+
+    def __call__(self) -> None:
+        other = self._pool.submit(self._part, self._half, self._source.nbytes - self._half)
+        self._part(0, self._half)
+        other.result()
+
+    def _part(self, begin: int, size: int) -> None:
+        self._copy(_address(self._target) + begin, _address(self._source) + begin, size)
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
