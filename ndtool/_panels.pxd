@@ -130,7 +130,7 @@ cdef inline uint64_t scatter_unit(
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef Unit u = unit_at(p, number)
-    cdef int64_t row = 0, rows, place, step = p.step
+    cdef int64_t row = 0, rows, place, step = p.step, column_stride = p.column_stride
     cdef int bytes_each = kind & 15
     cdef uint8_t* to = out + u.data
     cdef const int64_t* index
@@ -138,6 +138,7 @@ cdef inline uint64_t scatter_unit(
         pack(p, &u, data + u.data, scratch)
         to = scratch
         step = u.columns * p.item
+        column_stride = p.item
     while row < p.length:
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
@@ -145,7 +146,7 @@ cdef inline uint64_t scatter_unit(
         if u.rows == 1 and row + 4 < p.length:
             prefetch_line(indices + (place + 4 * p.index_step) * bytes_each, u.columns * bytes_each)
             prefetch_line(updates + (place + 4 * p.index_step) * p.item, u.columns * p.item)
-        if unit_offsets(p, &u, index, rows, step, p.item, offsets):
+        if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)
         row += rows

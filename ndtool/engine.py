@@ -155,6 +155,11 @@ def bounds_error(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> 
     )
 
 
+def whole_elements(itemsize: int) -> int:
+    """Return the bytes of a piece that cuts no element."""
+    return max(1, PIECE // itemsize) * itemsize
+
+
 def gather(
     runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int,
     first: int = 0, count: int | None = None,
@@ -174,8 +179,9 @@ def gather(
     for begin in range(0, count, step):
         n = min(step, count - begin)
         index = indices[begin * pitch : (begin + n) * pitch]
-        for column in range(0, runs.width, PIECE):
-            width = min(PIECE, runs.width - column)
+        window = whole_elements(runs.itemsize)
+        for column in range(0, runs.width, window):
+            width = min(window, runs.width - column)
             at = begin * runs.width + column
             to = out[at : at + n * width]
             if not gather_piece(

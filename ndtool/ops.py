@@ -2,6 +2,7 @@
 
 import operator
 from functools import lru_cache
+from math import prod
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -179,29 +180,30 @@ def _gather(
     plan, dtype, index_dtype, negatives = bound
     team = _threads.resolve(threads)
     index = _bytes(np.ascontiguousarray(indices))
-    target = out
     if out is not None:
         _check_out(out, plan, data, {"data": data, "indices": indices})
-        # a gather that finds a bad index half-way would have changed what is not ours
+    if out is not None or not prod(plan.output):
+        # a gather that met a bad index half-way would have changed what is not ours
         engine.check(plan, index, index_dtype, negatives, team)
+    target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    if not target.size:
-        engine.check(plan, index, index_dtype, negatives, team)
-    else:
-        kind = engine.index_kind(index_dtype)
-        operand = _operand(data)
-        runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
-        if not data.size:
-            done = False
-        elif runs is not None:
-            done = engine.gather(runs, operand, index, kind, _bytes(target), team)
-        else:
-            units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
-            done = engine.gather_units(units, operand, index, kind, _bytes(target), team)
-        if not done:
-            _refuse(plan, index, index_dtype, negatives)
+    if target.size and not _move(bound, data, index, target, team):
+        _refuse(plan, index, index_dtype, negatives)
     return _delivered(target, out)
+
+
+def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> bool:
+    """Gather into a contiguous target; False if an index is out of bounds."""
+    plan, dtype, index_dtype, negatives = bound
+    if not data.size:
+        return False
+    kind, operand = engine.index_kind(index_dtype), _operand(data)
+    runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
+    if runs is not None:
+        return engine.gather(runs, operand, index, kind, _bytes(target), team)
+    units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
+    return engine.gather_units(units, operand, index, kind, _bytes(target), team)
 
 
 def _scatter(
@@ -221,36 +223,42 @@ def _scatter(
         _check_out(out, plan, data, inputs if out is data else {"data": data, **inputs})
     engine.check(plan, index, index_dtype, negatives, team)
     native = data.dtype if reduction == "none" else data.dtype.newbyteorder("=")
-    target = out
     plain = native == data.dtype and data.flags.c_contiguous
+    target = out
     if target is None or not (plain and target.flags.c_contiguous and target.flags.aligned):
         target = np.empty(plan.output, native)
     source: Array | None = data
     if target is data:
         source = None
-    elif not plain:
-        np.copyto(target, data)
+    elif not plain or not updates.size:
+        _copy(target, data)
         source = None
     if updates.size:
-        new = np.require(updates, native, ["C", "A"])
+        new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
         update = scatters.update_of(_bytes(new), dtype, reduction)
-        done = scatters.scatter(
+        if not scatters.scatter(
             plan, None if source is None else _bytes(source), index, index_dtype, update,
             _bytes(target), dtype.itemsize, negatives, team,
-        )
-        if not done:
+        ):
             _refuse(plan, index, index_dtype, negatives)
-    elif source is not None:
-        np.copyto(target, source)
-    return _delivered(target if target.dtype == data.dtype else target.astype(data.dtype), out)
+    return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
 def _delivered(result: Array, out: Array | None) -> Array:
     """Return the result, in `out` if the caller gave one."""
     if out is None or result is out:
         return result
-    np.copyto(out, result)
+    _copy(out, result)
     return out
+
+
+def _opaque(array: Array) -> Array:
+    """Return records as plain bytes, so that a copy takes the gaps between fields along."""
+    return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
+
+
+def _copy(to: Array, source: Array) -> None:
+    np.copyto(_opaque(to), _opaque(source))
 
 
 def _refuse(plan: Plan, index: Array, index_dtype: Dtype, negatives: bool) -> None:

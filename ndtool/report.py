@@ -1,6 +1,6 @@
-"""What a run says: data and JSON on stdout, talk on stderr; only this knows rich.
+"""What a run says: results on stdout, talk on stderr, for people or as JSON.
 
-Plain text needs no rich, so that a run without a terminal does not load it.
+Plain text is written without rich, so that a run away from a terminal does not load it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ndtool.engine import Tick, silent
 from ndtool.errors import NdtoolError, OutputError, Status, printable
 from ndtool.storage import write_next
 
@@ -21,4 +18,252 @@ if TYPE_CHECKING:
     from ndtool.infer import Inference
     from ndtool.jobs import Job
     from ndtool.shapes import Trace
+    from ndtool.specs import Row
 
+_LINE = 1000  # characters of a line of talk
+_PATIENCE = 1.0  # seconds without a progress bar
+
+
+def put(text: str | bytes) -> None:
+    """Write a result to standard output; OutputError if it cannot take it."""
+    try:
+        write_next(1, _encoded(text, sys.stdout))
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise OutputError(f"standard output: {exc.strerror}") from None
+
+
+def say(text: str | bytes) -> None:
+    """Write talk to standard error; where it is closed or full, there is nobody to tell."""
+    try:
+        write_next(2, _encoded(text, sys.stderr))
+    except OSError:
+        pass
+
+
+def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+
+
+def _json(fields: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(fields) + "\n"
+
+
+class Talk:
+    """How one run talks: what its options ask for, and what it says as things happen.
+
+    json: one object instead of words. quiet: errors only. trace: the shape inference; None to
+    show it to people. data_on_stdout: whether the array itself goes there.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.trace: bool | None = None
+        self.data_on_stdout = False
+        self._terminal = os.isatty(2)
+        self._spoken = 0.0  # seconds that talking took
+
+    def begin(self, job: Job, dry_run: bool) -> None:
+        """Say what was inferred, and what is odd about the inputs."""
+        started = time.perf_counter()
+        self._warn(job.warnings)
+        if self._shows_trace(dry_run):
+            from ndtool import infer, records, styled
+
+            say(styled.trace(job.trace, records.title(infer.of_job(job)), 2))
+        self._spoken = time.perf_counter() - started
+
+    def end(self, job: Job, dry_run: bool) -> None:
+        """Say what was done and how long it took, or show a result that goes nowhere else."""
+        seconds = time.perf_counter() - job.started - self._spoken
+        if self.json:
+            self._put_json(self._run_record(job, seconds, dry_run))
+        elif job.held is not None:
+            from ndtool import values
+
+            array = values.as_array(job.held, job.operands.types["data"], job.plan.output)
+            put(values.preview(array, _result(job)))
+        elif self._for_people() and dry_run:
+            from ndtool.records import sized
+
+            say(f"dry run: {_result(job)}, {sized(job.nbytes)}; nothing was written\n")
+        elif self._for_people() and job.request.output not in (None, "-"):
+            say(_wrote(job, seconds))
+
+    def inferred(self, inference: Inference) -> None:
+        """Print an inference as a result."""
+        from ndtool import records
+
+        if self.json:
+            self._put_json(records.inference_record(inference))
+            return
+        from ndtool import styled
+
+        result = records.described(inference.inputs["data"].dtype, inference.plan.output)
+        put(styled.trace(inference.trace, records.title(inference), 1))
+        put(f"output {result}, {records.sized(inference.nbytes)}\n")
+
+    def verified(self, name: str, described: str) -> None:
+        """Say that an output is what it must be."""
+        if self.json:
+            self._put_json({"version": _version(), "output": name, "verified": True})
+        elif self._for_people():
+            say(f"verified {printable(name)}: {described}, bit for bit\n")
+
+    def entries(self, entries: list[Entry]) -> None:
+        """Print what files hold."""
+        from ndtool import records
+
+        if self.json:
+            arrays = [records.entry_record(entry) for entry in entries]
+            self._put_json({"version": _version(), "arrays": arrays})
+            return
+        from ndtool import styled
+
+        rows = [records.entry_cells(entry) for entry in entries]
+        put(styled.table(records.ENTRY_COLUMNS, rows, folded=("name", "array", "mappable")))
+        self._warn([entry.warning for entry in entries if entry.warning])
+
+    def specs(self, rows: list[Row]) -> None:
+        """Print what the standards accept."""
+        from ndtool import records
+
+        if self.json:
+            listed = [records.spec_record(row) for row in rows]
+            self._put_json({"version": _version(), "specs": listed})
+            return
+        from ndtool import styled
+
+        columns = records.SPEC_COLUMNS
+        put(styled.table(columns, [records.spec_cells(row) for row in rows], folded=columns[2:]))
+
+    def error(self, exc: NdtoolError) -> None:
+        """Say what went wrong, and why where the shapes were the reason."""
+        trace: Trace | None = getattr(exc, "trace", None)
+        if self.json:
+            from ndtool import records
+
+            steps = {} if trace is None else {"trace": records.steps(trace)}
+            say(_json({**exc.fields(), **steps}))
+            return
+        if trace is not None and self._shows_trace(False):
+            from ndtool import styled
+
+            say(styled.trace(trace, trace.operator, 2))
+        exc.message = printable(exc.message, _LINE)
+        exc.places = tuple(printable(place, _LINE) for place in exc.places)
+        exc.hint = printable(exc.hint, _LINE)
+        if self._coloured():
+            from ndtool import styled
+
+            say(styled.error(exc))
+        else:
+            say(f"error: {exc}\n")
+
+    def bug(self, traceback: str) -> None:
+        """Ask for a report of what should not have happened."""
+        message = "this is a bug in ndtool: please report it, with the command and the traceback"
+        if self.json:
+            fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
+            say(_json({**fields, "places": [], "hint": None, "traceback": traceback}))
+        else:
+            say(f"{traceback}error: {message}\n")
+
+    def progress(self) -> Progress:
+        """Return what shows how much is done, to people only."""
+        movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        return Progress(self._for_people() and movable)
+
+    def _for_people(self) -> bool:
+        return self._terminal and not (self.quiet or self.json)
+
+    def _shows_trace(self, dry_run: bool) -> bool:
+        if self.json or self.trace is not None:
+            return bool(self.trace) and not self.json
+        return (self._terminal or dry_run) and not self.quiet
+
+    def _coloured(self) -> bool:
+        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+
+    def _warn(self, warnings: list[str]) -> None:
+        if self.quiet or self.json:
+            return
+        for warning in warnings:
+            text = printable(warning, _LINE)
+            if self._coloured():
+                from ndtool import styled
+
+                say(styled.warning(text))
+            else:
+                say(f"warning: {text}\n")
+
+    def _put_json(self, fields: dict[str, Any]) -> None:
+        text = _json(fields)
+        if self.data_on_stdout:
+            say(text)
+        else:
+            put(text)
+
+    @staticmethod
+    def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
+        from ndtool import infer, records
+
+        return {
+            **records.inference_record(infer.of_job(job)),
+            "seconds": seconds,
+            "threads": job.threads,
+            "dry_run": dry_run,
+            "warnings": job.warnings,
+        }
+
+
+class Progress:
+    """A bar in the last line of a terminal, from a second on; call it with the share done."""
+
+    def __init__(self, shown: bool) -> None:
+        self._started = time.perf_counter()
+        self._next = self._started + _PATIENCE if shown else float("inf")
+        self._drawn = False
+
+    def __call__(self, share: float) -> None:
+        now = time.perf_counter()
+        if now < self._next:
+            return
+        self._next = now + 0.1
+        self._drawn = True
+        from ndtool import records, styled
+
+        say(styled.progress(share, records.lasted(now - self._started)))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._drawn:
+            say(b"\r\x1b[K")
+
+
+def _result(job: Job) -> str:
+    from ndtool import records
+
+    return records.described(job.operands.types["data"], job.plan.output)
+
+
+def _wrote(job: Job, seconds: float) -> str:
+    from ndtool.records import lasted, sized
+
+    threads = f"{job.threads} thread" + "s" * (job.threads != 1)
+    name, size, took = printable(job.request.output or ""), sized(job.nbytes), lasted(seconds)
+    return f"wrote {name}: {_result(job)}, {size} in {took}, {threads}\n"
+
+
+def _version() -> str:
+    from ndtool import __version__
+
+    return __version__

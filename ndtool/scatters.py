@@ -26,6 +26,7 @@ from ndtool.engine import (
     bind_units,
     index_kind,
     silent,
+    whole_elements,
 )
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.shapes import ElementsPlan, NdPlan, Plan
@@ -104,8 +105,9 @@ def _by_columns(
         n = min(step, runs.tuples - first)
         index = indices[first * pitch : (first + n) * pitch]
         piece = update.buffer[first * runs.width : (first + n) * runs.width]
-        for column in range(0, runs.width, PIECE):
-            width = min(PIECE, runs.width - column)
+        window = whole_elements(runs.itemsize)
+        for column in range(0, runs.width, window):
+            width = min(window, runs.width - column)
             if _kernels.scatter(
                 runs.addressing, out, index, kind, piece, first, n, column, width, runs.width,
                 update.code, update.op, threads, False,

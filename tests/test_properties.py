@@ -29,7 +29,7 @@ from ndtool import engine, reference, scatters
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError
 
-EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "600"))
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -1,0 +1,113 @@
+"""The machine that is measured on: which two cores are used, and how it is described."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+CPU = Path("/sys/devices/system/cpu/cpu0")
+PACKAGES = {
+    "numpy": ["numpy"],
+    "onnxruntime": ["onnxruntime"],
+    "openvino": ["openvino"],
+    "torch": ["torch"],
+    "tensorflow": ["tensorflow", "tensorflow-cpu"],
+    "jax": ["jax"],
+    "polars": ["polars"],
+}
+
+
+def use_two_cores() -> None:
+    """Stay on two processors that are not one core: libraries without a setting follow this."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    mine = sorted(os.sched_getaffinity(0))
+    siblings = _siblings(mine[0])
+    os.sched_setaffinity(0, {mine[0], *[cpu for cpu in mine if cpu not in siblings][:1]})
+
+
+def describe(peers: list[str]) -> dict[str, Any]:
+    """Return what a reader must know to compare; None for a peer that is not installed."""
+    return {
+        "cpu": _from_file("/proc/cpuinfo", "model name") or platform.processor(),
+        "cpus": os.cpu_count(),
+        "caches": _caches(),
+        "memory_bytes": memory(),
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "compiler": _first_line(["cc", "--version"]),
+        "ndtool": _version(["ndtool"]),
+        "peers": {peer: _version(PACKAGES[peer]) for peer in peers},
+        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def written(machine: dict[str, Any]) -> str:
+    """Return the description as a sentence."""
+    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
+    peers = ", ".join(f"{name} {number}" for name, number in machine["peers"].items() if number)
+    return (
+        f"{machine['cpu']}, {machine['cpus']} CPUs ({caches}),"
+        f" {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']} {machine['kernel']},"
+        f" Python {machine['python']}, {machine['compiler']}. {peers}."
+    )
+
+
+def _siblings(cpu: int) -> set[int]:
+    """Return the processors that share a core with this one."""
+    path = CPU.parent / f"cpu{cpu}/topology/thread_siblings_list"
+    found = {cpu}
+    try:
+        for part in path.read_text().strip().split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _caches() -> dict[str, str]:
+    caches = {}
+    for place in sorted(CPU.glob("cache/index*")):
+        try:
+            level, kind, size = (
+                (place / name).read_text().strip() for name in ("level", "type", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction":
+            caches[f"L{level}{'d' if kind == 'Data' else ''}"] = size
+    return caches
+
+
+def _from_file(path: str, key: str) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "no compiler"
+    return done.stdout.splitlines()[0]
+
+
+def _version(names: list[str]) -> str | None:
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            pass
+    return None

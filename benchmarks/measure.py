@@ -1,0 +1,151 @@
+"""A case measured: ndtool beside every peer and a memcpy, with every answer verified."""
+
+import gc
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import peers
+import problems
+from cases import Case
+from problems import Array, Problem
+from tensor_peers import as_array
+from timing import Call, Memcpy, alternate, alternate_loops, seconds
+
+import ndtool
+
+Record = dict[str, Any]
+
+SLOW = 1.0  # seconds; what takes longer than this is timed three times only
+
+
+class Measured:
+    """ndtool's side of a case: its arrays, the right answer, and the call into a kept output."""
+
+    def __init__(self, case: Case) -> None:
+        self.problem = problems.make(case)
+        self.wanted = problems.expected(self.problem)
+        self.out = np.zeros_like(self.wanted, order="C")
+        self._operator = getattr(ndtool, case.operator)
+        self.verified = self.verify(1)
+        self.verified &= self.verify(peers.THREADS)
+
+    def __call__(self) -> None:
+        self._operator(*self.problem.arguments, out=self.out, threads=peers.THREADS)
+
+    def on_one_thread(self) -> None:
+        self._operator(*self.problem.arguments, out=self.out, threads=1)
+
+    def verify(self, threads: int) -> bool:
+        self.out.view(np.uint8)[...] = 0xA5
+        self._operator(*self.problem.arguments, out=self.out, threads=threads)
+        return problems.same(self.out, self.wanted)
+
+
+def measure(case: Case, names: Sequence[str], repeats: int) -> Record:
+    """Return the record of a case: medians in ms, who is fastest, ratios above 1 are ours."""
+    mine = Measured(case)
+    record: Record = {"ndtool_ms": None, "verified": mine.verified, "peers": {}}
+    for name in names:
+        record["peers"][name] = _beside(mine, name, repeats)
+        gc.collect()
+    timed = {name: peer for name, peer in record["peers"].items() if peer["ms"] is not None}
+    fastest = min(timed, key=lambda name: timed[name]["ratio"], default=None)
+    with ThreadPoolExecutor(1) as pool:
+        memcpy = Memcpy(mine.out.nbytes, pool)
+        memcpy()
+        ndtool_ms, memcpy_ms = alternate(mine, memcpy, repeats)
+    record["verified"] &= problems.same(mine.out, mine.wanted)
+    return record | {
+        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else ndtool_ms,
+        "fastest": fastest,
+        "ratio": timed[fastest]["ratio"] if fastest else None,
+        "memcpy_ms": memcpy_ms,
+        "memcpy_ratio": memcpy_ms / ndtool_ms,
+    }
+
+
+def scaling(case: Case, repeats: int) -> float:
+    """Return how many times faster two threads are than one."""
+    mine = Measured(case)
+    two, one = alternate(mine, mine.on_one_thread, repeats)
+    return one / two
+
+
+def _beside(mine: Measured, name: str, repeats: int) -> Record:
+    """Time ndtool and one peer in turn; a reason instead of times where that cannot be."""
+    record: Record = {"ms": None, "ndtool_ms": None, "ratio": None, "way": None, "answer": None}
+    try:
+        ways = peers.ways_of(name)(mine.problem)
+        way, call, answer = _fastest(ways, mine.problem, mine.wanted)
+        took = seconds(call)
+        ndtool_ms, ms = alternate(mine, call, repeats if took < SLOW else min(3, repeats))
+        after = _judged(as_array(call()), mine.wanted)
+    except peers.NotOffered as reason:
+        return record | {"reason": f"not offered: {reason}"}
+    except ImportError as error:
+        return record | {"reason": f"not installed: {error.name}"}
+    except Exception as error:  # whatever a peer may raise: it is named, the others go on
+        return record | {"reason": f"failed: {type(error).__name__}: {str(error)[:200]}"}
+    answer = max(answer, after, key=ANSWERS.index)
+    return record | {
+        "ms": ms,
+        "ndtool_ms": ndtool_ms,
+        "ratio": ms / ndtool_ms,
+        "way": way,
+        "answer": answer,
+        "reason": None,
+    }
+
+
+# Whether a peer's bits are those of the sequential loop, or differ by rounding, or are wrong.
+ANSWERS = ["exact", "rounding", "wrong"]
+
+
+def _judged(answer: Array, wanted: Array) -> str:
+    if problems.same(answer, wanted):
+        return "exact"
+    return "rounding" if problems.close(answer, wanted) else "wrong"
+
+
+def _fastest(ways: peers.Ways, problem: Problem, wanted: Array) -> tuple[str, Call, str]:
+    """Try every way, compiled and warm; one that cannot run is left out if another can."""
+    best, failure = None, None
+    for name, call in ways.items():
+        try:
+            answer = _judged(as_array(call()), wanted)
+            took = min(seconds(call) for _ in range(3))
+        except Exception as error:
+            failure = error
+            continue
+        if best is None or took < best[0]:
+            best = took, name, call, answer
+    if best is None:
+        raise failure or peers.NotOffered("no way")
+    return best[1:]
+
+
+def small_call(repeats: int) -> Record:
+    """Time a call on a (3, 4) array with two indices, in us: np.take, and onnxruntime's run."""
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    indices = np.array([[2], [0]])
+    first = indices[:, 0].copy()
+    calls = [lambda: ndtool.gather_nd(data, indices), lambda: np.take(data, first, axis=0)]
+    verified = problems.same(calls[0](), calls[1]())
+    if find_spec("onnxruntime") and find_spec("onnx"):
+        import onnxruntime as ort
+
+        operands = {"data": data, "indices": indices}
+        session = peers.onnx_session(ort.SessionOptions(), "GatherND", {}, operands)
+        calls.append(lambda: session.run(None, operands))
+    took = [*alternate_loops(calls, 2000, repeats), None][:3]
+    return {
+        "ndtool_us": took[0],
+        "numpy_us": took[1],
+        "onnxruntime_us": took[2],
+        "times_numpy": took[0] / took[1],
+        "of_onnxruntime": took[0] / took[2] if took[2] else None,
+        "verified": verified,
+    }

@@ -1,0 +1,204 @@
+"""The tensor frameworks among the peers: PyTorch, TensorFlow and JAX; see peers.py."""
+
+from typing import Any
+
+import numpy as np
+from peers import THREADS, NotOffered, Ways
+from problems import Problem
+
+
+def torch_ways(p: Problem) -> Ways:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    torch.set_grad_enabled(False)
+    return _torch_scatters(torch, p) if p.case.scatters else _torch_gathers(torch, p)
+
+
+def _torch_gathers(torch: Any, p: Problem) -> Ways:
+    case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
+    out = torch.empty(case.output, dtype=data.dtype)
+    if not case.nd:
+        return {"gather(out)": lambda: torch.gather(data, case.attribute, indices, out=out)}
+    parts = indices.unbind(-1)
+    if case.batch_dims:
+        batch = torch.arange(case.data[0]).unsqueeze(1)
+        rows, flat_out = data.flatten(0, 1), out.flatten(0, 1)
+        wide = indices.expand(*case.indices[:-1], case.data[2])
+        return {
+            "data[batch, index]": lambda: data[batch, parts[0]],
+            "gather(out)": lambda: torch.gather(data, 1, wide, out=out),
+            "flat numbers, index_select(out)": _whole(
+                lambda: torch.index_select(
+                    rows, 0, (parts[0] + batch * case.data[1]).flatten(), out=flat_out
+                ),
+                out,
+            ),
+        }
+    if case.k == 1:
+        ways = {
+            "index_select(out)": lambda: torch.index_select(data, 0, parts[0], out=out),
+            "data[index]": lambda: data[parts[0]],
+        }
+        if data.ndim == 1:
+            ways["take(out)"] = lambda: torch.take(data, parts[0], out=out)
+        return ways
+    number = _torch_flat(torch, case.data, parts)
+    line = data.flatten()
+    return {
+        "data[i, j]": lambda: data[parts],
+        "flat numbers, take(out)": lambda: torch.take(line, number(), out=out),
+        "flat numbers, index_select(out)": lambda: torch.index_select(line, 0, number(), out=out),
+    }
+
+
+def _torch_flat(torch: Any, sizes: tuple[int, ...], parts: Any) -> Any:
+    """Return a call that computes the row-major numbers of (i, j), into kept memory."""
+    if len(parts) == 1:
+        return lambda: parts[0]
+    kept = torch.empty(parts[0].shape, dtype=torch.int64)
+    return lambda: torch.add(parts[1], parts[0], alpha=sizes[1], out=kept)
+
+
+def _torch_scatters(torch: Any, p: Problem) -> Ways:
+    case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
+    updates, out = torch.from_numpy(p.updates), torch.empty_like(torch.from_numpy(p.data))
+    reduce = {"add": "sum", "max": "amax"}.get(case.reduction)
+    if not case.nd:
+        axis = case.attribute
+        return {
+            "scatter_add_": lambda: out.copy_(data).scatter_add_(axis, indices, updates),
+            "scatter_reduce_": lambda: out.copy_(data).scatter_reduce_(
+                axis, indices, updates, reduce
+            ),
+        }
+    parts = indices.unbind(-1)
+    if case.reduction == "none":
+        return {
+            "index_copy_": lambda: out.copy_(data).index_copy_(0, parts[0], updates),
+            "index_put_": lambda: out.copy_(data).index_put_(parts, updates),
+        }
+    number = _torch_flat(torch, case.data, parts)
+
+    def line() -> Any:
+        """Return the output, fresh, with the axes that the tuples name as one."""
+        return out.copy_(data).flatten(0, case.k - 1)
+
+    if case.reduction == "max":
+        way = _whole(lambda: line().scatter_reduce_(0, number(), updates, "amax"), out)
+        return {"scatter_reduce_": way}
+    ways = {
+        "index_add_": lambda: line().index_add_(0, number(), updates),
+        "index_put_": lambda: out.copy_(data).index_put_(parts, updates, accumulate=True),
+    }
+    if updates.ndim == 1:
+        ways["scatter_add_"] = lambda: line().scatter_add_(0, number(), updates)
+    else:
+        wide = parts[0].unsqueeze(1).expand_as(updates)
+        ways["scatter_add_"] = lambda: line().scatter_add_(0, wide, updates)
+    return {name: _whole(way, out) for name, way in ways.items()}
+
+
+def _whole(way: Any, out: Any) -> Any:
+    """Let a call return the whole output instead of a view with fewer axes."""
+
+    def run() -> Any:
+        way()
+        return out
+
+    return run
+
+
+def tensorflow_ways(p: Problem) -> Ways:
+    import tensorflow as tf
+
+    case = p.case
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    except RuntimeError:
+        pass  # it has run before, with the same setting
+    data, indices = tf.constant(p.data), tf.constant(p.indices)
+    if case.operator == "gather_nd":
+        ways = {"gather_nd": lambda: tf.gather_nd(data, indices, case.batch_dims)}
+        if case.k == 1:
+            first, b = tf.constant(p.indices[..., 0]), case.batch_dims
+            ways["gather"] = lambda: tf.gather(data, first, axis=b, batch_dims=b)
+        return ways
+    if case.operator == "gather_elements":
+        if case.attribute == 1:
+            return {"gather": lambda: tf.gather(data, indices, axis=1, batch_dims=1)}
+        along = tf.experimental.numpy.take_along_axis
+        return {"take_along_axis": lambda: along(data, indices, case.attribute)}
+    if case.operator == "scatter_elements":
+        raise NotOffered("has no scatter along an axis")
+    updates = tf.constant(p.updates)
+    names = {
+        "none": "tensor_scatter_nd_update",
+        "add": "tensor_scatter_nd_add",
+        "max": "tensor_scatter_nd_max",
+    }
+    scatter = getattr(tf, names[case.reduction])
+    return {names[case.reduction]: lambda: scatter(data, indices, updates)}
+
+
+def jax_ways(p: Problem) -> Ways:
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    case, axis = p.case, p.case.attribute
+    unchecked = {"mode": "promise_in_bounds"}
+    distinct = {"unique_indices": case.pattern == "distinct", **unchecked}
+
+    def place(indices: Any) -> Any:
+        if case.nd:
+            batches = jnp.ix_(*map(jnp.arange, case.indices[:-1]))[: case.batch_dims]
+            return (*batches, *(indices[..., c] for c in range(case.k)))
+        grid = list(jnp.ix_(*map(jnp.arange, case.indices)))
+        grid[axis] = indices
+        return tuple(grid)
+
+    def compute(data: Any, indices: Any, updates: Any) -> Any:
+        chosen = data.at[place(indices)]
+        if not case.scatters:
+            return chosen.get(**unchecked)
+        name = "set" if case.reduction == "none" else case.reduction
+        return getattr(chosen, name)(updates, **distinct)
+
+    def along(data: Any, indices: Any, _: Any) -> Any:
+        return jnp.take_along_axis(data, indices, axis, **unchecked)
+
+    arrays = [None if a is None else jnp.asarray(a) for a in (p.data, p.indices, p.updates)]
+    ways: Ways = {}
+    functions = {"at[...]": compute}
+    if case.operator == "gather_elements":
+        functions["take_along_axis"] = along
+    for name, function in functions.items():
+        jitted = jax.jit(function)
+        ways[f"jit({name})"] = lambda call=jitted: call(*arrays).block_until_ready()
+        ways[f"jit({name}), output reused"] = _Donated(jax, function, arrays, case.output)
+    return ways
+
+
+class _Donated:
+    """A jitted function whose output takes the memory of its last output."""
+
+    def __init__(self, jax: Any, function: Any, arrays: Any, shape: tuple[int, ...]) -> None:
+        self._arrays = arrays
+        self._last = jax.numpy.zeros(shape, arrays[0].dtype)
+        self._call = jax.jit(
+            lambda _, *arguments: function(*arguments), donate_argnums=0, keep_unused=True
+        )
+
+    def __call__(self) -> Any:
+        self._last = self._call(self._last, *self._arrays).block_until_ready()
+        return self._last
+
+
+def as_array(answer: Any) -> np.ndarray:
+    """Return a peer's answer as an array, whatever it calls one."""
+    if hasattr(answer, "numpy") and not isinstance(answer, np.ndarray):
+        answer = answer.numpy()
+    elif hasattr(answer, "to_numpy"):
+        answer = answer.to_numpy()
+    return np.asarray(answer)

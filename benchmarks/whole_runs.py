@@ -1,0 +1,298 @@
+"""Whole runs, from files to a file: the command beside the NumPy line a user would write."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import machine
+import numpy as np
+
+Record = dict[str, Any]
+
+ROW = 1024  # float32 elements: 4 KB
+ROWS = 2**18  # 1 GB of such rows
+MOST = 20 << 30  # bytes of the largest output that is written
+
+GATHER = ["gather-nd", "data.npy", "idx.npy", "-q", "-o", "out.npy"]
+ADD = [
+    "scatter-nd", "data.npy", "idx.npy", "updates.npy", "--reduction", "add", "-q", "-o", "out.npy",
+]  # fmt: skip
+NUMPY_TINY = (
+    "import numpy as np; d = np.load('data.npy'); i = np.load('idx.npy');"
+    " np.save('out.npy', d[i[:, 0]])"
+)
+NUMPY_GATHER = NUMPY_TINY.replace("'data.npy'", "'data.npy', mmap_mode='r'")
+NUMPY_ADD = (
+    "import numpy as np; d = np.load('data.npy'); i = np.load('idx.npy');"
+    " np.add.at(d, i[:, 0], np.load('updates.npy')); np.save('out.npy', d)"
+)
+
+
+class Bench:
+    """A folder of files and the runs in it, without the settings that the peers are given."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self._environment = environment
+        script = Path(sys.executable).with_name("ndtool")
+        self._ndtool = [str(script)] if script.exists() else [sys.executable, "-m", "ndtool"]
+
+    def ndtool(self, arguments: list[str]) -> list[str]:
+        return [*self._ndtool, *arguments]
+
+    def python(self, line: str) -> list[str]:
+        return [sys.executable, "-c", line]
+
+    def save(self, name: str, array: Any) -> None:
+        np.save(self.folder / name, array)
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        (self.folder / "out.npy").unlink(missing_ok=True)
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def seconds(self, command: list[str], before: Callable[[], object] = lambda: None) -> float:
+        """Run a command from its start to its end; its output of the last run is gone before."""
+        (self.folder / "out.npy").unlink(missing_ok=True)
+        before()
+        started = time.perf_counter()
+        process = self.start(command)
+        _, complaint = process.communicate()
+        took = time.perf_counter() - started
+        if process.returncode:
+            raise RuntimeError(f"status {process.returncode}: {complaint[-300:].decode()}")
+        return took
+
+    def compare(
+        self,
+        arguments: list[str],
+        line: str,
+        repeats: int,
+        target: float,
+        before: Callable[[], object] = lambda: None,
+    ) -> Record:
+        """Run ndtool and a Python line in turn, from the same files; their outputs must agree."""
+        commands = self.ndtool(arguments), self.python(line)
+        verified = self._agree(commands) if "-o" in arguments else True
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(repeats):
+            for command, taken in zip(commands, times, strict=True):
+                taken.append(self.seconds(command, before))
+        ndtool_s, numpy_s = median(times[0]), median(times[1])
+        return {
+            "ndtool_s": ndtool_s,
+            "numpy_s": numpy_s,
+            "ratio": numpy_s / ndtool_s,
+            "target": target,
+            "verified": verified,
+        }
+
+    def _agree(self, commands: tuple[list[str], list[str]]) -> bool:
+        out, kept = self.folder / "out.npy", self.folder / "first.npy"
+        self.seconds(commands[0])
+        out.rename(kept)
+        self.seconds(commands[1])
+        a, b = np.load(kept, mmap_mode="r"), np.load(out, mmap_mode="r")
+        agree = a.dtype == b.dtype and a.shape == b.shape
+        agree = agree and all(
+            np.array_equal(a[i : i + 65536], b[i : i + 65536]) for i in range(0, len(a), 65536)
+        )
+        kept.unlink()
+        return bool(agree)
+
+    def peak_private(self, command: list[str]) -> float:
+        """Return the most private memory (RssAnon) of a run, in MiB, looked at every 2 ms."""
+        process, most = self.start(command), 0
+        reader = threading.Thread(target=process.stderr.read)
+        reader.start()
+        while process.poll() is None:
+            with suppress(OSError, ValueError, StopIteration):
+                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+                most = max(most, int(next(x for x in lines if x.startswith("RssAnon")).split()[1]))
+            time.sleep(0.002)
+        reader.join()
+        if process.returncode:
+            raise RuntimeError(f"status {process.returncode}")
+        return most / 1024
+
+
+@contextmanager
+def opened(environment: dict[str, str]) -> Iterator[Bench]:
+    """Make a folder on the disk for the runs, and remove it after."""
+    with tempfile.TemporaryDirectory(prefix="ndtool-bench-", dir=os.environ.get("TMPDIR")) as name:
+        yield Bench(Path(name), environment)
+
+
+def quick(environment: dict[str, str], repeats: int) -> Record:
+    """Measure what takes no large files."""
+    with opened(environment) as bench:
+        return {"tiny": _safely(_tiny, bench, repeats), "help": _safely(_help, bench, repeats)}
+
+
+def full(environment: dict[str, str], repeats: int) -> Record:
+    """Measure everything; the largest files are gone before the next ones are made."""
+    records = quick(environment, 3 * repeats)
+    for name, run in RUNS.items():
+        print(f"  {name}", flush=True)
+        with opened(environment) as bench:
+            records[name] = _safely(run, bench, repeats)
+    return records
+
+
+def _safely(run: Callable[[Bench, int], Record], bench: Bench, repeats: int) -> Record:
+    """A run that cannot be made is a reason in its place, and the others go on."""
+    try:
+        return run(bench, repeats)
+    except (RuntimeError, OSError) as error:
+        return {"reason": str(error)}
+
+
+def _tiny(bench: Bench, repeats: int) -> Record:
+    bench.save("data.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
+    bench.save("idx.npy", np.array([[2], [0]]))
+    return bench.compare(GATHER, NUMPY_TINY, repeats, 1.2)
+
+
+def _help(bench: Bench, repeats: int) -> Record:
+    return bench.compare(["--help"], "import numpy", repeats, 1.2)
+
+
+def _rows(bench: Bench, count: int, seed: int = 0) -> None:
+    """Write 1 GB of rows and the indices of some, and let the disk come to rest."""
+    rng = np.random.default_rng(seed)
+    data = np.lib.format.open_memmap(
+        bench.folder / "data.npy", "w+", np.float32, (ROWS, ROW)
+    )
+    for i in range(0, ROWS, 8192):
+        data[i : i + 8192] = rng.random((8192, ROW), np.float32)
+    bench.save("idx.npy", rng.integers(0, ROWS, (count, 1)))
+    os.sync()
+
+
+def _gather(bench: Bench, repeats: int) -> Record:
+    _rows(bench, 2**17)
+    return bench.compare(GATHER, NUMPY_GATHER, repeats, 2.0)
+
+
+def _add(bench: Bench, repeats: int) -> Record:
+    _rows(bench, 2**16)
+    rng = np.random.default_rng(1)
+    bench.save("updates.npy", rng.random((2**16, ROW), np.float32))
+    os.sync()
+    return bench.compare(ADD, NUMPY_ADD, repeats, 2.0)
+
+
+def _cold(bench: Bench, repeats: int) -> Record:
+    """1000 of 262144 rows while no page of the data is in memory; the programs themselves are."""
+    _rows(bench, 1000)
+    cleared: list[bool] = []
+
+    def forget() -> None:
+        with (bench.folder / "data.npy").open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            Path("/proc/sys/vm/drop_caches").write_text("1")
+            cleared.append(True)
+        except OSError:
+            return
+        for command in (bench.ndtool(["--help"]), bench.python("import numpy")):
+            bench.seconds(command)
+
+    record = bench.compare(GATHER, NUMPY_GATHER, repeats, 6.0, forget)
+    return record | {"forgotten by": "drop_caches" if cleared else "posix_fadvise"}
+
+
+def _sparse(path: Path, shape: tuple[int, ...]) -> None:
+    """Write an array of zeros as a hole; its last row is ones."""
+    array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+    array[-1] = 1
+
+
+def _private_sparse(bench: Bench, repeats: int) -> Record:
+    """Gather 1 GB from a data file that is four times the memory, nearly all of it a hole."""
+    rows = 4 * machine.memory() // (4 * ROW)
+    _sparse(bench.folder / "data.npy", (rows, ROW))
+    indices = np.random.default_rng(0).integers(0, rows, (2**18, 1))
+    indices[-1] = -1
+    bench.save("idx.npy", indices)
+    record = {"peak_mib": bench.peak_private(bench.ndtool(GATHER)), "target_mib": 96}
+    out = np.load(bench.folder / "out.npy", mmap_mode="r")
+    last = bool((out[-1] == 1).all() and out.shape == (2**18, ROW))
+    return record | {"verified": last, "data_bytes": rows * ROW * 4, "output_bytes": out.nbytes}
+
+
+def _private_radix(bench: Bench, repeats: int) -> Record:
+    """Scatter 2^24 scalars into 2 GB: what sorts them counts as well."""
+    size, count = 2**29, 2**24
+    _sparse(bench.folder / "data.npy", (size,))
+    indices = np.random.default_rng(0).integers(0, size, (count, 1))
+    bench.save("idx.npy", indices)
+    bench.save("updates.npy", np.ones(count, np.float32))
+    peak = bench.peak_private(bench.ndtool(ADD))
+    wanted = np.zeros(size, np.float32)
+    wanted[-1] = 1
+    np.add.at(wanted, indices[:, 0], np.float32(1))
+    verified = np.array_equal(np.load(bench.folder / "out.npy", mmap_mode="r"), wanted)
+    return {"peak_mib": peak, "target_mib": 96, "verified": verified, "output_bytes": 4 * size}
+
+
+def _private_output(bench: Bench, repeats: int) -> Record:
+    """Gather an output larger than the memory, as far as the disk allows."""
+    room = shutil.disk_usage(bench.folder).free // 2
+    size = min(machine.memory() * 21 // 20, MOST, room)
+    rng = np.random.default_rng(0)
+    bench.save("data.npy", rng.random((2**14, ROW), np.float32))
+    indices = rng.integers(0, 2**14, (size // (4 * ROW), 1))
+    bench.save("idx.npy", indices)
+    peak = bench.peak_private(bench.ndtool(GATHER))
+    out = np.load(bench.folder / "out.npy", mmap_mode="r")
+    data = np.load(bench.folder / "data.npy")
+    some = rng.integers(0, len(out), 1000)
+    return {
+        "peak_mib": peak,
+        "target_mib": 96,
+        "verified": bool(np.array_equal(out[some], data[indices[some, 0]])),
+        "output_bytes": out.nbytes,
+        "larger than memory": out.nbytes > machine.memory(),
+    }
+
+
+def _growth(bench: Bench, repeats: int) -> Record:
+    """Gather 256 rows of 4 KB from files of 1 MB to 16 GB: the time must not grow with them."""
+    sizes = [2**20, 2**24, 2**28, 2**32, 2**34]
+    took = {}
+    for size in sizes:
+        rows = size // (4 * ROW)
+        _sparse(bench.folder / "data.npy", (rows, ROW))
+        bench.save("idx.npy", np.random.default_rng(0).integers(0, rows, (256, 1)))
+        command = bench.ndtool(GATHER)
+        bench.seconds(command)
+        took[str(size)] = median(bench.seconds(command) for _ in range(repeats))
+    times = list(took.values())
+    return {"seconds": took, "growth": times[-1] / times[0], "target": 1.25}
+
+
+RUNS: dict[str, Callable[[Bench, int], Record]] = {
+    "gather 512 MB of rows": _gather,
+    "scatter add 256 MB of rows": _add,
+    "cold, 1000 rows of 1 GB": _cold,
+    "private memory, sparse data": _private_sparse,
+    "private memory, sorted scatter": _private_radix,
+    "private memory, huge output": _private_output,
+    "growth with the size of data": _growth,
+}

@@ -1,0 +1,346 @@
+"""The commands: parse, call, report; only this and its options know click."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ndtool import options
+from ndtool.errors import NdtoolError, UsageError, printable
+from ndtool.report import Talk
+
+if TYPE_CHECKING:
+    from ndtool.files import Entry
+
+
+class Operator(NamedTuple):
+    """An operator as a command: what it does, its inputs, its attributes.
+
+    flags: attributes for an example on files. types: all of an example without files.
+    """
+
+    name: str
+    does: str
+    inputs: tuple[str, ...]
+    attributes: tuple[click.Option, ...]
+    flags: str
+    types: str
+
+    @property
+    def command(self) -> str:
+        """The name on the command line."""
+        return self.name.replace("_", "-")
+
+
+OPERATORS = (
+    Operator(
+        "gather_nd",
+        "Gather slices of DATA that index tuples name (ONNX and OpenVINO GatherND).",
+        ("data", "indices"),
+        (options.BATCH_DIMS,),
+        "--batch-dims 1",
+        "'float32[8,128,64]' 'int64[8,5,1]' --batch-dims 1",
+    ),
+    Operator(
+        "scatter_nd",
+        "Copy DATA, update slices that index tuples name (ONNX ScatterND).",
+        ("data", "indices", "updates"),
+        (options.REDUCTION,),
+        "--reduction max",
+        "'float32[4,4,4]' 'int64[2,1]' 'float32[2,4,4]' --reduction max",
+    ),
+    Operator(
+        "gather_elements",
+        "Gather one element for every index along an axis (ONNX GatherElements).",
+        ("data", "indices"),
+        (options.AXIS,),
+        "--axis 1",
+        "'int32[3,3]' 'int64[2,3]' --axis 0",
+    ),
+    Operator(
+        "scatter_elements",
+        "Copy DATA, update one element for every index (ONNX ScatterElements).",
+        ("data", "indices", "updates"),
+        (options.AXIS, options.REDUCTION),
+        "--axis 1",
+        "'float32[1,5]' 'int64[1,2]' 'float32[1,2]' --axis 1 --reduction add",
+    ),
+)
+
+
+@click.pass_obj
+def _run(
+    talk: Talk,
+    /,
+    *,
+    operator: str,
+    output: str | None,
+    dry_run: bool,
+    no_clobber: bool,
+    **asked: Any,
+) -> None:
+    from ndtool import jobs, outputs
+
+    if output is None and not os.isatty(1):
+        output = "-"
+    elif output == "-" and os.isatty(1):
+        raise UsageError(
+            "standard output is a terminal: expected a file or a pipe",
+            hint="without -o, a preview is shown",
+        )
+    talk.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
+    request = jobs.Request(operator, output=output, clobber=not no_clobber, **asked)
+    with jobs.Job(request) as job:
+        talk.begin(job, dry_run)
+        job.check()
+        if not dry_run:
+            with talk.progress() as tick:
+                job.run(tick)
+        elif output is not None:
+            outputs.check_target(output, clobber=not no_clobber)
+        talk.end(job, dry_run)
+
+
+def _is_stdout(output: str) -> bool:
+    """Whether an output is standard output, perhaps by another name."""
+    try:
+        return output == "-" or os.path.samestat(os.stat(output), os.fstat(1))
+    except (OSError, ValueError):
+        return False
+
+
+@click.pass_obj
+def _infer(
+    talk: Talk,
+    /,
+    *,
+    operator: str,
+    data: str,
+    indices: str,
+    updates: str | None = None,
+    **asked: Any,
+) -> None:
+    from ndtool import infer
+
+    talk.trace = True  # where a rule is broken, the trace is still the result
+    arguments = {"data": data, "indices": indices}
+    if updates is not None:
+        arguments["updates"] = updates
+    talk.inferred(infer.infer(operator, arguments, **asked))
+
+
+@click.pass_obj
+def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+    from ndtool import jobs, verify
+
+    request = jobs.Request(operator, **asked)
+    talk.verified(request.output or "", verify.verify(request))
+
+
+@click.pass_obj
+def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
+    from ndtool.files import Entry
+
+    entries: list[Entry] = []
+    failed: NdtoolError | None = None
+    for name in names:
+        try:
+            entries += _entries(name)
+        except NdtoolError as exc:
+            if len(names) == 1:
+                raise
+            failed = failed or exc
+            entries.append(Entry(name, None, None, None, 0, exc.message, None))
+    talk.entries(entries)
+    if failed is not None:
+        raise failed
+
+
+def _entries(name: str) -> list[Entry]:
+    from ndtool import files, headers
+
+    if name != "-":
+        return files.describe(name)
+    with files.open_source(name, files.Stdin()) as source:
+        header = headers.Header(
+            source.dtype, source.shape, source.fortran, source.version, source.offset
+        )
+        return [files.Entry(name, None, header, None, source.file_size, "a stream", None)]
+
+
+@click.pass_obj
+def _spec(talk: Talk, /, *, command: str | None) -> None:
+    from ndtool import specs
+
+    names = [operator.name for operator in OPERATORS if command in (None, operator.command)]
+    talk.specs([row for row in specs.TABLE if row.operator in names])
+
+
+class _Group(click.Group):
+    """Commands in the order in which they were made."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def _group(
+    name: str, commands: list[click.Command], text: str, *parameters: click.Parameter
+) -> click.Group:
+    return _Group(
+        name,
+        commands=commands,
+        help=text,
+        params=[*parameters, options.HELP],
+        add_help_option=False,
+        no_args_is_help=False,
+    )
+
+
+def _command(
+    path: str,
+    callback: Callable[..., None],
+    parameters: tuple[click.Parameter, ...],
+    text: str,
+    example: str,
+) -> click.Command:
+    """Return the command at `path`, such as `infer gather-nd`, with an example in its help."""
+    return click.Command(
+        path.rpartition(" ")[2],
+        callback=callback,
+        params=[*parameters, options.HELP],
+        help=text,
+        short_help=text.partition(" (")[0].partition(":")[0],
+        epilog=f"\b\nExample:\n  ndtool {path} {example}",
+        add_help_option=False,
+    )
+
+
+def _argument(name: str, **settings: Any) -> click.Argument:
+    return click.Argument([name], type=options.FILE, **settings)
+
+
+def _run_command(operator: Operator) -> click.Command:
+    files = " ".join(f"{role}.npy" for role in operator.inputs)
+    return _command(
+        operator.command,
+        partial(_run, operator=operator.name),
+        (
+            *map(_argument, operator.inputs),
+            *operator.attributes,
+            options.SPEC,
+            options.DTYPE,
+            options.OUTPUT,
+            options.THREADS,
+            options.DRY_RUN,
+            options.NO_CLOBBER,
+            options.SYNC,
+            options.TRACE,
+            options.QUIET,
+            options.JSON,
+        ),
+        operator.does,
+        f"{files} {operator.flags} -o out.npy",
+    )
+
+
+def _infer_command(operator: Operator) -> click.Command:
+    return _command(
+        f"infer {operator.command}",
+        partial(_infer, operator=operator.name),
+        (
+            *map(_argument, operator.inputs),
+            *operator.attributes,
+            options.SPEC,
+            options.DTYPE,
+            options.JSON,
+        ),
+        f"Infer what {operator.command} gives: each argument is a file, of which only the"
+        " header is read, or dtype[d0,d1,...].",
+        operator.types,
+    )
+
+
+def _verify_command(operator: Operator) -> click.Command:
+    files = " ".join(f"{role}.npy" for role in (*operator.inputs, "output"))
+    return _command(
+        f"verify {operator.command}",
+        partial(_verify, operator=operator.name),
+        (
+            *map(_argument, (*operator.inputs, "output")),
+            *operator.attributes,
+            options.DTYPE,
+            options.QUIET,
+            options.JSON,
+        ),
+        f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
+        " and every bit. The exit status is 8 if they differ.",
+        f"{files} {operator.flags}",
+    )
+
+
+def program() -> click.Group:
+    """Return the whole command line."""
+    inspect = _command(
+        "inspect",
+        _inspect,
+        (
+            _argument("names", nargs=-1, required=True, metavar="FILE..."),
+            options.QUIET,
+            options.JSON,
+        ),
+        "Show what .npy and .npz files hold: from their headers, without the data.",
+        "data.npy stored.npz",
+    )
+    choice = click.Choice([operator.command for operator in OPERATORS])
+    spec = _command(
+        "spec",
+        _spec,
+        (
+            click.Argument(["command"], type=choice, required=False, metavar="[OPERATOR]"),
+            options.JSON,
+        ),
+        "Show what each standard accepts: a row for every version of one operator, or of all.",
+        "gather-nd",
+    )
+    return _group(
+        "ndtool",
+        [
+            *map(_run_command, OPERATORS),
+            _group("infer", list(map(_infer_command, OPERATORS)), "Infer shapes without data."),
+            inspect,
+            spec,
+            _group("verify", list(map(_verify_command, OPERATORS)), "Check an output, slowly."),
+        ],
+        "ONNX's gather and scatter operators on .npy and .npz files: exact, parallel, checked.\n\n"
+        "An input is a path, archive.npz:member, or - for an array on standard input.",
+        options.VERSION,
+    )
+
+
+def run(arguments: list[str], talk: Talk) -> None:
+    """Run one command line; whatever goes wrong is raised, wrong usage as UsageError."""
+    group = program()
+    if "_NDTOOL_COMPLETE" in os.environ:
+        group.main(prog_name="ndtool")
+    talk.json = "--json" in arguments  # for what is wrong before click comes to it
+    try:
+        with group.make_context("ndtool", list(arguments), obj=talk) as context:
+            group.invoke(context)
+    except click.exceptions.Exit:
+        pass
+    except click.ClickException as exc:
+        raise _usage(exc) from None
+
+
+def _usage(exc: click.ClickException) -> UsageError:
+    """Return click's error as ours."""
+    message = (
+        printable(" ".join(exc.format_message().split()), 500).rstrip(".").replace(". (", " (")
+    )
+    context = getattr(exc, "ctx", None)
+    command = context.command_path if context is not None else "ndtool"
+    return UsageError(message[:1].lower() + message[1:], hint=f"{command} --help")

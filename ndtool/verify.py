@@ -1,0 +1,99 @@
+"""Recompute an output the slow and obvious way, and compare every bit."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool import dtypes, files, reference, shapes
+from ndtool.errors import BoundsError, DifferenceError, DtypeError, RuleError, printable
+from ndtool.sources import Source
+from ndtool.values import as_array
+
+if TYPE_CHECKING:
+    from ndtool.jobs import Request
+
+
+def verify(request: "Request") -> str:
+    """Check that `request.output` is what the operator gives; return its type and shape.
+
+    Raises DifferenceError, which names the first element that differs, in row-major order.
+    """
+    stdin = files.Stdin()
+    arguments = {**request.arguments, "output": request.output or "-"}
+    sources = {name: files.open_source(argument, stdin) for name, argument in arguments.items()}
+    arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
+    result = arrays.pop("output")
+    label = printable(arguments["output"])
+    expected = _recomputed(request, arrays)
+    types = _code(result.dtype), _code(expected.dtype)
+    if types[0] != types[1]:
+        raise DifferenceError(f"{label} has dtype {types[0]}: {request.operator} gives {types[1]}")
+    if result.shape != expected.shape:
+        raise DifferenceError(
+            f"{label} has shape {shapes.written(result.shape)}:"
+            f" {request.operator} gives {shapes.written(expected.shape)}"
+        )
+    _compare(result, expected, label, request.operator)
+    return sources["output"].dtype.name + shapes.written(result.shape)
+
+
+def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
+    taken = source.dtype
+    if dtype is not None and name != "indices":
+        taken = dtypes.view_as(taken, dtype)
+    return as_array(source.buffer, taken, source.shape, source.fortran)
+
+
+def _recomputed(request: "Request", arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    options: dict[str, Any] = {}
+    if request.operator == "gather_nd":
+        options["batch_dims"] = request.attribute
+    elif request.operator != "scatter_nd":
+        options["axis"] = request.attribute
+    if "updates" in arrays:
+        options["reduction"] = request.reduction
+    try:
+        result: NDArray[Any] = getattr(reference, request.operator)(**arrays, **options)
+    except BoundsError as exc:
+        exc.name(request.indices, request.data)
+        raise
+    except (RuleError, DtypeError) as exc:
+        exc.places = tuple(
+            f"{role} {argument}: {arrays[role].dtype}{shapes.written(arrays[role].shape)}"
+            for role, argument in request.arguments.items()
+        )
+        raise
+    return result
+
+
+def _code(dtype: np.dtype[Any]) -> str:
+    return str(dtype) if dtype.kind == "V" else dtype.str
+
+
+def _compare(result: NDArray[Any], expected: NDArray[Any], label: str, operator: str) -> None:
+    """Raise DifferenceError at the first element that has other bits."""
+    different = (_bits(result) != _bits(expected)).any(axis=-1)
+    count = int(different.sum())
+    if not count:
+        return
+    first = tuple(int(i) for i in np.unravel_index(int(different.argmax()), different.shape))
+    position = ", ".join(map(str, first))
+    found, wanted = result[first], expected[first]
+    raise DifferenceError(
+        f"{label} differs from {operator} in {count} of {different.size} elements",
+        places=(
+            f"{label}[{position}] = {_shown(found)}",
+            f"{operator} gives {_shown(wanted)}",
+        ),
+    )
+
+
+def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of every element, along one more axis."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat.reshape(*array.shape, array.dtype.itemsize)
+
+
+def _shown(value: Any) -> str:
+    return f"{printable(str(value), 80)} (bytes {printable(value.tobytes().hex(), 40)})"

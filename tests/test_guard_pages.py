@@ -1,0 +1,400 @@
+"""No byte outside the arrays is read or written: around each of them are pages that fault.
+
+Every way through the kernels runs in a process of its own, so that a fault fails a test. Arrays
+begin at a page ("start"), end at one ("end") or stand unaligned ("odd").
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ndtool import dtypes, engine, gather_elements, gather_nd, scatter_elements, scatter_nd, scatters
+from ndtool import threads as threads_of
+
+Array = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
+
+PAGE = mmap.PAGESIZE
+PLACES = ("start", "end", "odd")
+WIDTHS = range(1, 131)
+THREADS = (1, 2, 3)
+REDUCTIONS = {
+    name: ("add", "mul") if name.startswith("complex") else ("add", "mul", "max", "min")
+    for name in dtypes.ARITHMETIC
+}
+INDEX_CODES = [f"{o}{kind}{size}" for o in "<>" for kind in "iu" for size in (1, 2, 4, 8)]
+
+ways: dict[str, Callable[[], None]] = {}
+place = "end"
+
+
+def way(function: Callable[[], None]) -> Callable[[], None]:
+    """List a function that a child runs."""
+    ways[function.__name__] = function
+    return function
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("name", [
+    "rows", "columns", "batches", "strided", "index_types", "last_axis", "other_axis",
+    "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",
+])  # fmt: skip
+def test_no_access_outside_the_arrays(name: str, where: str) -> None:
+    run = child(name, where)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_way_is_tested() -> None:
+    (mark,) = (m for m in test_no_access_outside_the_arrays.pytestmark if m.args[0] == "name")
+    assert mark.args[1] == [name for name in ways if not name.startswith("reads_")]
+
+
+@pytest.mark.parametrize(("name", "where"), [("reads_before", "start"), ("reads_after", "end")])
+def test_the_pages_do_fault(name: str, where: str) -> None:
+    run = child(name, where)
+    assert run.returncode in (-signal.SIGSEGV, -signal.SIGBUS), run.stderr
+    assert f"in {name}" in run.stderr
+
+
+def child(name: str, where: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "faulthandler", __file__, name, where]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def room(size: int) -> Array:
+    """Return bytes between two pages that fault, at the `place` this process asks for."""
+    inner = -(-(size + (place == "odd")) // PAGE) * PAGE or PAGE
+    whole = np.frombuffer(mmap.mmap(-1, inner + 2 * PAGE), np.uint8)
+    for guard in (0, PAGE + inner):
+        if protect(whole.ctypes.data + guard, PAGE, 0):
+            raise OSError("mprotect failed")
+    begin = PAGE + inner - size if place == "end" else PAGE + (place == "odd")
+    return whole[begin : begin + size]
+
+
+def fenced(array: Array) -> Array:
+    """Return a copy of an array without gaps between pages that fault."""
+    copy = room(array.nbytes)
+    copy[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return copy.view(array.dtype).reshape(array.shape)
+
+
+def scratch(size: int) -> memoryview:
+    """Stand in for bytearray: what it makes for the kernels is fenced too, and not zero."""
+    made = room(size)
+    made[:] = 0xA5
+    return memoryview(made)
+
+
+def limit(**limits: int) -> None:
+    """Set the constants that decide which way a call takes."""
+    for name, value in limits.items():
+        for module in (engine, scatters, threads_of):
+            if hasattr(module, name):
+                setattr(module, name, value)
+    engine.bind_units.cache_clear()
+
+
+def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Return random bits of any type."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    return rng.integers(0, 256, size, np.uint8).view(dtype).reshape(shape)
+
+
+def call(
+    operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
+) -> None:
+    """Call an operator with fenced arrays and a fenced output, at every thread count."""
+    arrays = tuple(a if a.base is not None and not a.flags.owndata else fenced(a) for a in arrays)
+    for threads in THREADS:
+        out = room(expected.nbytes).view(expected.dtype).reshape(expected.shape)
+        operator(*arrays, *rest, out=out, threads=threads)
+        assert out.tobytes() == expected.tobytes(), (threads, arrays[0].dtype, arrays[0].shape)
+
+
+def in_place(
+    operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
+) -> None:
+    """Like call, where the output is data itself."""
+    data, indices, updates = (fenced(a) for a in arrays)
+    operator(data, indices, updates, *rest, out=data, threads=2)
+    assert data.tobytes() == expected.tobytes()
+
+
+def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Return index tuples, most of which name the first or the last run of all."""
+    index = rng.integers(-np.array(sizes), sizes, (*shape, len(sizes)))
+    index[rng.random(shape) < 0.4] = 0
+    index[rng.random(shape) < 0.4] = -1
+    return index
+
+
+def limits() -> Iterator[None]:
+    """Take small calls to the code for large ones: not at all, and with streamed outputs."""
+    limit(_WORTH=1)
+    yield
+    limit(STREAMED=1, PIECE=192)
+    yield
+
+
+@way
+def rows() -> None:
+    rng = np.random.default_rng(1)
+    for _ in limits():
+        for width, sizes in product(WIDTHS, ((5,), (2, 3), (2, 1, 3))):
+            data = values(rng, "u1", (*sizes, width))
+            for count in (1, 7, 530):
+                index = ends(rng, sizes, (count,))
+                expected = data[tuple(np.moveaxis(index, -1, 0))]
+                call(gather_nd, expected, (data, index))
+                if count == 7:
+                    item = np.dtype(f"V{width}")
+                    call(gather_nd, expected.view(item), (data.view(item), index))
+
+
+@way
+def columns() -> None:
+    rng = np.random.default_rng(2)
+    limit(_WORTH=1)
+    for streamed, width in product((1, 1 << 40), (65536, 65537, 65599, 131071)):
+        limit(STREAMED=streamed)
+        data, index = values(rng, "u1", (3, width)), np.array([[2], [0], [-1]])
+        call(gather_nd, data[index[:, 0]], (data, index))
+        updates = data[::-1].copy()
+        expected = data.copy()
+        expected[index[:, 0]] = updates
+        call(scatter_nd, expected, (data, index, updates))
+        in_place(scatter_nd, expected, (data, index, updates))
+        limit(PIECE=1 << 15)
+        call(gather_nd, data[index[:, 0]], (data, index))
+        limit(PIECE=1 << 26)
+
+
+@way
+def batches() -> None:
+    """With 513 tuples a batch is read through before it is gathered from."""
+    rng = np.random.default_rng(3)
+    limit(_WORTH=1)
+    for width, turn, count in product(WIDTHS, (1, -1), (3, 513)):
+        batch, size = (5, 3) if count == 3 else (2, 67)
+        data = fenced(values(rng, "u1", (batch, size, width)))[::turn, ::-turn]
+        index = ends(rng, (size,), (batch, count))
+        expected = data[np.arange(batch)[:, None], index[..., 0]]
+        call(gather_nd, expected, (data, index), 1)
+    item = np.dtype("f4")
+    for size in (1, 15, 16, 17, 31, 1023, 1024, 1025, 32767):
+        data, index = values(rng, item, (3, 2, size)), ends(rng, (size,), (3, 2, 600))
+        call(gather_nd, np.take_along_axis(data, index[..., 0], 2), (data, index), 2)
+
+
+@way
+def strided() -> None:
+    rng = np.random.default_rng(4)
+    limit(_WORTH=1)
+    for width in WIDTHS:
+        item = np.dtype(f"V{width}")
+        for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
+            shape = (3, 2, 4)
+            extent = sum(abs(s) * (n - 1) for s, n in zip(steps, shape, strict=True)) + 1
+            memory = fenced(values(rng, item, (extent,)))
+            first = -sum(s * (n - 1) for s, n in zip(steps, shape, strict=True) if s < 0)
+            data = np.lib.stride_tricks.as_strided(
+                memory[first:], shape, tuple(s * width for s in steps)
+            )
+            index = ends(rng, (3,), (9,))
+            call(gather_nd, data[index[:, 0]], (data, index))
+            along = ends(rng, (2,), (3, 5, 4))[..., 0]
+            call(gather_elements, np.take_along_axis(data, along, 1), (data, along), 1)
+            last = ends(rng, (4,), (3, 2, 9))[..., 0]
+            call(gather_elements, np.take_along_axis(data, last, 2), (data, last), 2)
+
+
+@way
+def index_types() -> None:
+    rng = np.random.default_rng(5)
+    limit(_WORTH=1)
+    for code, k, count in product(INDEX_CODES, (1, 2, 3, 5, 20), (1, 3, 33, 513, 1027)):
+        sizes = (3,) * min(k, 3) + (1,) * (k - 3)
+        index = ends(rng, sizes, (count,))
+        index = (index % sizes if "u" in code else index).astype(code)
+        data = values(rng, "f4", sizes)
+        places = tuple(np.moveaxis(index.astype(int), -1, 0))
+        call(gather_nd, data[places], (data, index))
+        if k < 4:
+            call(gather_nd, np.empty((count, 0)), (np.empty((*sizes, 0)), index))
+        bad = index.copy()
+        bad[-1, -1] = 100
+        try:
+            gather_nd(fenced(data), fenced(bad), threads=2)
+        except IndexError:
+            continue
+        raise AssertionError("an index of 100 was taken")
+    for code, axis, count in product(INDEX_CODES, (0, 1), (1, 3, 33, 513)):
+        index = rng.integers(0, 3, (count, 3) if axis == 0 else (3, count)).astype(code)
+        data = values(rng, "f4", (3, 3))
+        call(gather_elements, np.take_along_axis(data, index.astype(int), axis), (data, index), axis)
+
+
+@way
+def last_axis() -> None:
+    rng = np.random.default_rng(6)
+    for _ in limits():
+        for width, length in product(WIDTHS, (1, 9, 515)):
+            data = values(rng, f"V{width}", (3, 7))
+            index = ends(rng, (7,), (3, length))[..., 0]
+            call(gather_elements, np.take_along_axis(data, index, 1), (data, index), 1)
+
+
+@way
+def other_axis() -> None:
+    rng = np.random.default_rng(7)
+    engine.bytearray = scratch
+    limit(_WORTH=1)
+    for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
+        limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 192)
+        data = values(rng, f"V{width}", (2, 5, columns + (columns == 6)))
+        index = ends(rng, (5,), (2, 9, columns))[..., 0]
+        call(
+            gather_elements, np.take_along_axis(data[..., :columns], index, 1), (data, index), 1
+        )
+    limit(CACHED=1 << 19)
+    for columns in (511, 512, 513, 1030):
+        data, index = values(rng, "f4", (3, columns)), rng.integers(-3, 3, (600, columns))
+        call(gather_elements, np.take_along_axis(data, index, 0), (data, index), 0)
+
+
+def ways_to_scatter() -> Iterator[str]:
+    """Go through the ways to scatter few tuples, by turns."""
+    scatters.bytearray = engine.bytearray = scratch
+    scatters._room = scratch
+    limit(_WORTH=1)
+    yield "as it is"
+    limit(CACHED=256, FEW=1, STREAMED=1)
+    yield "streamed parts"
+    limit(CACHED=64, STREAMED=1 << 40, PIECE=192)
+    yield "small parts"
+
+
+@way
+def scattered_moves() -> None:
+    rng = np.random.default_rng(8)
+    for _ in ways_to_scatter():
+        for width, count in product(WIDTHS, (1, 8, 40)):
+            data, index = values(rng, "u1", (40, width)), rng.permutation(40)[:count, None]
+            index[0] = 39 if 39 not in index else index[0]
+            updates = values(rng, "u1", (count, width))
+            expected = data.copy()
+            expected[index[:, 0]] = updates
+            call(scatter_nd, expected, (data, index - 40, updates))
+            in_place(scatter_nd, expected, (data, index, updates))
+        whole = values(rng, "u1", (3, 130))
+        call(scatter_nd, whole[2], (whole[0], np.empty((3, 0), int), whole))
+
+
+@way
+def scattered_elements() -> None:
+    rng = np.random.default_rng(9)
+    for way_ in ways_to_scatter():
+        for width, axis, columns in product(WIDTHS, (1, 2), (1, 6, 70)):
+            item = np.dtype(f"V{width}")
+            shape, less = ((2, 7, columns), columns - columns // 2) if axis == 1 else ((2, 3, 9), 9)
+            if way_ != "as it is" and columns == 70 and width > 24:
+                continue
+            for part in {less, shape[2]}:
+                data = values(rng, item, shape)
+                index = np.argsort(rng.random(shape), axis)[..., :part]
+                updates = values(rng, item, index.shape)
+                expected = data.copy()
+                np.put_along_axis(expected[..., :part], index, updates, axis)
+                call(scatter_elements, expected, (data, index, updates), axis)
+                in_place(scatter_elements, expected, (data, index, updates), axis)
+
+
+@way
+def reduced_runs() -> None:
+    rng = np.random.default_rng(10)
+    for name in dtypes.ARITHMETIC:
+        for _ in ways_to_scatter():
+            item = np.dtype(name) if name != "bfloat16" else bfloat16()
+            for width, op in product(range(1, 130 // item.itemsize + 1), REDUCTIONS[name]):
+                data, updates = values(rng, item, (30, width)), values(rng, item, (35, width))
+                index = ends(rng, (30,), (35,))
+                expected = scatter_nd(data, index, updates, op, threads=1)
+                call(scatter_nd, expected, (data, index, updates), op)
+                if width < 5:
+                    in_place(scatter_nd, expected, (data, index, updates), op)
+
+
+@way
+def reduced_elements() -> None:
+    rng = np.random.default_rng(11)
+    for name in dtypes.ARITHMETIC:
+        for _ in ways_to_scatter():
+            item = np.dtype(name) if name != "bfloat16" else bfloat16()
+            for columns, axis, op in product((1, 5, 67), (0, 1), REDUCTIONS[name]):
+                data, updates = values(rng, item, (6, columns)), values(rng, item, (6, columns))
+                index = ends(rng, (data.shape[axis],), data.shape)[..., 0]
+                expected = scatter_elements(data, index, updates, axis, op, threads=1)
+                call(scatter_elements, expected, (data, index, updates), axis, op)
+                in_place(scatter_elements, expected, (data, index, updates), axis, op)
+
+
+@way
+def copies() -> None:
+    rng = np.random.default_rng(12)
+    engine.bytearray = scratch
+    limit(_WORTH=1, PIECE=130)
+    for size, streamed, threads in product(range(1, 400), (0, 1 << 40), THREADS):
+        limit(STREAMED=streamed)
+        data, out = fenced(values(rng, "u1", (size,))), room(size)
+        scatters.copy(data, out, threads)
+        assert (data == out).all()
+    for unit, count in product((2, 4, 8), (*range(1, 40), 129)):
+        data = values(rng, f"u{unit}", (count,))
+        turned = fenced(data)
+        engine.swap(memoryview(turned.view(np.uint8)), unit)
+        assert turned.tobytes() == data.byteswap().tobytes()
+    for width in WIDTHS:
+        data = fenced(values(rng, f"V{width}", (3, 5, 4)))
+        for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+            turned = data.transpose(axes)
+            buffer = memoryview(data.reshape(-1).view(np.uint8))
+            pieces = engine.row_major(buffer, turned.shape, turned.strides, width)
+            assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
+
+
+def bfloat16() -> np.dtype:
+    """Return bfloat16, an import that only two children need."""
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+@way
+def reads_before() -> None:
+    ctypes.string_at(fenced(np.ones(3)).ctypes.data - 1, 1)
+
+
+@way
+def reads_after() -> None:
+    ctypes.string_at(fenced(np.ones(3)).ctypes.data + 24, 1)
+
+
+if os.name == "posix":
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+if __name__ == "__main__":
+    place = sys.argv[2]
+    ways[sys.argv[1]]()
