@@ -216,3 +216,20 @@ def _layouts() -> list[Case]:
 
 
 LADDER = (*_sizes(), *_indices(), *_extremes(), *_reductions(), *_layouts())
+
+# Small enough for a shared machine; every kernel once.
+CI = (
+    gather_nd("rows256", (2**18, 64), (2**17, 1)),
+    gather_nd("rows16", (2**20, 4), (2**20, 1)),
+    gather_nd("scalars", (2048, 2048), (2**20, 2)),
+    gather_nd("batch", (16, 8192, 64), (16, 4096, 1), 1),
+    gather_elements("gather-elements-axis0", (2048, 2048), 0),
+    gather_elements("gather-elements-axis1", (2048, 2048), 1),
+    scatter_nd("scatter-none-rows", (2**17, 64), (2**16, 1), "none", pattern="distinct"),
+    scatter_nd("scatter-add-rows", (2**16, 64), (2**15, 1), "add"),
+    scatter_nd("scatter-add-scalars", (2048, 2048), (2**20, 2), "add"),
+    scatter_nd("scatter-max-scalars", (2048, 2048), (2**20, 2), "max"),
+    scatter_nd("scatter-add-histogram", (1024,), (2**20, 1), "add"),
+    scatter_elements("scatter-elements-add-axis0", (1024, 1024), 0, "add"),
+    scatter_elements("scatter-elements-add-axis1", (1024, 1024), 1, "add"),
+)

@@ -133,8 +133,10 @@ class Bench:
 
 @contextmanager
 def opened(environment: dict[str, str]) -> Iterator[Bench]:
-    """Make a folder on the disk for the runs, and remove it after."""
-    with tempfile.TemporaryDirectory(prefix="ndtool-bench-", dir=os.environ.get("TMPDIR")) as name:
+    """Make a folder for the runs, on the disk of the project, and remove it after."""
+    place = Path(__file__).parents[1] / "build"
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as name:
         yield Bench(Path(name), environment)
 
 
@@ -175,9 +177,7 @@ def _help(bench: Bench, repeats: int) -> Record:
 def _rows(bench: Bench, count: int, seed: int = 0) -> None:
     """Write 1 GB of rows and the indices of some, and let the disk come to rest."""
     rng = np.random.default_rng(seed)
-    data = np.lib.format.open_memmap(
-        bench.folder / "data.npy", "w+", np.float32, (ROWS, ROW)
-    )
+    data = np.lib.format.open_memmap(bench.folder / "data.npy", "w+", np.float32, (ROWS, ROW))
     for i in range(0, ROWS, 8192):
         data[i : i + 8192] = rng.random((8192, ROW), np.float32)
     bench.save("idx.npy", rng.integers(0, ROWS, (count, 1)))

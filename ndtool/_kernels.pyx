@@ -270,13 +270,13 @@ def apply_parts(
             if copied:
                 memcpy(room + threadid() * window, source + offset, length)
                 apply_part(
-                    room + threadid() * window, update, base, region, end + p, groups, parts, p,
+                    room + threadid() * window, update, base, region, end, groups, parts, p,
                     width, code, op,
                 )
                 write_window(to + offset, room + threadid() * window, length, streamed)
             else:
                 apply_part(
-                    to + offset, update, base, region, end + p, groups, parts, p, width, code, op
+                    to + offset, update, base, region, end, groups, parts, p, width, code, op
                 )
 
 

@@ -6,7 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek, stream, stream_end,
+    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, prefetch, seek, stream,
+    stream_end,
 )
 from ndtool._runs cimport apply_block, prefetch_run
 
@@ -63,22 +64,25 @@ cdef inline uint64_t partition_group(
 
 cdef inline void apply_part(
     uint8_t* window, const uint8_t* updates, const uint8_t* base, Py_ssize_t region,
-    const uint32_t* end, int64_t groups, Py_ssize_t parts, int64_t part, Py_ssize_t width,
+    const uint32_t* ends, int64_t groups, Py_ssize_t parts, int64_t part, Py_ssize_t width,
     int code, int op,
 ) noexcept nogil:
     """Apply what every group holds for one part, group after group: the original order."""
     cdef int64_t offsets[BLOCK]
     cdef const uint32_t* local
-    cdef const uint32_t* numbers
     cdef const uint8_t* payload
     cdef int64_t group
     cdef Py_ssize_t i, place, stop, take
     for group in range(groups):
         local = <const uint32_t*> (base + group * region)
         payload = base + group * region + GROUP * 4
-        numbers = <const uint32_t*> payload
-        place = end[group * parts - 1] if part else 0
-        stop = end[group * parts]
+        place = ends[group * parts + part - 1] if part else 0
+        stop = ends[group * parts + part]
+        if group + 1 < groups:
+            prefetch_entries(
+                base + (group + 1) * region, ends[(group + 1) * parts + part - 1] if part else 0,
+                carried_bytes(width),
+            )
         while place < stop:
             take = min(BLOCK, stop - place)
             for i in range(take):
@@ -86,14 +90,35 @@ cdef inline void apply_part(
             if width < LINE:
                 apply_block(window, offsets, payload + place * width, take, width, code, op)
             else:
-                for i in range(take):
-                    if i + 4 < take:
-                        prefetch_run(updates + (group * GROUP + numbers[place + i + 4]) * width, width)
-                    apply_block(
-                        window, offsets + i,
-                        updates + (group * GROUP + numbers[place + i]) * width, 1, width, code, op,
-                    )
+                apply_rows(
+                    window, offsets, updates + group * GROUP * width,
+                    <const uint32_t*> payload + place, take, width, code, op,
+                )
             place += take
+
+
+cdef inline void prefetch_entries(
+    const uint8_t* region, Py_ssize_t place, Py_ssize_t carried
+) noexcept nogil:
+    """Ask for the first lines of a run of entries; the hardware finds the others itself."""
+    prefetch(region + 4 * place)
+    prefetch(region + 4 * place + LINE)
+    prefetch(region + GROUP * 4 + carried * place)
+    prefetch(region + GROUP * 4 + carried * place + LINE)
+
+
+cdef inline void apply_rows(
+    uint8_t* window, const int64_t* offsets, const uint8_t* updates, const uint32_t* numbers,
+    Py_ssize_t n, Py_ssize_t width, int code, int op,
+) noexcept nogil:
+    """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
+    cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
+    for i in range(min(n, ahead)):
+        prefetch_run(updates + numbers[i] * width, width)
+    for i in range(n):
+        if i + ahead < n:
+            prefetch_run(updates + numbers[i + ahead] * width, width)
+        apply_block(window, offsets + i, updates + numbers[i] * width, 1, width, code, op)
 
 
 cdef inline void write_window(

@@ -1,5 +1,6 @@
 """Recompute an output the slow and obvious way, and compare every bit."""
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,19 @@ def verify(request: "Request") -> str:
 
     Raises DifferenceError, which names the first element that differs, in row-major order.
     """
-    stdin = files.Stdin()
     arguments = {**request.arguments, "output": request.output or "-"}
-    sources = {name: files.open_source(argument, stdin) for name, argument in arguments.items()}
-    arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
+    with ExitStack() as opened:
+        stdin = files.Stdin()
+        sources = {
+            name: opened.enter_context(files.open_source(argument, stdin))
+            for name, argument in arguments.items()
+        }
+        arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
+        return _verified(request, arrays, printable(arguments["output"]))
+
+
+def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str) -> str:
     result = arrays.pop("output")
-    label = printable(arguments["output"])
     expected = _recomputed(request, arrays)
     types = _code(result.dtype), _code(expected.dtype)
     if types[0] != types[1]:
@@ -35,7 +43,7 @@ def verify(request: "Request") -> str:
             f" {request.operator} gives {shapes.written(expected.shape)}"
         )
     _compare(result, expected, label, request.operator)
-    return sources["output"].dtype.name + shapes.written(result.shape)
+    return dtypes.from_numpy(result.dtype).name + shapes.written(result.shape)
 
 
 def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:

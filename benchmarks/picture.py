@@ -1,0 +1,61 @@
+"""The picture: a bar per case on a ratio axis, how many times ndtool is as fast as the fastest."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("agg")
+from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+WIN, LOSS, MEMCPY = "#2f6f9f", "#b5483a", "#222222"
+
+
+def draw(cases: dict[str, Any], path: Path) -> None:
+    """Draw the cases that have a peer, the first on top."""
+    shown = {name: record for name, record in reversed(cases.items()) if record["ratio"]}
+    if not shown:
+        return
+    places = range(len(shown))
+    ratios = [record["ratio"] for record in shown.values()]
+    memcpy = [record["ratio"] / record["memcpy_ratio"] for record in shown.values()]
+    figure, axes = plt.subplots(figsize=(8.8, 0.8 + 0.31 * len(shown)), dpi=200)
+    # On a logarithmic axis bars begin at 1: as fast as the fastest peer.
+    axes.barh(
+        places,
+        [ratio - 1 for ratio in ratios],
+        left=1,
+        height=0.66,
+        color=[WIN if ratio >= 1 else LOSS for ratio in ratios],
+    )
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=1)
+    axes.scatter(memcpy, places, marker="|", s=110, linewidths=2, color=MEMCPY, label="memcpy")
+    for place, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
+        label = f"{ratio:.2f}×  {record['fastest']}"
+        marked = memcpy[place]
+        right = max(ratio, 1) if not 1 < marked < 2.4 * max(ratio, 1) else max(ratio, marked)
+        axes.annotate(
+            label, (right, place), (5, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axes.set_yticks(places, list(shown), fontsize=9)
+    low, high = min(*ratios, *memcpy, 0.9), max(*ratios, *memcpy)
+    axes.set_xlim(low * 0.93, high * 2.2)
+    ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32) if low * 0.93 <= t <= high * 2.2]
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(
+        "times as fast as the fastest peer (named), 2 threads, logarithmic;"
+        "  |  is a memcpy of the same output",
+        fontsize=8.5,
+    )
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)

@@ -1,0 +1,195 @@
+"""Results as data and as Markdown: targets, tables, and the documents that show them."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import machine
+from cases import CONTIGUOUS_ROWS
+
+Results = dict[str, Any]
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
+
+LOSS = "**"  # around a ratio that is a loss
+WRONG = "†"
+
+
+def summarise(results: Results) -> Results:
+    """Return the geometric mean, the worst case, and each target with what was reached."""
+    ratios = {name: r["ratio"] for name, r in results["cases"].items() if r["ratio"]}
+    summary: Results = {"geomean": None, "worst": None, "targets": []}
+    targets = summary["targets"]
+    if ratios:
+        summary["geomean"] = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+        worst = min(ratios, key=lambda name: ratios[name])
+        summary["worst"] = {"case": worst, "ratio": ratios[worst]}
+        targets.append(_at_least("geometric mean beside the fastest peer", summary["geomean"], 2.5))
+        targets.append(_at_least(f"worst case, {worst}", ratios[worst], 1.15))
+    for name in CONTIGUOUS_ROWS:
+        if name in results["cases"]:
+            reached = results["cases"][name]["memcpy_ratio"]
+            targets.append(_at_least(f"{name} beside memcpy", reached, 0.9))
+    ladder = {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}
+    if ladder:
+        worst = min(ladder, key=lambda name: ladder[name])
+        targets.append(_at_least(f"ladder beside numpy, worst: {worst}", ladder[worst], 1.0))
+    for name, ratio in results["threads"].items():
+        targets.append(_at_least(f"two threads beside one, {name}", ratio, 1.7))
+    if small := results["small_call"]:
+        targets.append(_at_most("small call, times np.take", small["times_numpy"], 8))
+        if small["of_onnxruntime"]:
+            targets.append(_at_most("small call, of onnxruntime", small["of_onnxruntime"], 0.25))
+    for name, run in results["whole_runs"].items():
+        if "ratio" in run:
+            targets.append(_at_least(name, run["ratio"], run["target"]))
+        elif "peak_mib" in run:
+            targets.append(_at_most(f"{name}, MiB", run["peak_mib"], run["target_mib"]))
+        elif "growth" in run:
+            targets.append(_at_most(name, run["growth"], run["target"]))
+        else:
+            targets.append(_at_least(name, None, 0))
+    wrong = [name for name, record in _answered(results) if not record["verified"]]
+    targets.append(_at_most("wrong answers of ndtool: " + (", ".join(wrong) or "none"), len(wrong), 0))
+    return summary
+
+
+def _answered(results: Results) -> Iterable[tuple[str, Results]]:
+    for part in ("cases", "ladder", "whole_runs"):
+        yield from ((n, r) for n, r in results[part].items() if "verified" in r)
+    if results["small_call"]:
+        yield "small call", results["small_call"]
+
+
+def _at_least(name: str, reached: float | None, limit: float) -> Results:
+    passed = reached is not None and reached >= limit
+    return {"target": name, "rule": "at least", "limit": limit, "reached": reached, "passed": passed}
+
+
+def _at_most(name: str, reached: float, limit: float) -> Results:
+    passed = reached <= limit
+    return {"target": name, "rule": "at most", "limit": limit, "reached": reached, "passed": passed}
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return every table by the name of its place in a document."""
+    made = {"machine": machine.written(results["machine"]) + _missing(results["machine"])}
+    if results["cases"]:
+        made["cases"] = _cases_table(results["cases"])
+    if results["ladder"]:
+        made["ladder"] = _ladder_table(results["ladder"])
+    if results["whole_runs"]:
+        made["whole-runs"] = _runs_table(results["whole_runs"])
+    made["targets"] = _targets_table(results["summary"]["targets"])
+    return made
+
+
+def _missing(described: Results) -> str:
+    names = [name for name, number in described["peers"].items() if number is None]
+    return f" Not installed: {', '.join(names)}." if names else ""
+
+
+def _cases_table(cases: Results) -> str:
+    names = list(dict.fromkeys(name for record in cases.values() for name in record["peers"]))
+    rows = [["case, ms", "ndtool", *names, "ratio", "of memcpy"]]
+    for case, record in cases.items():
+        cells = [_peer_cell(record["peers"].get(name)) for name in names]
+        memcpy = f"{record['memcpy_ratio']:.2f}"
+        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, _ratio(record["ratio"]), memcpy])
+    notes = (
+        "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
+        " a two-thread memcpy of the same output bytes / ndtool's time. ~: the peer's answer differs"
+        f" from the sequential loop's in rounding; {WRONG}: it is wrong. -: not offered."
+    )
+    return _markdown(rows) + "\n\n" + notes
+
+
+def _peer_cell(peer: Results | None) -> str:
+    if peer is None or peer["ms"] is None:
+        return "-"
+    return f"{peer['ms']:.1f}{ {'exact': '', 'rounding': ' ~', 'wrong': ' ' + WRONG}[peer['answer']] }"
+
+
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio:.2f}" if ratio >= 1 else f"{LOSS}{ratio:.2f}{LOSS}"
+
+
+def _ladder_table(ladder: Results) -> str:
+    rows = [["case", "ndtool, ms", "numpy, ms", "ratio", "of memcpy"]]
+    for case, r in ladder.items():
+        ours, theirs = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
+        rows.append([case, ours, theirs, _ratio(r["ratio"]), f"{r['memcpy_ratio']:.2f}"])
+    return _markdown(rows)
+
+
+def _runs_table(runs: Results) -> str:
+    rows = [["run", "ndtool", "numpy", "ratio"]]
+    for name, run in runs.items():
+        if "ratio" in run:
+            ours, theirs = (f"{run[key] * 1e3:.0f} ms" for key in ("ndtool_s", "numpy_s"))
+            rows.append([name, ours, theirs, _ratio(run["ratio"])])
+        elif "peak_mib" in run:
+            size = f"{run['peak_mib']:.0f} MiB for {run['output_bytes'] / 2**30:.1f} GiB of output"
+            rows.append([name, size, "-", "-"])
+        elif "growth" in run:
+            times = (f"{int(n) / 2**30:.3g} GiB: {t * 1e3:.0f} ms" for n, t in run["seconds"].items())
+            rows.append([name, "; ".join(times), "-", "-"])
+        else:
+            rows.append([name, run["reason"].replace("\n", " "), "-", "-"])
+    return _markdown(rows)
+
+
+def _targets_table(targets: list[Results]) -> str:
+    rows = [["target", "", "reached", ""]]
+    for t in targets:
+        reached = "not measured" if t["reached"] is None else f"{t['reached']:.3g}"
+        rule = f"{t['rule']} {t['limit']:g}"
+        rows.append([t["target"], rule, reached, "passed" if t["passed"] else "**missed**"])
+    return _markdown(rows)
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def begin(name: str) -> str:
+    return f"<!-- bench:{name} -->\n"
+
+
+def end(name: str) -> str:
+    return f"<!-- /bench:{name} -->"
+
+
+def fill(text: str, made: dict[str, str]) -> str:
+    """Put each table between its markers, where a document has them."""
+    for name, table in made.items():
+        before, opened, rest = text.partition(begin(name))
+        _, closed, after = rest.partition(end(name))
+        if opened and closed:
+            text = before + opened + table + "\n" + closed + after
+    return text
+
+
+def write(results: Results, folder: Path, recorded: bool) -> None:
+    """Write results.json, results.md and the picture; documents only from a recorded run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = tables(results)
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "results.md").write_text("\n\n".join(made.values()) + "\n")
+    if results["cases"]:
+        try:
+            import picture
+        except ImportError as error:
+            print(f"no picture: {error.name} is not installed")
+        else:
+            picture.draw(results["cases"], folder / "results.png")
+    if recorded:
+        for document in DOCUMENTS:
+            if document.exists():
+                document.write_text(fill(document.read_text(), made))

@@ -1,0 +1,104 @@
+"""The command line as people use it: another process, on files, sometimes at a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+NDTOOL = (sys.executable, "-m", "ndtool")
+_OURS = ("NDTOOL_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "OMP_")
+
+
+class Ran(NamedTuple):
+    """How a run ended and what it wrote; `screen` is what came over a terminal."""
+
+    status: int
+    out: bytes
+    err: str
+    screen: str = ""
+
+    @property
+    def json(self) -> Any:
+        """The one object on stdout, or else on stderr."""
+        return json.loads(self.out or self.err)
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    """Return our environment without what changes how ndtool talks; None takes a name away."""
+    names = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    names.update({k: v for k, v in changes.items() if v is not None})
+    return {k: v for k, v in names.items() if changes.get(k, v) is not None}
+
+
+def ndtool(*arguments: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Ran:
+    """Run `ndtool` with nothing at a terminal."""
+    ran = subprocess.run(
+        [*NDTOOL, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        env=environment(**(env or {})),
+        check=False,
+        **options,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr.decode("utf-8", "backslashreplace"))
+
+
+def at_terminal(
+    *command: object,
+    columns: int = 80,
+    stdout: bool = True,
+    stderr: bool = True,
+    env: Any = None,
+    **options: Any,
+) -> Ran:
+    """Run a command with stdin and the streams asked for at a terminal, the others at pipes."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, columns))
+    pieces = []
+
+    def read() -> None:
+        try:
+            while piece := os.read(ours, 1 << 16):
+                pieces.append(piece)
+        except OSError:
+            pass  # the last one at the other end is gone
+
+    with subprocess.Popen(
+        list(map(str, command)),
+        stdin=theirs,
+        stdout=theirs if stdout else subprocess.PIPE,
+        stderr=theirs if stderr else subprocess.PIPE,
+        env=environment(**{"TERM": "xterm", **(env or {})}),
+        **options,
+    ) as process:
+        os.close(theirs)
+        reader = threading.Thread(target=read)
+        reader.start()
+        out, err = process.communicate()
+    reader.join()
+    os.close(ours)
+    screen = b"".join(pieces).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    return Ran(process.returncode, out or b"", (err or b"").decode(), screen)
+
+
+def save(**arrays: Any) -> None:
+    """Write each array as NAME.npy in the current folder."""
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the bytes and time of every file under a folder."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

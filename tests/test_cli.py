@@ -1,0 +1,646 @@
+"""Commands through real processes: results, refusals, and what is left behind."""
+
+import io
+import json
+import os
+import subprocess
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from command import FIXTURES, NDTOOL, environment, ndtool, save, state
+
+from ndtool import reference
+
+MOST = 2**63 - 1
+COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
+SQUARE = np.arange(9, dtype="i4").reshape(3, 3)
+
+
+def i8(*values: Any) -> np.ndarray:
+    return np.array(values, "i8")
+
+
+class Call(NamedTuple):
+    """One command on arrays, and what must come of it; no words: it succeeds."""
+
+    row: str
+    operator: str
+    data: Any
+    indices: Any
+    updates: Any = None
+    flags: str = ""
+    status: int = 0
+    words: tuple[str, ...] = ()
+
+    def save(self) -> list[str]:
+        arrays = {"data": self.data, "indices": self.indices, "updates": self.updates}
+        given = {name: array for name, array in arrays.items() if array is not None}
+        save(**given)
+        return [f"{name}.npy" for name in given]
+
+    @property
+    def command(self) -> str:
+        return self.operator.replace("_", "-")
+
+
+def bounds(row, operator, data, indices, updates=None, flags="", place="", axis=""):
+    return Call(row, operator, data, indices, updates, flags, 5, ("out of bounds", place, axis))
+
+
+def refused(row, operator, data, indices, updates=None, flags="", words=(), status=4):
+    return Call(row, operator, data, indices, updates, flags, status, words)
+
+
+ROWS = np.zeros((2, 3), "f4")
+FIRST = "indices.npy[1, 0] = "
+AXIS_0 = "data axis 0 of data.npy has size 4: valid -4..3"
+CALLS = [
+    bounds("O1", "gather_nd", COUNTING, i8([0], [4]), None, "", FIRST + "4", AXIS_0),
+    bounds("O1", "gather_nd", COUNTING, i8([0, 0], [1, 3]), None, "", "indices.npy[1, 1] = 3",
+           "data axis 1 of data.npy has size 3: valid -3..2"),
+    bounds("O1", "gather_nd", COUNTING.reshape(4, 3, 1), i8([[0]], [[1]], [[2]], [[3]]), None,
+           "--batch-dims 1", "indices.npy[3, 0, 0] = 3", "data axis 1 of data.npy has size 3"),
+    bounds("O1", "scatter_nd", COUNTING, i8([0], [4]), ROWS, "", FIRST + "4", AXIS_0),
+    bounds("O1", "gather_elements", SQUARE, i8([0, 3, 1]), None, "", "indices.npy[0, 1] = 3",
+           "data axis 0 of data.npy has size 3: valid -3..2"),
+    bounds("O1", "scatter_elements", SQUARE, i8([0, 3, 1]), np.zeros((1, 3), "i4"), "--axis -1",
+           "indices.npy[0, 1] = 3", "data axis 1 of data.npy has size 3: valid -3..2"),
+    bounds("O2", "gather_nd", COUNTING, i8([0], [-5]), None, "", FIRST + "-5", AXIS_0),
+    bounds("O2", "scatter_elements", SQUARE, i8([-4, 0, 0]), np.zeros((1, 3), "i4"), "",
+           "indices.npy[0, 0] = -4", "valid -3..2"),
+    Call("O3", "gather_nd", COUNTING, i8([-4], [3])),
+    Call("O3", "scatter_elements", SQUARE, i8([-3, 2, 0]), np.ones((1, 3), "i4")),
+    bounds("O4", "gather_nd", COUNTING, i8([0], [-MOST - 1]), None, "", FIRST + str(-MOST - 1)),
+    bounds("O4", "scatter_nd", COUNTING, i8([0], [MOST]), ROWS, "", FIRST + str(MOST)),
+    bounds("O5", "gather_nd", COUNTING, i8([0], [2**62 + 2**61]), None, "", FIRST),
+    bounds("O6", "gather_nd", COUNTING, i8([0], [2**32]), None, "", FIRST + str(2**32)),
+    bounds("O7", "gather_elements", SQUARE, i8([0, 10**12, 1]), None, "", f"= {10**12}"),
+    bounds("O8", "gather_nd", np.zeros(10, "f4"),
+           np.where(np.isin(np.arange(400_000), (399_000, 200_123)), 11, 0)[:, None], None,
+           "--threads 2", "indices.npy[200123, 0] = 11", "size 10"),
+    bounds("O9", "gather_nd", np.zeros(10, "i1"),
+           np.where(np.arange(10**7) == 10**7 - 1, 10, 0).astype("i1")[:, None], None, "",
+           "indices.npy[9999999, 0] = 10", "1 of 10000000 index tuples"),
+    bounds("O10", "gather_nd", np.zeros((4, 0)), i8([0], [4]), None, "", FIRST + "4", AXIS_0),
+    bounds("O11", "gather_nd", np.zeros((0, 3)), i8([0]), None, "", "indices.npy[0, 0] = 0",
+           "has size 0: no index is valid"),
+    Call("O12", "gather_nd", COUNTING, np.zeros((0, 1), "i8")),
+    Call("O12", "scatter_nd", COUNTING, np.zeros((0, 1), "i8"), np.zeros((0, 3), "f4")),
+    refused("O13", "gather_nd", COUNTING, np.zeros(0, "i8"), words=("indices.shape[-1] is 0",)),
+    refused("O14", "gather_nd", COUNTING, np.zeros((2, 0), "i8"), words=("must be in 1..2",)),
+    Call("O14", "scatter_nd", SQUARE, np.zeros((2, 0), "i8"), np.ones((2, 3, 3), "i4"),
+         "--reduction add"),
+    refused("O15", "gather_nd", COUNTING, np.zeros((2, 3), "i8"), words=("is 3", "1..2")),
+    refused("O15", "gather_nd", COUNTING, np.zeros((4, 2), "i8"), None, "--batch-dims 1",
+            ("is 2", "batch_dims 1", "1..1")),
+    refused("O16", "gather_nd", np.float32(1), i8([0]), words=("data has rank 0",)),
+    refused("O16", "gather_nd", COUNTING, np.int64(1), words=("indices has rank 0",)),
+    refused("O16", "gather_elements", np.float32(1), np.int64(0), words=("rank 0",)),
+    refused("O17", "gather_nd", COUNTING, i8([0]), None, "--batch-dims -1", ("is -1", "0..1")),
+    refused("O17", "gather_nd", COUNTING, i8([0]), None, "--batch-dims 2", ("is 2", "0..1")),
+    refused("O17", "gather_nd", COUNTING, i8([0]), None, "--batch-dims 10", ("is 10", "0..1")),
+    refused("O17", "gather_nd", COUNTING, i8([0]), None, f"--batch-dims {MOST}", (f"is {MOST}",)),
+    refused("O17", "gather_nd", COUNTING, i8([0]), None, f"--batch-dims {2**63}",
+            ("--batch-dims", str(2**63), str(MOST)), 2),
+    refused("O18", "gather_nd", COUNTING, i8([0], [1]), None, "--batch-dims 1",
+            ("batch axis 0", "data has 4", "indices has 2")),
+    Call("O19", "gather_nd", np.zeros((0, 3)), np.zeros((0, 2, 1), "i8"), None, "--batch-dims 1"),
+    refused("O20", "gather_elements", SQUARE, SQUARE, None, "--axis 2", ("axis is 2", "-2..1")),
+    refused("O20", "scatter_elements", SQUARE, SQUARE, SQUARE, "--axis -3", ("-3", "-2..1")),
+    Call("O21", "gather_elements", SQUARE, i8([0, 2], [1, 1], [2, 0]), None, "--axis -1"),
+    *(
+        refused("O22", "gather_nd", COUNTING, np.zeros((2, 1), code), None, "", ("indices has", w))
+        for code, w in (("f8", "float64"), ("?", "np.argwhere"), ("c8", "complex64"), ("U1", "U1"))
+    ),
+    bounds("O23", "gather_nd", COUNTING, np.array([[0], [2**63]], "u8"), None, "",
+           FIRST + str(2**63)),
+    Call("O24", "gather_nd", COUNTING, np.array([[0], [-1]], "i4")),
+    Call("O24", "scatter_elements", SQUARE, np.array([[0, -1]], "i1"), np.ones((1, 2), "i4")),
+    refused("O24", "gather_nd", COUNTING, np.array([[0]], "i4"), None, "--spec onnx:13",
+            ("onnx:13", "indices of int32", "int64")),
+    refused("O25", "scatter_nd", COUNTING, i8([0], [1]), np.zeros((2, 2), "f4"),
+            words=("updates has shape [2,2]", "[2,3]")),
+    refused("O26", "scatter_nd", COUNTING, i8([0], [1]), np.zeros((2, 1), "f4"),
+            words=("updates has shape [2,1]", "no broadcasting")),
+    refused("O27", "scatter_nd", COUNTING, i8([0], [1]), np.zeros((3, 2), "f4"),
+            words=("updates has shape [3,2]", "[2,3]")),
+    refused("O28", "scatter_nd", COUNTING, i8([0], [1]), np.zeros((2, 3), "f8"),
+            words=("updates has dtype float64", "float32", "no silent cast")),
+    refused("O29", "scatter_elements", SQUARE, i8([0, 1]), np.zeros((1, 3), "i4"),
+            words=("updates has shape [1,3]", "[1,2]")),
+    refused("O30", "gather_elements", SQUARE, np.zeros((2, 4), "i8"),
+            words=("4 along axis 1", "at most data's 3")),
+    Call("O31", "scatter_elements", SQUARE, np.zeros((5, 3), "i8"), np.ones((5, 3), "i4"),
+         "--reduction add"),
+    Call("O32", "scatter_nd", SQUARE, i8([1], [1]), i8([1, 2, 3], [4, 5, 6]).astype("i4")),
+    *(
+        Call("O33", "scatter_nd", COUNTING, np.arange(600).reshape(600, 1) % 3,
+             np.linspace(-2, 2, 1800, dtype="f4").reshape(600, 3), f"--reduction {r} --threads {t}")
+        for r in ("add", "mul", "max", "min")
+        for t in (1, 2)
+    ),
+    Call("O34", "scatter_nd", np.array([0.0, 1.0, np.nan]), i8([0], [1], [2], [1], [0]),
+         np.array([-0.0, np.nan, 1, np.inf, 0.0]), "--reduction max"),
+    Call("O35", "scatter_nd", np.array([127, -128], "i1"), i8([0], [1], [0]),
+         np.array([1, -1, 127], "i1"), "--reduction mul"),
+    refused("O36", "scatter_nd", np.zeros(3, "c8"), i8([0]), np.zeros(1, "c8"), "--reduction max",
+            ("max", "complex64", "none, add, mul")),
+    refused("O36", "scatter_nd", np.zeros(3, "U2"), i8([0]), np.zeros(1, "U2"), "--reduction min",
+            ("min", "U2", "only none")),
+    refused("O37", "scatter_nd", COUNTING, i8([0]), ROWS[:1], "--reduction max --spec onnx:16",
+            ("onnx:16", "onnx:18")),
+    refused("O37", "scatter_nd", COUNTING, i8([0]), ROWS[:1], "--reduction add --spec onnx:13",
+            ("onnx:13", "onnx:16")),
+    refused("spec", "gather_nd", COUNTING, i8([0]), None, "--spec onnx:10", ("onnx:11",)),
+    refused("spec", "scatter_nd", COUNTING, i8([0]), ROWS[:1], "--spec openvino:8",
+            ("openvino", "scatter_nd")),
+    refused("spec", "gather_nd", COUNTING, i8([0]), None, "--spec numpy", ("onnx:N",), 2),
+    Call("O41", "gather_nd", np.arange(6, dtype="u1").reshape(1, 2, 3), i8([0, 1, 2], [0, 0, 0])),
+    Call("O42", "gather_nd", np.arange(2).reshape([1] * 63 + [2]), np.zeros((2, 63), "i8")),
+    refused("O42", "gather_nd", np.arange(2).reshape([1] * 63 + [2]), np.zeros([1] * 9, "i8"),
+            words=("rank 71", "at most 64")),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def name_of(call):
+    return f"{call.row}-{call.command}-{call.flags.replace(' ', '')}"
+
+
+def expected(call):
+    words = iter(call.flags.split())
+    options = {flag.removeprefix("--"): value for flag, value in zip(words, words, strict=True)}
+    attributes: dict[str, Any] = {}
+    if call.operator == "gather_nd":
+        attributes["batch_dims"] = int(options.get("batch-dims", 0))
+    elif call.operator != "scatter_nd":
+        attributes["axis"] = int(options.get("axis", 0))
+    if call.updates is not None:
+        attributes |= {"updates": call.updates, "reduction": options.get("reduction", "none")}
+    return getattr(reference, call.operator)(call.data, call.indices, **attributes)
+
+
+@pytest.mark.parametrize("call", [c for c in CALLS if not c.status], ids=name_of)
+def test_accepts(call, here):
+    inputs = call.save()
+    before = state(here)
+    ran = ndtool(call.command, *inputs, *call.flags.split(), "-o", "out.npy")
+    assert (ran.status, ran.out, ran.err) == (0, b"", "")
+    result, wanted = np.load("out.npy"), expected(call)
+    assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
+    assert result.tobytes() == wanted.tobytes()
+    os.unlink("out.npy")
+    assert state(here) == before
+
+
+@pytest.mark.parametrize("call", [c for c in CALLS if c.status], ids=name_of)
+def test_refuses(call, here):
+    inputs = call.save()
+    (here / "out.npy").write_bytes(b"the old one")
+    before = state(here)
+    run = [call.command, *inputs, *call.flags.split(), "-o", "out.npy"]
+    ran = ndtool(*run)
+    assert (ran.status, ran.out) == (call.status, b"")
+    assert ran.err.startswith("error: ")
+    assert "Traceback" not in ran.err
+    for words in call.words:
+        assert words in ran.err
+    assert state(here) == before
+    told = ndtool(*run, "--json", "--dry-run")
+    assert (told.status, told.out) == (call.status, b"")
+    assert told.json["status"] == call.status
+    assert told.json["message"] == ran.err.splitlines()[0].removeprefix("error: ")
+    assert state(here) == before
+
+
+def test_message_has_the_promised_form(here):
+    indices = np.zeros((20000, 2), "i8")
+    indices[[2345, 7000, 19999], 1] = 120, -121, 5000
+    save(data=np.zeros((3, 120)), idx=indices)
+    ran = ndtool("gather-nd", "data.npy", "idx.npy")
+    assert ran.out == b""
+    assert ran.err == (
+        "error: indices out of bounds: 3 of 20000 index tuples\n"
+        "  --> idx.npy[2345, 1] = 120\n"
+        "      data axis 1 of data.npy has size 120: valid -120..119\n"
+        "  hint: 120 equals the size of the axis: are the indices 1-based?\n"
+    )
+    told = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
+    assert told == {
+        "error": "BoundsError",
+        "status": 5,
+        "message": "indices out of bounds: 3 of 20000 index tuples",
+        "places": [
+            "idx.npy[2345, 1] = 120",
+            "data axis 1 of data.npy has size 120: valid -120..119",
+        ],
+        "hint": "120 equals the size of the axis: are the indices 1-based?",
+        "position": [2345],
+        "component": 1,
+        "axis": 1,
+        "value": 120,
+        "size": 120,
+        "count": 3,
+        "total": 20000,
+    }
+
+
+def test_million_bad_indices_give_a_short_message():  # C20
+    save(data=np.zeros(3), idx=np.full((10**6, 1), 7))
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
+    assert ran.status == 5
+    assert "1000000 of 1000000" in ran.err
+    assert len(ran.err) < 500
+
+
+def sparse(name, descr, shape, nbytes):
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117)
+    with open(name, "wb") as file:
+        file.write(b"\x93NUMPY\1\0" + len(header + "\n").to_bytes(2, "little"))
+        file.write(header.encode() + b"\n")
+        start = file.tell()
+        file.truncate(start + nbytes)
+    return start
+
+
+def test_offsets_beyond_31_bits():  # O40
+    rows = 2**31 + 10
+    start = sparse("data.npy", "|u1", (rows,), rows)
+    with open("data.npy", "r+b") as file:
+        file.seek(start + rows - 1)
+        file.write(b"\x2a")
+    save(idx=np.array([[rows - 1], [0], [-1], [2**31]]))
+    assert ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy").status == 0
+    assert np.load("out.npy").tolist() == [42, 0, 42, 0]
+
+
+def test_output_of_too_many_elements():  # O38
+    sparse("data.npy", "<f4", (1, 2**40, 0), 0)
+    sparse("idx.npy", "<i8", (2**24, 1), 2**27)
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
+    assert ran.status == 4
+    assert f"{2**64} elements" in ran.err
+    assert not os.path.exists("out.npy")
+
+
+def test_output_larger_than_the_disk():  # O39
+    sparse("data.npy", "<f4", (1, 2**28), 2**30)
+    sparse("idx.npy", "|i1", (2**22, 1), 2**22)
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
+    assert ran.status == 6
+    assert "out.npy" in ran.err
+    assert str(2**52) in ran.err.replace(str(2**52 + 128), str(2**52))
+    assert os.listdir() == ["data.npy", "idx.npy"] or sorted(os.listdir()) == [
+        "data.npy",
+        "idx.npy",
+    ]
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def test_streams_one_after_the_other():
+    """`cat data.npy | ndtool gather-nd - idx.npy -o - | ndtool gather-nd - more.npy -o out.npy`."""
+    save(data=COUNTING, idx=i8([3], [0], [1]), more=i8([0, 2], [2, 1]))
+    env = environment()
+    first = subprocess.Popen(
+        [*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
+    )
+    second = subprocess.Popen(
+        [*NDTOOL, "gather-nd", "-", "more.npy", "-o", "out.npy"], stdin=first.stdout, env=env
+    )
+    first.stdout.close()
+    with first.stdin as pipe:
+        pipe.write(npy(COUNTING))
+    assert (second.wait(), first.wait()) == (0, 0)
+    assert np.load("out.npy").tolist() == [11, 4]
+
+
+def test_several_arrays_from_one_stream():
+    stream = npy(COUNTING) + npy(i8([1], [1])) + npy(np.ones((2, 3), "f4"))
+    ran = ndtool("scatter-nd", "-", "-", "-", "--reduction", "add", stdin=stream)
+    assert (ran.status, ran.err) == (0, "")
+    assert np.load(io.BytesIO(ran.out))[1].tolist() == [5, 6, 7]
+    short = ndtool("scatter-nd", "-", "-", "-", stdin=stream[:-1])
+    assert (short.status, short.out) == (3, b"")
+    assert "standard input, array 3: expected 24 bytes" in short.err
+
+
+def test_members_and_archives():
+    np.savez("in.npz", data=COUNTING, idx=i8([2]))
+    run = ("gather-nd", "in.npz:data", "in.npz:idx")
+    assert ndtool(*run, "-o", "out.npz").status == 0
+    assert ndtool(*run, "-o", "two.npz:picked").status == 0
+    with np.load("out.npz") as out, np.load("two.npz") as two:
+        assert out["output"].tolist() == two["picked"].tolist() == [[6, 7, 8]]
+    ran = ndtool("gather-nd", "in.npz", "in.npz:idx")
+    assert ran.status == 2
+    assert "data: float32[4, 3]" in ran.err
+    ran = ndtool("gather-nd", "in.npz:nothing", "in.npz:idx")
+    assert ran.status == 3
+    assert "idx: int64[1, 1]" in ran.err
+
+
+def test_names_that_look_like_options():  # C19
+    save(**{"-x": COUNTING, "-q": i8([1])})
+    assert ndtool("gather-nd", "-o", "-y.npy", "--", "-x.npy", "-q.npy").status == 0
+    assert np.load("-y.npy").tolist() == [[3, 4, 5]]
+    assert ndtool("gather-nd", "-x.npy", "-q.npy").status == 2
+
+
+def test_no_clobber_and_dry_run(here):
+    save(data=COUNTING, idx=i8([1]), out=i8(0))
+    before = state(here)
+    run = ("gather-nd", "data.npy", "idx.npy", "-o")
+    for more in ((), ("--dry-run",)):
+        ran = ndtool(*run, "out.npy", "--no-clobber", *more)
+        assert ran.status == 7
+        assert "out.npy exists" in ran.err
+    ran = ndtool(*run, "new.npy", "--dry-run")
+    assert (ran.status, ran.out) == (0, b"")
+    assert "indices.shape[:-1] + data.shape[b+k:]" in ran.err
+    assert "[1,3]" in ran.err
+    assert ndtool(*run, "new.npy", "--dry-run", "-q").err == ""
+    assert ndtool(*run, "nowhere/new.npy", "--dry-run").status == 7
+    assert ndtool(*run, ".", "--dry-run").status == 7
+    piped = ndtool("gather-nd", "data.npy", "idx.npy", "--dry-run")
+    assert (piped.status, piped.out) == (0, b"")
+    assert state(here) == before
+    assert ndtool(*run, "new.npy", "--no-clobber", "--sync").status == 0
+
+
+def test_json_of_a_run(here):
+    save(data=COUNTING, idx=i8([1]))
+    with open("data.npy", "ab") as file:
+        file.write(b"abc")
+    run = ("gather-nd", "data.npy", "idx.npy", "--json", "--threads", "3", "--spec", "onnx:15")
+    told = ndtool(*run, "-o", "out.npy").json
+    assert list(told) == [
+        "version", "operator", "spec", "resolved", "attributes", "inputs", "output", "trace",
+        "seconds", "threads", "dry_run", "warnings",
+    ]  # fmt: skip
+    assert told["operator"] == "gather_nd"
+    assert told["spec"] == "onnx:15"
+    assert told["resolved"] == {"standard": "onnx", "title": "GatherND", "version": 13}
+    assert told["attributes"] == {"batch_dims": 0}
+    assert told["inputs"] == {
+        "data": {"name": "data.npy", "dtype": "float32", "shape": [4, 3]},
+        "indices": {"name": "idx.npy", "dtype": "int64", "shape": [1, 1]},
+    }
+    shape = {"dtype": "float32", "shape": [1, 3], "bytes": 12}
+    assert told["output"] == {"name": "out.npy", **shape}
+    assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in told["trace"]
+    assert (told["threads"], told["dry_run"]) == (3, False)
+    assert told["seconds"] > 0
+    assert told["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
+    # where stdout has the array, stderr has the object
+    for name in ("-", "/dev/stdout"):
+        ran = ndtool(*run, "-o", name)
+        assert np.load(io.BytesIO(ran.out)).tolist() == [[3, 4, 5]]
+        assert ran.out.endswith(np.float32(5).tobytes())
+        assert json.loads(ran.err)["output"] == {"name": name, **shape}
+    assert json.loads(ndtool(*run, "--dry-run").out)["dry_run"] is True
+
+
+def test_json_of_errors():
+    save(data=COUNTING, idx=i8([1, 2, 3]))
+    told = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
+    assert told["error"] == "RuleError"
+    assert told["trace"][-1] == {
+        "rule": "1 <= k <= r - b",
+        "with": "1 <= 3 <= 2 - 0",
+        "result": "broken",
+    }
+    for arguments in (("gather-nd", "--json", "--wrong"), ("wrong", "--json"), ("infer", "--json")):
+        ran = ndtool(*arguments)
+        assert (ran.status, ran.out, ran.json["error"]) == (2, b"", "UsageError")
+
+
+def test_warnings_are_one_line_and_quiet_is_quiet():
+    save(data=COUNTING, idx=i8([1]))
+    with open("data.npy", "ab") as file:
+        file.write(b"abc")
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
+    assert ndtool(*run).err == "warning: data.npy: 3 bytes after the array are ignored\n"
+    assert ndtool(*run, "-q").err == ""
+    assert "error" in ndtool(*run[:-1], "nowhere/out.npy", "-q").err
+
+
+def test_trace_is_there_when_asked_for():
+    save(data=COUNTING, idx=i8([1]))
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
+    ran = ndtool(*run, "--trace")
+    assert ran.err.splitlines()[0] == "gather_nd: data float32[4,3], indices int64[1,1], batch_dims 0"
+    assert "\x1b" not in ran.err
+    assert "broken" not in ran.err
+    ran = ndtool(*run, "--trace", "--batch-dims", "2")
+    assert ran.err.index("broken") < ran.err.index("error: ")
+    assert "broken" not in ndtool(*run, "--batch-dims", "2").err
+
+
+def test_variables_stand_for_options():
+    save(data=COUNTING, idx=i8([1]), upd=np.ones((1, 3), "f4"))
+    run = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json", "-o", "out.npy")
+    env = {"NDTOOL_THREADS": "3", "NDTOOL_SPEC": "onnx:18", "NDTOOL_REDUCTION": "max"}
+    told = ndtool(*run, env=env).json
+    assert (told["threads"], told["spec"]) == (3, "onnx:18")
+    assert told["attributes"] == {"reduction": "max"}
+    assert ndtool(*run, "--threads", "1", env=env).json["threads"] == 1
+    assert ndtool(*run, env={"NDTOOL_THREADS": "abc"}).status == 2
+    assert ndtool(*run, env={"NDTOOL_NO_CLOBBER": "1"}).status == 7
+    assert ndtool(*run[:-3], env={"NDTOOL_OUTPUT": "env.npy", "NDTOOL_QUIET": "1"}).out == b""
+    assert np.load("env.npy")[1].tolist() == [3, 4, 5]
+
+
+def test_bfloat16_needs_its_name():
+    raw = (np.array([1, 2, 3], "f4").view("u4") >> 16).astype("u2").view("V2")
+    save(data=raw, idx=i8([0], [0]), upd=raw[1:])
+    run = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add", "-o", "out.npy")
+    ran = ndtool(*run)
+    assert ran.status == 4
+    assert "--dtype bfloat16" in ran.err
+    assert ndtool(*run, "--dtype", "bfloat16").status == 0
+    result = np.load("out.npy")
+    assert result.dtype == "V2"
+    assert (result.view("u2").astype("u4") << 16).view("f4").tolist() == [6, 2, 3]
+    pytest.importorskip("ml_dtypes")
+    verified = ndtool("verify", *run[:4], "out.npy", *run[4:6], "--dtype", "bfloat16")
+    assert (verified.status, verified.err) == (0, "")
+
+
+def test_infer():
+    ran = ndtool(
+        "infer", "gather-nd", "float32[8,128,64]", "int64[8,5,1]", "--batch-dims", "1"
+    )
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.decode().splitlines()[-1] == "output float32[8,5,64], 10.2 kB"
+    save(data=COUNTING)
+    told = ndtool("infer", "gather-elements", "data.npy", "int64[4,9]", "--axis", "1", "--json")
+    assert told.json["output"] == {
+        "name": None,
+        "dtype": "float32",
+        "shape": [4, 9],
+        "bytes": 144,
+    }
+    stream = ndtool("infer", "gather-nd", "-", "int8[2,1]", stdin=npy(COUNTING))
+    assert b"output float32[2,3], 24 bytes" in stream.out
+    dates = ndtool("infer", "gather-nd", "datetime64[ns][3]", "int8[2,1]")
+    assert b"output datetime64[ns][2], 16 bytes" in dates.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("gather-nd", "float32[8,3]", "int64[8,2]", "--batch-dims", "1"), 4, "it must be in 1..1"),
+        (("gather-nd", "float32[8,x]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
+        (("gather-nd", "float32[-1]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
+        (("gather-nd", f"float32[{2**63}]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
+        (("gather-nd", f"float32[{'1,' * 64}1]", "int64[8,2]"), 2, "rank 65: valid 0..64"),
+        (("gather-nd", "float33[8]", "int64[8,2]"), 4, "float33"),
+        (("gather-nd", "float32[8]", "float32[8,1]"), 4, "any integer dtype"),
+        (("gather-nd", "float32[8]", "int32[8,1]", "--spec", "onnx:13"), 4, "int64"),
+        (("gather-nd", "float32[8]", "int32[8,1]", "--axis", "1"), 2, "--axis"),
+        (("gather-nd", "nothing.npy", "int64[8,2]"), 3, "nothing.npy"),
+        (("scatter-nd", "float32[8]", "int64[8,1]"), 2, "UPDATES"),
+        (("gather-nd", f"float32[{2**62}]", f"int64[{2**62},1]"), 4, "bytes"),
+        (("max-pool", "float32[8]"), 2, "max-pool"),
+    ],
+)
+def test_infer_refuses(arguments, status, words):
+    ran = ndtool("infer", *arguments)
+    assert (ran.status, ran.out) == (status, b"")
+    assert words in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_infer_explains_a_broken_rule():
+    ran = ndtool("infer", "gather-nd", "float32[8,3]", "int64[8,2]", "--batch-dims", "1")
+    assert "1 <= 2 <= 2 - 1" in ran.err
+    assert ran.err.index("broken") < ran.err.index("error: ")
+    assert "  --> data float32[8,3]\n      indices int64[8,2]\n" in ran.err
+
+
+def test_inspect():
+    np.save("fortran.npy", np.asfortranarray(COUNTING.astype(">f4")))
+    np.savez("a.npz", x=COUNTING, y=i8(1))
+    np.savez_compressed("z.npz", x=COUNTING)
+    ran = ndtool("inspect", "fortran.npy", "a.npz", "z.npz:x")
+    assert (ran.status, ran.err) == (0, "")
+    lines = [line.split() for line in ran.out.decode().splitlines()]
+    assert lines[1] == "fortran.npy float32[4,3] Fortran, big-endian 48 1.0 128 yes".split()
+    assert [line[0] for line in lines[2:]] == ["a.npz:x", "a.npz:y", "z.npz:x"]
+    assert lines[4][-2:] == ["no:", "deflate"]
+    told = ndtool("inspect", "fortran.npy", "--json").json["arrays"]
+    assert told == [
+        {
+            "name": "fortran.npy",
+            "member": None,
+            "dtype": "float32",
+            "byte_order": "big",
+            "shape": [4, 3],
+            "order": "F",
+            "bytes": 48,
+            "npy_version": [1, 0],
+            "offset": 128,
+            "mappable": True,
+            "position": 128,
+            "file_size": 176,
+            "problem": None,
+            "warning": None,
+        }
+    ]
+    assert b"int8[3]" in ndtool("inspect", "-", stdin=npy(np.zeros(3, "i1"))).out
+
+
+def test_inspect_shows_what_it_can():
+    save(good=COUNTING)
+    ran = ndtool("inspect", "nothing.npy", "good.npy", __file__)
+    assert ran.status == 3
+    assert ran.err.startswith("error: nothing.npy: No such file")
+    lines = ran.out.decode().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["nothing.npy", "good.npy", __file__]
+    assert "none: No such file" in lines[1]
+    assert ndtool("inspect", "nothing.npy").out == b""
+    assert ndtool("inspect").status == 2
+
+
+def test_spec():
+    ran = ndtool("spec")
+    assert (ran.status, ran.err) == (0, "")
+    assert len(ran.out.decode().splitlines()) == 1 + 18
+    one = ndtool("spec", "scatter-nd").out.decode()
+    assert "GatherND" not in one
+    assert "reduction (none, add, mul, max, min)" in one
+    told = ndtool("spec", "gather-nd", "--json").json["specs"]
+    assert [row["spec"] for row in told] == ["onnx:11", "onnx:12", "onnx:13", "openvino:8", "ndtool"]
+    assert told[0]["attributes"] == []
+    assert told[3]["negatives"] is False
+    assert ndtool("spec", "pool").status == 2
+
+
+FOLDERS = sorted(path.name for path in FIXTURES.iterdir() if (path / "output.npy").exists())
+FLAGS = {"multiply": "mul", "add": "add", "max": "max", "min": "min"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_verify_on_the_standards_examples(folder, monkeypatch):
+    examples = pytest.importorskip("examples", reason="fixtures/ is on the path")
+    example = next(e for e in examples.EXAMPLES if e.name == folder)
+    roles = ("data", "indices", "output") if example.updates is None else (
+        "data", "indices", "updates", "output",
+    )  # fmt: skip
+    files = [FIXTURES / folder / f"{role}.npy" for role in roles]
+    flags = [x for k, v in example.attributes.items() for x in (f"--{k.replace('_', '-')}", v)]
+    ran = ndtool("verify", example.operator.replace("_", "-"), *files, *flags)
+    assert (ran.status, ran.out, ran.err) == (0, b"", "")
+
+
+def test_verify_finds_the_first_difference():
+    data = COUNTING.copy()
+    save(data=data, idx=i8([3], [1]))
+    run = ("verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
+    save(out=data[[3, 1]])
+    assert ndtool(*run).status == 0
+    assert ndtool(*run, "--json").json["verified"] is True
+    wrong = data[[3, 1]]
+    wrong[0, 2], wrong[1, 1] = -0.0, 7
+    save(out=wrong)
+    ran = ndtool(*run)
+    assert (ran.status, ran.out) == (8, b"")
+    assert ran.err == (
+        "error: out.npy differs from gather_nd in 2 of 6 elements\n"
+        "  --> out.npy[0, 2] = -0.0 (bytes 00000080)\n"
+        "      gather_nd gives 11.0 (bytes 00003041)\n"
+    )
+    assert ndtool(*run, "--json").json["status"] == 8
+    save(out=wrong[:, :2])
+    assert "has shape [2,2]: gather_nd gives [2,3]" in ndtool(*run).err
+    save(out=wrong.astype("f8"))
+    assert "has dtype <f8: gather_nd gives <f4" in ndtool(*run).err
+    save(out=wrong.astype(">f4"))
+    assert ndtool(*run).status == 8
+    save(idx=i8([4], [1]))
+    ran = ndtool(*run)
+    assert ran.status == 5
+    assert "idx.npy[0, 0] = 4" in ran.err
+    save(idx=i8([0, 0, 0]))
+    assert ndtool(*run).status == 4
+
+
+def test_verify_sees_a_zero_of_the_other_sign():
+    save(data=np.zeros(2), idx=i8([0], [1]), out=np.array([0.0, -0.0]))
+    ran = ndtool("verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
+    assert ran.status == 8
+    assert "out.npy[1] = -0.0" in ran.err
