@@ -15,8 +15,10 @@ from setuptools.errors import CompileError, LinkError
 DEBUG = os.environ.get("NDTOOL_DEBUG") == "1"
 COVERAGE = os.environ.get("NDTOOL_COVERAGE") == "1"
 # -ffp-contract=off: a fused multiply-add rounds once where the sequential loop rounds twice.
+# -fno-trapping-math: lets loops with a choice be vectorised; no bit of a result depends on it.
 # -g0: debug sections would be most of the file. MSVC's /fp:precise neither fuses nor reorders.
-UNIX = ["-ffp-contract=off", "-fno-trapping-math", *(["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"])]
+UNIX = ["-ffp-contract=off", "-fno-trapping-math"]
+UNIX += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 MSVC = ["/fp:precise", "/Od" if DEBUG else "/O2"]
 DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False}
 

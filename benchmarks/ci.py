@@ -74,7 +74,7 @@ def _case_ratios(case: Case) -> Ratios:
         memcpy()
         pairs = {"numpy": fastest, "memcpy": memcpy}
         taken = {key: alternate(mine, call, REPEATS) for key, call in pairs.items()}
-    return {key: theirs / ours for key, (ours, theirs) in taken.items()}
+    return {key: pair.their_best / pair.our_best for key, pair in taken.items()}
 
 
 def _written(ratios: Ratios) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,27 @@ def seconds(call: Call) -> float:
     return time.perf_counter() - started
 
 
-def alternate(a: Call, b: Call, repeats: int) -> tuple[float, float]:
-    """Return the median times of two calls, in ms, made in turn: a b a b ..."""
+class Pair(NamedTuple):
+    """Times of our call and theirs, in ms: the median that counts, and the best beside it."""
+
+    ours: float
+    theirs: float
+    our_best: float
+    their_best: float
+
+
+def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
+    """Time two calls made in turn: ours, theirs, ours, theirs, ..."""
     times: tuple[list[float], list[float]] = ([], [])
     gc.disable()
     try:
         for _ in range(repeats):
-            for call, taken in zip((a, b), times, strict=True):
+            for call, taken in zip((ours, theirs), times, strict=True):
                 time.sleep(PAUSE)
-                taken.append(seconds(call))
+                taken.append(seconds(call) * 1e3)
     finally:
         gc.enable()
-    return median(times[0]) * 1e3, median(times[1]) * 1e3
+    return Pair(*map(median, times), *map(min, times))
 
 
 def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:

@@ -10,23 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ndtool.errors import (
-        BoundsError as BoundsError,
-        DtypeError as DtypeError,
-        InputError as InputError,
-        NdtoolError as NdtoolError,
-        OutputError as OutputError,
-        ResourceError as ResourceError,
-        RuleError as RuleError,
-        Status as Status,
-        UsageError as UsageError,
-    )
-    from ndtool.ops import (
-        gather_elements as gather_elements,
-        gather_nd as gather_nd,
-        scatter_elements as scatter_elements,
-        scatter_nd as scatter_nd,
-    )
+    from ndtool.errors import BoundsError as BoundsError
+    from ndtool.errors import DtypeError as DtypeError
+    from ndtool.errors import InputError as InputError
+    from ndtool.errors import NdtoolError as NdtoolError
+    from ndtool.errors import OutputError as OutputError
+    from ndtool.errors import ResourceError as ResourceError
+    from ndtool.errors import RuleError as RuleError
+    from ndtool.errors import Status as Status
+    from ndtool.errors import UsageError as UsageError
+    from ndtool.ops import gather_elements as gather_elements
+    from ndtool.ops import gather_nd as gather_nd
+    from ndtool.ops import scatter_elements as scatter_elements
+    from ndtool.ops import scatter_nd as scatter_nd
 
 __version__ = "0.1.0"
 
@@ -42,7 +38,7 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
-__all__ = [*_OPERATORS, *_ERRORS, "__version__"]  # noqa: PLE0604
+__all__ = [*_OPERATORS, *_ERRORS, "__version__"]
 
 
 def __getattr__(name: str) -> object:

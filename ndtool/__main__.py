@@ -6,11 +6,7 @@ from typing import Any
 from ndtool.errors import NdtoolError, ResourceError, Status
 from ndtool.storage import guard_descriptors
 
-_SIGNALS = {
-    "SIGINT": Status.INTERRUPTED,
-    "SIGTERM": Status.TERMINATED,
-    "SIGHUP": Status.HANGUP,
-}
+_SIGNALS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
 
 
 class Stopped(BaseException):

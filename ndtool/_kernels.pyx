@@ -7,6 +7,7 @@ nothing allocates or raises. A non-zero return means that an index is out of bou
 its block was read or written, and `find` tells which one it is.
 """
 
+cimport cython
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -19,6 +20,8 @@ from ndtool._parts cimport GROUP, apply_part, carried_bytes, partition_group, wr
 from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class Addressing:
     """How index tuples address bytes: k components over sizes and strides, in batches.
 
@@ -280,6 +283,8 @@ def apply_parts(
                 )
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class Layout:
     """An array's shape, byte strides and bytes per element."""
 
@@ -340,6 +345,8 @@ def pack(
         copy_view(to, source, &layout.view, first, count)
 
 
+@cython.final
+@cython.auto_pickle(False)
 cdef class Grid:
     """An elements operator along an axis that is not the last, as units (see _panels.pxd).
 

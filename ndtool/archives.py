@@ -115,10 +115,7 @@ def _directory(fd: int, size: int, name: str) -> tuple[int, int, int, int]:
     start = end - length
     prefix = start - offset
     if start < 0 or prefix < 0:
-        _refuse(
-            name,
-            f"the directory of {length} bytes at {offset} is not before its end at {end}",
-        )
+        _refuse(name, f"the directory of {length} bytes at {offset} is not before its end at {end}")
     if length > _DIRECTORY:
         _refuse(name, f"the directory has {length} bytes: valid up to {_DIRECTORY}")
     return start, length, count, prefix

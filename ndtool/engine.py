@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ndtool import _kernels, layouts
 from ndtool.dtypes import Dtype
-from ndtool.errors import BoundsError
+from ndtool.errors import BoundsError, NdtoolError, OutputError
 from ndtool.layouts import Strides
 from ndtool.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.threads import team
@@ -82,9 +82,7 @@ def _bind_last_axis(
         return None
     batch = layouts.merge(plan.indices[:a], strides[:a])
     length = plan.indices[a]
-    addressing = _kernels.Addressing(
-        (plan.data[a],), (strides[a],), length, *batch, negatives
-    )
+    addressing = _kernels.Addressing((plan.data[a],), (strides[a],), length, *batch, negatives)
     return Runs(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
 
 
@@ -119,14 +117,17 @@ def check(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool, threads: i
         count = min(step, tuples - first)
         piece = indices[first * pitch : (first + count) * pitch]
         if _kernels.check(addressing, piece, kind, count, team(threads, count * pitch)):
-            raise bounds_error(plan, indices, dtype, negatives)
+            raise refusal(plan, indices, dtype, negatives)
 
 
-def bounds_error(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> BoundsError:
-    """Find the first index out of bounds, and how many there are, one after the other."""
+def refusal(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> NdtoolError:
+    """Return the error that names the first index out of bounds and counts them all.
+
+    Found one after the other; if there is none any more, the indices changed during the run.
+    """
     addressing, tuples, entries = bind_check(plan, negatives)
     kind, pitch = index_kind(dtype), entries * dtype.itemsize
-    step = max(1, (PIECE) // pitch)
+    step = max(1, PIECE // pitch)
     place, component, count = -1, 0, 0
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
@@ -135,11 +136,11 @@ def bounds_error(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> 
         if bad and not count:
             place, component = first + number, which
         count += bad
+    if not count:
+        return OutputError("indices changed during the run")
     begin = place * pitch + component * dtype.itemsize
     raw = bytes(indices[begin : begin + dtype.itemsize])
-    value = int.from_bytes(
-        raw, "big" if dtype.order == ">" else "little", signed=dtype.kind == "i"
-    )
+    value = int.from_bytes(raw, "big" if dtype.order == ">" else "little", signed=dtype.kind == "i")
     nd = isinstance(plan, NdPlan)
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
@@ -155,59 +156,71 @@ def bounds_error(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> 
     )
 
 
-def whole_elements(itemsize: int) -> int:
-    """Return the bytes of a piece that cuts no element."""
-    return max(1, PIECE // itemsize) * itemsize
+def whole_elements(itemsize: int, limit: int) -> int:
+    """Return the most bytes within `limit` that cut no element, one element at least."""
+    return max(1, limit // itemsize) * itemsize
+
+
+class Piece(NamedTuple):
+    """A part of a gather's output: bytes [column, column + width) of runs first.. ."""
+
+    first: int
+    tuples: int
+    column: int
+    width: int
+
+    def place(self, runs: Runs) -> slice:
+        """Return where the piece stands in the output."""
+        at = self.first * runs.width + self.column
+        return slice(at, at + self.tuples * self.width)
+
+
+def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
+    """Cut an output into pieces of about `limit` bytes, in row-major order."""
+    step = max(1, limit // runs.width)
+    window = runs.width if step > 1 else whole_elements(runs.itemsize, limit)
+    for first in range(0, runs.tuples, step):
+        for column in range(0, runs.width, window):
+            width = min(window, runs.width - column)
+            yield Piece(first, min(step, runs.tuples - first), column, width)
 
 
 def gather(
-    runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int,
-    first: int = 0, count: int | None = None,
+    runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int
 ) -> bool:
-    """Copy the runs of tuples first.. to out; False if an index is out of bounds.
-
-    `indices` and `out` begin at tuple `first`.
-    """
-    count = runs.tuples if count is None else count
-    streamed = count * runs.width >= STREAMED
-    pitch = runs.entries * (kind & 15)
-    step = max(1, PIECE // max(1, runs.width + pitch))
-    if count <= step and runs.width <= PIECE:
-        return gather_piece(
-            runs, data, indices, kind, out, first, count, 0, runs.width, threads, streamed
-        )
-    for begin in range(0, count, step):
-        n = min(step, count - begin)
-        index = indices[begin * pitch : (begin + n) * pitch]
-        window = whole_elements(runs.itemsize)
-        for column in range(0, runs.width, window):
-            width = min(window, runs.width - column)
-            at = begin * runs.width + column
-            to = out[at : at + n * width]
-            if not gather_piece(
-                runs, data, index, kind, to, first + begin, n, column, width, threads, streamed
-            ):
-                return False
+    """Copy all runs to out; False if an index is out of bounds."""
+    streamed = runs.tuples * runs.width >= STREAMED
+    for piece in pieces(runs, PIECE):
+        to = out[piece.place(runs)]
+        if not gather_piece(runs, data, indices, kind, to, piece, threads, streamed):
+            return False
     return True
 
 
 def gather_piece(
-    runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer,
-    first: int, count: int, column: int, width: int, threads: int, streamed: bool,
+    runs: Runs,
+    data: Operand,
+    indices: Buffer,
+    kind: int,
+    out: Buffer,
+    piece: Piece,
+    threads: int,
+    streamed: bool,
 ) -> bool:
-    work = count * (width + runs.entries * (kind & 15))
+    """Copy one piece to the beginning of out; False if an index is out of bounds."""
+    first, count, column, width = piece
+    pitch = runs.entries * (kind & 15)
+    index = indices[first * pitch : (first + count) * pitch]
+    threads = team(threads, count * (width + pitch))
     if runs.layout is None:
-        bad = _kernels.gather(
-            runs.addressing, data.buffer, data.origin, indices, kind, out, first, count,
-            column, width, team(threads, work), streamed,
-        )
-    else:
-        item = runs.itemsize
-        bad = _kernels.gather_strided(
-            runs.addressing, runs.layout, data.buffer, data.origin, indices, kind, out, first,
-            count, column // item, width // item, team(threads, work),
-        )
-    return not bad
+        return not _kernels.gather(
+            runs.addressing, data.buffer, data.origin, index, kind, out,
+            first, count, column, width, threads, streamed,
+        )  # fmt: skip
+    return not _kernels.gather_strided(
+        runs.addressing, runs.layout, data.buffer, data.origin, index, kind, out,
+        first, count, column // runs.itemsize, width // runs.itemsize, threads,
+    )  # fmt: skip
 
 
 class Units(NamedTuple):
@@ -253,7 +266,12 @@ def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: b
 
 
 def gather_units(
-    units: Units, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int,
+    units: Units,
+    data: Operand,
+    indices: Buffer,
+    kind: int,
+    out: Buffer,
+    threads: int,
     tick: Tick = silent,
 ) -> bool:
     """Gather along an axis that is not the last; False if an index is out of bounds."""
@@ -263,8 +281,16 @@ def gather_units(
     scratch = memoryview(bytearray(threads * units.scratch if units.packs else 0))
     for first in range(0, total, step):
         if _kernels.gather_units(
-            units.grid, data.buffer, data.origin, indices, kind, out, first,
-            min(total, first + step), scratch, threads,
+            units.grid,
+            data.buffer,
+            data.origin,
+            indices,
+            kind,
+            out,
+            first,
+            min(total, first + step),
+            scratch,
+            threads,
         ):
             return False
         tick(min(total, first + step) / total)

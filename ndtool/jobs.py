@@ -100,8 +100,13 @@ class Job:
         )
         batch_dims = request.attribute if request.operator == "gather_nd" else 0
         row = specs.accept(
-            request.spec, request.operator, types["data"], types["indices"],
-            types.get("updates"), request.reduction, batch_dims,
+            request.spec,
+            request.operator,
+            types["data"],
+            types["indices"],
+            types.get("updates"),
+            request.reduction,
+            batch_dims,
         )
         shapes.check_bytes(plan, types["data"].itemsize)
         return row, trace, plan
@@ -169,18 +174,16 @@ class Job:
             return engine.gather_units(
                 units, data, self.indices, kind, output.map(), self.threads, tick
             )
-        pitch = runs.entries * (kind & 15)
         room = memoryview(bytearray(min(self.nbytes, max(CHUNK, dtype.itemsize))))
-        for first, count, column, width in _windows(runs.tuples, runs.width, dtype.itemsize):
-            at = first * runs.width + column
-            piece = room[: count * width]
+        for piece in engine.pieces(runs, CHUNK):
+            to = room[: piece.tuples * piece.width]
             if not engine.gather_piece(
-                runs, data, self.indices[first * pitch : (first + count) * pitch], kind, piece,
-                first, count, column, width, self.threads, False,
+                runs, data, self.indices, kind, to, piece, self.threads, False
             ):
                 return False
-            output.write(at, piece)
-            tick((at + len(piece)) / self.nbytes)
+            place = piece.place(runs)
+            output.write(place.start, to)
+            tick(place.stop / self.nbytes)
         return True
 
     def _scatter(self, output: outputs.Output, tick: Tick) -> bool:
@@ -196,11 +199,11 @@ class Job:
                 out[at : at + len(piece)] = piece
                 at += len(piece)
             data = None
-        done = scatters.scatter(
-            self.plan, data, self.indices, self.operands.types["indices"],
-            scatters.update_of(updates, dtype, self.request.reduction), out, dtype.itemsize,
-            self.row.negatives, self.threads, SCRATCH, tick,
-        )
+        work = scatters.Scatter(
+            self.plan, dtype, data, self.indices, self.operands.types["indices"], updates,
+            self.request.reduction, out, self.row.negatives, self.threads, SCRATCH, tick,
+        )  # fmt: skip
+        done = scatters.scatter(work)
         if turned:
             engine.swap(out, dtype.unit)
         return done
@@ -245,16 +248,3 @@ def _gaps(source: files.Source) -> bool:
 def _elements(source: files.Source, unit: int) -> Iterator[memoryview]:
     strides = layouts.contiguous(source.shape, source.dtype.itemsize, source.fortran)
     return engine.row_major(source.buffer, source.shape, strides, source.dtype.itemsize, unit)
-
-
-def _windows(tuples: int, width: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut an output of `tuples` runs into chunks: (first tuple, tuples, column, columns)."""
-    if width <= CHUNK:
-        step = CHUNK // width
-        for first in range(0, tuples, step):
-            yield first, min(step, tuples - first), 0, width
-        return
-    columns = max(1, CHUNK // itemsize) * itemsize
-    for first in range(tuples):
-        for column in range(0, width, columns):
-            yield first, 1, column, min(columns, width - column)

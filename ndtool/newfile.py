@@ -96,11 +96,7 @@ class NewFile:
         parent = self._parent
         # Only with a directory descriptor does os.link follow the link in /proc.
         os.link(
-            f"{_DESCRIPTORS}/{fd}",
-            name,
-            src_dir_fd=parent,
-            dst_dir_fd=parent,
-            follow_symlinks=True,
+            f"{_DESCRIPTORS}/{fd}", name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True
         )
 
     def _move(self) -> None:

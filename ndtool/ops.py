@@ -8,9 +8,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, scatters, shapes, specs, threads as _threads
+from ndtool import dtypes, engine, scatters, shapes, specs
+from ndtool import threads as _threads
 from ndtool.dtypes import Dtype
-from ndtool.errors import DtypeError, OutputError, RuleError
+from ndtool.errors import DtypeError, RuleError, UsageError
 from ndtool.layouts import Strides
 from ndtool.shapes import Plan, Shape
 
@@ -41,8 +42,16 @@ def gather_nd(
     """
     data, indices = np.asarray(data), np.asarray(indices)
     bound = _bind(
-        "gather_nd", data.shape, data.dtype, indices.shape, indices.dtype, None, None,
-        _integer("batch_dims", batch_dims), "none", spec,
+        "gather_nd",
+        data.shape,
+        data.dtype,
+        indices.shape,
+        indices.dtype,
+        None,
+        None,
+        _integer("batch_dims", batch_dims),
+        "none",
+        _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
 
@@ -73,8 +82,16 @@ def scatter_nd(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     bound = _bind(
-        "scatter_nd", data.shape, data.dtype, indices.shape, indices.dtype,
-        updates.shape, updates.dtype, 0, reduction, spec,
+        "scatter_nd",
+        data.shape,
+        data.dtype,
+        indices.shape,
+        indices.dtype,
+        updates.shape,
+        updates.dtype,
+        0,
+        _word("reduction", reduction),
+        _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
 
@@ -102,8 +119,16 @@ def gather_elements(
     """
     data, indices = np.asarray(data), np.asarray(indices)
     bound = _bind(
-        "gather_elements", data.shape, data.dtype, indices.shape, indices.dtype, None, None,
-        _integer("axis", axis), "none", spec,
+        "gather_elements",
+        data.shape,
+        data.dtype,
+        indices.shape,
+        indices.dtype,
+        None,
+        None,
+        _integer("axis", axis),
+        "none",
+        _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
 
@@ -119,11 +144,11 @@ def scatter_elements(
     threads: int | None = None,
     spec: str = "ndtool",
 ) -> Array:
-    """Copy data, then set or reduce one element for each index, along an axis (ONNX ScatterElements).
+    """Copy data, then set or reduce one element for each index, along an axis.
 
-    data: rank r >= 1. indices: rank r, any integer dtype, no longer than data off the axis.
-    updates: data's dtype, indices' shape. axis: -r..r-1. reduction, out: as in scatter_nd.
-    threads, spec: as in gather_nd.
+    The standard is ONNX ScatterElements. data: rank r >= 1. indices: rank r, any integer dtype, no
+    longer than data off the axis. updates: data's dtype, indices' shape. axis: -r..r-1.
+    reduction, out: as in scatter_nd. threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -133,8 +158,16 @@ def scatter_elements(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     bound = _bind(
-        "scatter_elements", data.shape, data.dtype, indices.shape, indices.dtype,
-        updates.shape, updates.dtype, _integer("axis", axis), reduction, spec,
+        "scatter_elements",
+        data.shape,
+        data.dtype,
+        indices.shape,
+        indices.dtype,
+        updates.shape,
+        updates.dtype,
+        _integer("axis", axis),
+        _word("reduction", reduction),
+        _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
 
@@ -159,12 +192,16 @@ def _bind(
     data_type, index_type = dtypes.from_numpy(data_dtype), dtypes.from_numpy(indices_dtype)
     update_type = None if updates_dtype is None else dtypes.from_numpy(updates_dtype)
     batch_dims = attribute if name == "gather_nd" else 0
-    row = specs.accept(
-        spec, name, data_type, index_type, update_type, reduction, batch_dims
-    )
+    row = specs.accept(spec, name, data_type, index_type, update_type, reduction, batch_dims)
     _, plan = shapes.infer(name, data, indices, updates, attribute)
     shapes.check_bytes(plan, data_type.itemsize)
     return plan, data_type, index_type, row.negatives
+
+
+def _word(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}: it must be a str")
+    return value
 
 
 def _integer(name: str, value: SupportsIndex) -> int:
@@ -177,7 +214,7 @@ def _integer(name: str, value: SupportsIndex) -> int:
 def _gather(
     bound: Bound, data: Array, indices: Array, out: Array | None, threads: int | None
 ) -> Array:
-    plan, dtype, index_dtype, negatives = bound
+    plan, _, index_dtype, negatives = bound
     team = _threads.resolve(threads)
     index = _bytes(np.ascontiguousarray(indices))
     if out is not None:
@@ -189,7 +226,7 @@ def _gather(
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
-        _refuse(plan, index, index_dtype, negatives)
+        raise engine.refusal(plan, index, index_dtype, negatives)
     return _delivered(target, out)
 
 
@@ -235,12 +272,12 @@ def _scatter(
         source = None
     if updates.size:
         new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
-        update = scatters.update_of(_bytes(new), dtype, reduction)
-        if not scatters.scatter(
-            plan, None if source is None else _bytes(source), index, index_dtype, update,
-            _bytes(target), dtype.itemsize, negatives, team,
-        ):
-            _refuse(plan, index, index_dtype, negatives)
+        work = scatters.Scatter(
+            plan, dtype, None if source is None else _bytes(source), index, index_dtype,
+            _bytes(new), reduction, _bytes(target), negatives, team,
+        )  # fmt: skip
+        if not scatters.scatter(work):
+            raise engine.refusal(plan, index, index_dtype, negatives)
     return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
@@ -261,13 +298,6 @@ def _copy(to: Array, source: Array) -> None:
     np.copyto(_opaque(to), _opaque(source))
 
 
-def _refuse(plan: Plan, index: Array, index_dtype: Dtype, negatives: bool) -> None:
-    error = engine.bounds_error(plan, index, index_dtype, negatives)
-    if error.count:
-        raise error
-    raise OutputError("the indices changed during the run: the result would be wrong")
-
-
 def _check_out(out: Array, plan: Plan, data: Array, inputs: dict[str, Array]) -> None:
     """Refuse an `out` of the wrong type, dtype or shape, or that shares memory with an input."""
     if not isinstance(out, np.ndarray):
@@ -286,7 +316,7 @@ def _check_out(out: Array, plan: Plan, data: Array, inputs: dict[str, Array]) ->
 
 def _overlap(a: Array, b: Array) -> bool:
     try:
-        return bool(np.shares_memory(a, b, max_work=1 << 16))
+        return bool(np.shares_memory(a, b, max_work=1 << 16))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

@@ -118,10 +118,7 @@ SPEC = _option(
     help="What must be satisfied: ndtool, onnx:N or openvino:N. Changes no value.",
 )
 DTYPE = _option(
-    "dtype",
-    "--dtype",
-    metavar="NAME",
-    help="What elements stored as void are, such as bfloat16.",
+    "dtype", "--dtype", metavar="NAME", help="What elements stored as void are, such as bfloat16."
 )
 OUTPUT = _option(
     "output",
@@ -140,10 +137,7 @@ THREADS = _option(
     help="How many threads, 1..1024. Default: OMP_NUM_THREADS, else all processors.",
 )
 DRY_RUN = _option(
-    "dry_run",
-    "--dry-run",
-    is_flag=True,
-    help="Check everything, index values too; write nothing.",
+    "dry_run", "--dry-run", is_flag=True, help="Check everything, index values too; write nothing."
 )
 NO_CLOBBER = _option(
     "no_clobber", "--no-clobber", is_flag=True, help="Refuse to replace an existing output."

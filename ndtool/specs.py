@@ -34,33 +34,36 @@ class Row(NamedTuple):
     negatives: bool
 
 
-_GATHER, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
-_I64, _I32_64 = ("int64",), ("int32", "int64")
+_NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
+_BATCH, _AXIS, _REDUCE = ("batch_dims",), ("axis",), ("reduction",)
+_I64, _I32 = ("int64",), ("int32", "int64")
+_GND, _SND = ("gather_nd", "GatherND"), ("scatter_nd", "ScatterND")
+_GEL, _SEL = ("gather_elements", "GatherElements"), ("scatter_elements", "ScatterElements")
 
 TABLE = tuple(
-    Row(*cells)
-    for cells in (
-        # standard, operator, title, version, attributes, reductions, indices, data, negatives
-        ("onnx", "gather_nd", "GatherND", 11, (), _GATHER, _I64, _ONNX_11, True),
-        ("onnx", "gather_nd", "GatherND", 12, ("batch_dims",), _GATHER, _I64, _ONNX_11, True),
-        ("onnx", "gather_nd", "GatherND", 13, ("batch_dims",), _GATHER, _I64, _ONNX_13, True),
-        ("onnx", "scatter_nd", "ScatterND", 11, (), ("none",), _I64, _ONNX_11, True),
-        ("onnx", "scatter_nd", "ScatterND", 13, (), ("none",), _I64, _ONNX_13, True),
-        ("onnx", "scatter_nd", "ScatterND", 16, ("reduction",), _ADD_MUL, _I64, _ONNX_13, True),
-        ("onnx", "scatter_nd", "ScatterND", 18, ("reduction",), _ALL, _I64, _ONNX_13, True),
-        ("onnx", "gather_elements", "GatherElements", 11, ("axis",), _GATHER, _I32_64, _ONNX_11, True),
-        ("onnx", "gather_elements", "GatherElements", 13, ("axis",), _GATHER, _I32_64, _ONNX_13, True),
-        ("onnx", "scatter_elements", "ScatterElements", 11, ("axis",), ("none",), _I32_64, _ONNX_11, True),
-        ("onnx", "scatter_elements", "ScatterElements", 13, ("axis",), ("none",), _I32_64, _ONNX_13, True),
-        ("onnx", "scatter_elements", "ScatterElements", 16, ("axis", "reduction"), _ADD_MUL, _I32_64, _ONNX_13, True),
-        ("onnx", "scatter_elements", "ScatterElements", 18, ("axis", "reduction"), _ALL, _I32_64, _ONNX_13, True),
-        ("openvino", "gather_nd", "GatherND", 8, ("batch_dims",), _GATHER, _I32_64, _OPENVINO, False),
-        ("ndtool", "gather_nd", "GatherND", 1, ("batch_dims",), _GATHER, _INTEGERS, _ANY, True),
-        ("ndtool", "scatter_nd", "ScatterND", 1, ("reduction",), _ALL, _INTEGERS, _ANY, True),
-        ("ndtool", "gather_elements", "GatherElements", 1, ("axis",), _GATHER, _INTEGERS, _ANY, True),
-        ("ndtool", "scatter_elements", "ScatterElements", 1, ("axis", "reduction"), _ALL, _INTEGERS, _ANY, True),
+    Row(standard, names[0], names[1], version, attributes, reductions, indices, data, negatives)
+    for standard, names, version, attributes, reductions, indices, data, negatives in (
+        # standard, names, version, attributes, reductions, indices, data, negatives
+        ("onnx", _GND, 11, (), _NONE, _I64, _ONNX_11, True),
+        ("onnx", _GND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
+        ("onnx", _GND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
+        ("onnx", _SND, 11, (), _NONE, _I64, _ONNX_11, True),
+        ("onnx", _SND, 13, (), _NONE, _I64, _ONNX_13, True),
+        ("onnx", _SND, 16, _REDUCE, _ADD_MUL, _I64, _ONNX_13, True),
+        ("onnx", _SND, 18, _REDUCE, _ALL, _I64, _ONNX_13, True),
+        ("onnx", _GEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
+        ("onnx", _GEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+        ("onnx", _SEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
+        ("onnx", _SEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+        ("onnx", _SEL, 16, _AXIS + _REDUCE, _ADD_MUL, _I32, _ONNX_13, True),
+        ("onnx", _SEL, 18, _AXIS + _REDUCE, _ALL, _I32, _ONNX_13, True),
+        ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
+        ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True),
+        ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True),
+        ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
+        ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True),
     )
-)  # fmt: skip
+)
 
 
 def rows(standard: str, operator: str) -> list[Row]:
@@ -118,9 +121,8 @@ def accept(
     if "any" not in row.data[0] and standard_name(data) not in row.data:
         raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
     if updates is not None and not _same_type(data, updates):
-        raise DtypeError(
-            f"updates has dtype {updates.name}: it must be data's, {data.name} (no silent cast)"
-        )
+        mine, theirs = (d.descr if d.name == "struct" else d.name for d in (data, updates))
+        raise DtypeError(f"updates has dtype {theirs}: it must be data's, {mine} (no silent cast)")
     if reduction not in row.reductions:
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
     if reduction not in data.reductions:

@@ -31,9 +31,9 @@ def resolve(threads: int | None) -> int:
     """
     if threads is None:
         return default()
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST:
+    if not hasattr(threads, "__index__") or not 1 <= threads <= MOST:
         raise UsageError(f"threads is {threads!r}: it must be in 1..{MOST}")
-    return threads
+    return int(threads)
 
 
 def default() -> int:

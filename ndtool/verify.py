@@ -90,10 +90,7 @@ def _compare(result: NDArray[Any], expected: NDArray[Any], label: str, operator:
     found, wanted = result[first], expected[first]
     raise DifferenceError(
         f"{label} differs from {operator} in {count} of {different.size} elements",
-        places=(
-            f"{label}[{position}] = {_shown(found)}",
-            f"{operator} gives {_shown(wanted)}",
-        ),
+        places=(f"{label}[{position}] = {_shown(found)}", f"{operator} gives {_shown(wanted)}"),
     )
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import runpy
 import subprocess
 from typing import Any, NamedTuple
 
@@ -295,11 +296,8 @@ def test_output_larger_than_the_disk():  # O39
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert ran.status == 6
     assert "out.npy" in ran.err
-    assert str(2**52) in ran.err.replace(str(2**52 + 128), str(2**52))
-    assert os.listdir() == ["data.npy", "idx.npy"] or sorted(os.listdir()) == [
-        "data.npy",
-        "idx.npy",
-    ]
+    assert f"needs {2**52 + 128} bytes" in ran.err
+    assert sorted(os.listdir()) == ["data.npy", "idx.npy"]
 
 
 def npy(array):
@@ -461,7 +459,7 @@ def test_variables_stand_for_options():
     assert ndtool(*run, env={"NDTOOL_THREADS": "abc"}).status == 2
     assert ndtool(*run, env={"NDTOOL_NO_CLOBBER": "1"}).status == 7
     assert ndtool(*run[:-3], env={"NDTOOL_OUTPUT": "env.npy", "NDTOOL_QUIET": "1"}).out == b""
-    assert np.load("env.npy")[1].tolist() == [3, 4, 5]
+    assert np.load("env.npy")[1].tolist() == [1, 1, 1]
 
 
 def test_bfloat16_needs_its_name():
@@ -590,20 +588,15 @@ def test_spec():
     assert ndtool("spec", "pool").status == 2
 
 
-FOLDERS = sorted(path.name for path in FIXTURES.iterdir() if (path / "output.npy").exists())
-FLAGS = {"multiply": "mul", "add": "add", "max": "max", "min": "min"}
+EXAMPLES = runpy.run_path(str(FIXTURES / "examples.py"))["EXAMPLES"]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_verify_on_the_standards_examples(folder, monkeypatch):
-    examples = pytest.importorskip("examples", reason="fixtures/ is on the path")
-    example = next(e for e in examples.EXAMPLES if e.name == folder)
-    roles = ("data", "indices", "output") if example.updates is None else (
-        "data", "indices", "updates", "output",
-    )  # fmt: skip
-    files = [FIXTURES / folder / f"{role}.npy" for role in roles]
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_verify_on_the_standards_examples(example):
+    files = [FIXTURES / example.name / f"{r}.npy" for r in ("data", "indices", "updates", "output")]
+    present = [path for path in files if path.exists()]
     flags = [x for k, v in example.attributes.items() for x in (f"--{k.replace('_', '-')}", v)]
-    ran = ndtool("verify", example.operator.replace("_", "-"), *files, *flags)
+    ran = ndtool("verify", example.operator.replace("_", "-"), *present, *flags)
     assert (ran.status, ran.out, ran.err) == (0, b"", "")
 
 

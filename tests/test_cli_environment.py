@@ -1,0 +1,440 @@
+"""Commands under odd names, streams, limits, signals and variables (rows C1 to C19)."""
+
+import io
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import NDTOOL, environment, ndtool, save, state
+
+DATA = np.arange(12, dtype="f4").reshape(4, 3)
+IDX = np.array([[3], [0]])
+RUN = ("gather-nd", "data.npy", "idx.npy")
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=DATA, idx=IDX)
+    return tmp_path
+
+
+def shell(script, **env):
+    """Run a script in which "$@" is ndtool."""
+    command = ["bash", "-c", script, "bash", *NDTOOL]
+    ran = subprocess.run(command, capture_output=True, env=environment(**env), check=False)
+    return ran.returncode, ran.stdout, ran.stderr.decode("utf-8", "backslashreplace")
+
+
+def right(name="out.npy"):
+    return np.load(name).tolist() == DATA[[3, 0]].tolist()
+
+
+def test_missing_file():  # C1
+    ran = ndtool("gather-nd", "nothing.npy", "idx.npy", "-o", "out.npy")
+    assert (ran.status, ran.out) == (3, b"")
+    assert ran.err == "error: nothing.npy: No such file or directory\n"
+    assert not os.path.exists("out.npy")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *(("--batch-dims", v) for v in ("x", "1.5", "true", "", "1_0", "0x1", "٣", str(2**63))),
+        *(("--threads", v) for v in ("0", "-1", "1000000", "1025", "two", "")),
+        ("--spec", ""),
+        ("--spec", "onnx"),
+        ("--spec", "onnx:-1"),
+        ("--dry-run=maybe", ""),
+    ],
+)  # C2, C4
+def test_malformed_values(flag, value):
+    ran = ndtool(*RUN, flag, value, "-o", "out.npy")
+    assert (ran.status, ran.out) == (2, b"")
+    assert ran.err.startswith("error: ")
+    assert flag.partition("=")[0].lstrip("-").partition("-")[0] in ran.err
+    assert not os.path.exists("out.npy")
+
+
+def test_malformed_reduction_and_names():  # C3
+    ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
+    assert ran.status == 2
+    assert "'avg' is not one of 'none', 'add', 'mul', 'max', 'min'" in ran.err
+    assert ran.err.endswith("  hint: ndtool scatter-nd --help\n")
+    assert ndtool("gather-nd", "data.npy").err == (
+        "error: missing argument 'INDICES'\n  hint: ndtool gather-nd --help\n"
+    )
+    assert ndtool().status == 2
+    assert ndtool(*RUN, "more.npy").status == 2
+    assert ndtool(*RUN, "--frobnicate").status == 2
+    assert ndtool("gather_nd").status == 2
+    assert ndtool(*RUN, "--axis", "0").status == 2
+    assert ndtool(*RUN, "-o", "out.npz:").status == 2
+    assert ndtool("no\nsuch \x1b[31mcommand").err.isprintable() is False
+    assert "\x1b" not in ndtool("no\nsuch \x1b[31mcommand").err
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-3", "", "4,2", "99999999999999999999"])
+def test_nonsense_from_openmp(value):  # C5
+    ran = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
+    assert ran.status == 0
+    assert len(ran.err.split("\n\n")) <= 2  # libgomp's own line, and an empty one
+    assert ran.err.count("OMP_NUM_THREADS") <= 1
+    assert right()
+
+
+@pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
+def test_output_is_an_input(alias, here):  # C6, C7
+    os.mkdir("sub")
+    os.symlink("data.npy", "soft.npy")
+    os.link("data.npy", "hard.npy")
+    inode = os.stat("data.npy").st_ino
+    assert ndtool(*RUN, "-o", alias).status == 0
+    assert right(alias)
+    assert os.path.islink("soft.npy")
+    assert os.stat(alias).st_ino != inode
+    if alias == "hard.npy":
+        assert np.load("data.npy").tolist() == DATA.tolist()
+    else:
+        assert right("data.npy")
+
+
+def test_output_is_the_indices():
+    assert ndtool(*RUN, "-o", "idx.npy").status == 0
+    assert right("idx.npy")
+
+
+def test_outputs_that_are_no_files():  # C8
+    ran = ndtool(*RUN, "-o", ".")
+    assert ran.status == 7
+    assert ". is a directory: expected a file" in ran.err
+    assert ndtool(*RUN, "-o", "/dev/null").status == 0
+    ran = ndtool(*RUN, "-o", "/dev/full")
+    assert (ran.status, ran.err) == (7, "error: /dev/full: No space left on device\n")
+    os.mkfifo("fifo")
+    received = []
+    reader = threading.Thread(target=lambda: received.append(Path("fifo").read_bytes()))
+    reader.start()
+    assert ndtool(*RUN, "-o", "fifo").status == 0
+    reader.join()
+    assert np.load(io.BytesIO(received[0])).tolist() == DATA[[3, 0]].tolist()
+    assert stat.S_ISFIFO(os.stat("fifo").st_mode)
+
+
+def test_output_directory_that_is_missing_or_closed(here):  # C9
+    before = state(here)
+    for name in ("nowhere/out.npy", "data.npy/out.npy", ""):
+        ran = ndtool(*RUN, "-o", name)
+        assert (ran.status, ran.out) == (7, b""), name
+        assert state(here) == before
+
+
+@pytest.mark.skipif(ROOT, reason="root may write anywhere")
+def test_output_directory_that_is_read_only(here):  # C9
+    os.mkdir("closed", 0o500)
+    for more in ((), ("--dry-run",)):
+        ran = ndtool(*RUN, "-o", "closed/out.npy", *more)
+        assert ran.status == 7
+        assert "Permission denied" in ran.err
+
+
+def test_output_is_a_link():  # C10
+    os.mkdir("sub")
+    save(**{"sub/old": DATA})
+    os.symlink("sub/old.npy", "link.npy")
+    assert ndtool(*RUN, "-o", "link.npy").status == 0
+    assert os.readlink("link.npy") == "sub/old.npy"
+    assert right("sub/old.npy")
+    os.symlink("nothing", "dangling.npy")
+    for more in ((), ("--dry-run",)):
+        ran = ndtool(*RUN, "-o", "dangling.npy", *more)
+        assert ran.status == 7
+        assert "dangling.npy: a link to nothing" in ran.err
+    assert not os.path.exists("nothing")
+
+
+def test_mode_of_the_output():  # C11
+    assert shell('umask 027; "$@" gather-nd data.npy idx.npy -o new.npy')[0] == 0
+    assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o640
+    os.chmod("new.npy", 0o604)
+    assert ndtool(*RUN, "-o", "new.npy").status == 0
+    assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o604
+
+
+def test_closed_and_full_pipes():  # C12
+    save(data=np.zeros((4, 10**6)))
+    for command in ("gather-nd data.npy idx.npy -o -", "gather-nd data.npy idx.npy", "spec --json"):
+        script = f'"$@" {command} | true; echo "${{PIPESTATUS[0]}}"'
+        status, out, err = shell(script)
+        assert (status, err) == (0, "")
+        assert out in ((b"141\n", b"0\n") if "spec" in command else (b"141\n",))
+    assert shell('"$@" gather-nd data.npy idx.npy > /dev/full')[::2] == (
+        7,
+        "error: standard output: No space left on device\n",
+    )
+
+
+def test_streams_that_are_closed_or_full(here):  # C13
+    run = '"$@" gather-nd data.npy idx.npy'
+    for script, wanted in (
+        (f"{run} -o out.npy >&-", 0),
+        (f"{run} -o out.npy 2>&-", 0),
+        (f"{run} -o out.npy <&- >&- 2>&-", 0),
+        (f"{run} -o out.npy --trace 2>/dev/full", 0),
+        (f"{run} >&-", 7),
+        (f"{run} --json -o out.npy >/dev/full", 7),
+        (f"{run} --json -o out.npy >&-", 7),
+        ('"$@" --help >/dev/full', 7),
+        ('"$@" --version >&-', 7),
+        ('"$@" gather-nd --help >/dev/full', 7),
+        ('"$@" spec >/dev/full', 7),
+        ('"$@" inspect data.npy >&-', 7),
+        ('"$@" infer gather-nd "int8[3]" "int8[1,1]" >/dev/full', 7),
+        (f"{run} --batch-dims 9 2>/dev/full", 4),
+        (f"{run} --batch-dims 9 2>&-", 4),
+        ('"$@" gather-nd - idx.npy -o out.npy <&-', 3),
+    ):
+        status, _, err = shell(script)
+        assert status == wanted, script
+        assert "Traceback" not in err
+        assert "Exception" not in err
+        if "out.npy" in script and status == 0:
+            assert right()
+            os.unlink("out.npy")
+    assert sorted(p.name for p in here.iterdir()) == ["data.npy", "idx.npy", "out.npy"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["[red]", "[bold]x", "\x1b[31mred", "two\nlines", "tab\t", "sp ace", "ünï", b"\xff\xfe", "a" * 250],
+)
+def test_odd_names(name):  # C14
+    raw = os.fsencode(name)
+    os.rename("data.npy", raw)
+    os.rename("idx.npy", raw + b".i")
+    text = os.fsdecode(raw)
+    ran = ndtool("gather-nd", text, text + ".i", "-o", text + ".o", "--trace")
+    assert ran.status == 0
+    assert right(text + ".o")
+    np.save("idx.npy", IDX + 9)
+    for env in ({}, {"FORCE_COLOR": "1"}):
+        ran = ndtool("gather-nd", text, "idx.npy", "-o", text + ".o", env=env)
+        assert ran.status == 5
+        assert "\x1b[31mred" not in ran.err
+        lines = ran.err.replace("\x1b[1;31m", "").splitlines()
+        assert len(lines) == 3
+        shown = {"\x1b[31mred": "\\x1b[31mred", "two\nlines": "two\\nlines", "tab\t": "tab\\t"}
+        if isinstance(name, str) and len(name) < 100:
+            assert shown.get(name, name) in ran.err
+        told = ndtool("gather-nd", text, "idx.npy", "--json", env=env)
+        assert json.loads(told.err)["status"] == 5
+    assert ndtool("inspect", text).status == 0
+    assert json.loads(ndtool("inspect", text, "--json").out)["arrays"][0]["name"] == text
+    assert right(text + ".o")
+
+
+def test_names_too_long():  # C14
+    ran = ndtool("gather-nd", "a" * 300, "idx.npy", "-o", "out.npy")
+    assert ran.status == 3
+    assert ndtool(*RUN, "-o", "a" * 300).status == 7
+    assert len(ndtool("gather-nd", "a" * 100_000, "idx.npy").err) < 1500
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"TERM": "dumb"},
+        {"TERM": None},
+        {"COLUMNS": "1"},
+        {"COLUMNS": "x"},
+        {"LANG": "C", "LC_ALL": "C"},
+        {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"NO_COLOR": "1"},
+        {"NO_COLOR": "1", "FORCE_COLOR": "1"},
+        {"FORCE_COLOR": "1", "COLUMNS": "1", "PYTHONIOENCODING": "ascii"},
+        {"HOME": None},
+        {"PATH": "/nowhere"},
+        {"TMPDIR": "/nowhere"},
+        {"PYTHONUNBUFFERED": "1"},
+        {"PYTHONWARNINGS": "error"},
+    ],
+    ids=lambda env: "-".join(f"{k}={v}" for k, v in env.items()),
+)  # C15, C16
+def test_odd_environments(env):
+    os.rename("data.npy", "dätä.npy")
+    run = ("gather-nd", "dätä.npy", "idx.npy", "-o", "out.npy")
+    assert ndtool(*run, "--trace", env=env).status == 0
+    assert right()
+    for more, status in ((("--batch-dims", "2", "--trace"), 4), (("--threads", "x"), 2)):
+        ran = ndtool(*run, *more, env=env)
+        assert ran.status == status
+        assert "error" in ran.err
+        assert "Traceback" not in ran.err
+        assert ("\x1b" in ran.err) == ("FORCE_COLOR" in env)
+    for others in (("spec",), ("inspect", "dätä.npy"), ("infer", "gather-nd", "int8[3]", "int8[1]")):
+        ran = ndtool(*others, env=env)
+        assert ran.status == 0
+        assert ran.out
+
+
+def test_color_only_where_it_may_be():
+    run = (*RUN, "--batch-dims", "2")
+    assert "\x1b" not in ndtool(*run).err
+    assert "\x1b[1;31merror: \x1b[0m" in ndtool(*run, env={"FORCE_COLOR": "1"}).err
+    plain = ndtool(*run, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
+    assert "31m" not in plain
+
+
+def test_deleted_folder(here):  # C16
+    run = f'"$@" gather-nd {here}/data.npy {here}/idx.npy'
+    script = f"mkdir gone && cd gone && rmdir ../gone && {run}"
+    status, out, err = shell(script)
+    assert status == 0, err
+    assert np.load(io.BytesIO(out)).tolist() == DATA[[3, 0]].tolist()
+    status, out, err = shell(f"{script} -o out.npy")
+    assert (status, out) == (7, b"")
+    assert err == "error: out.npy: No such file or directory\n"
+
+
+def limited(kind, value):
+    return lambda: resource.setrlimit(kind, (value, value))
+
+
+def test_limits(here):  # C17
+    save(data=np.zeros((4, 10**7)))
+    before = state(here)
+    for kind, value, run in (
+        (resource.RLIMIT_FSIZE, 10**6, ("-o", "out.npy")),
+        (resource.RLIMIT_AS, 250 << 20, ("-o", "out.npy")),
+    ):
+        ran = ndtool(*RUN, *run, preexec_fn=limited(kind, value))
+        assert (ran.status, ran.out) == (6, b""), ran.err
+        assert ran.err.startswith("error: ")
+        assert "Traceback" not in ran.err
+        assert state(here) == before
+    ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(resource.RLIMIT_NOFILE, 10))
+    assert ran.status in (0, 6), ran.err
+
+
+def test_two_runs_on_one_output(here):  # C18
+    save(data=np.arange(4 * 10**5).reshape(4, 10**5), other=np.ones((4, 10**5), "i8"))
+    runs = [
+        subprocess.Popen([*NDTOOL, "gather-nd", name, "idx.npy", "-o", "out.npy"])
+        for name in ("data.npy", "other.npy", "data.npy", "other.npy")
+    ]
+    assert [run.wait() for run in runs] == [0] * 4
+    result = np.load("out.npy")
+    wanted = [np.load(name)[[3, 0]] for name in ("data.npy", "other.npy")]
+    assert any(np.array_equal(result, w) for w in wanted)
+    assert sorted(p.name for p in here.iterdir()) == [
+        "data.npy", "idx.npy", "other.npy", "out.npy",
+    ]  # fmt: skip
+
+
+def waiting(*arguments, **options):
+    """Start a run that waits for an array on standard input."""
+    process = subprocess.Popen(
+        [*NDTOOL, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        **options,
+    )
+    with open(f"/proc/{process.pid}/stat") as file:
+        file.read()
+    stream = io.BytesIO()
+    np.save(stream, DATA)
+    process.stdin.write(stream.getvalue()[:-4])
+    process.stdin.flush()
+    while not asleep_in_read(process.pid):
+        pass
+    return process, stream.getvalue()[-4:]
+
+
+def asleep_in_read(pid):
+    """Whether a process has read all that is in its standard input and waits for more."""
+    import fcntl
+    import struct
+    import termios
+
+    with open(f"/proc/{pid}/fd/0", "rb", buffering=0) as pipe:
+        left = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    with open(f"/proc/{pid}/stat") as file:
+        sleeping = file.read().rpartition(")")[2].split()[0] == "S"
+    return sleeping and struct.unpack("i", left) == (0,)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_signals_end_a_run_silently(number, status, here):
+    before = state(here)
+    process, _ = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy")
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (status, b"", b"")
+    assert state(here) == before
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_a_parent_ignores_stay_ignored(number):
+    ignore = {"preexec_fn": lambda: signal.signal(number, signal.SIG_IGN)}
+    process, rest = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy", **ignore)
+    process.send_signal(number)
+    _, err = process.communicate(rest)
+    assert (process.returncode, err) == (0, b"")
+    assert right()
+
+
+BROKEN = """
+import sys
+from ndtool import jobs
+def broken(*_):
+    raise {what}
+jobs.Job.check = broken
+sys.argv[1:] = {arguments}
+from ndtool.__main__ import main
+sys.exit(main())
+"""
+
+
+def broken(what, *arguments):
+    import sys
+
+    script = BROKEN.format(what=what, arguments=[*RUN, "-o", "out.npy", *arguments])
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, env=environment(), check=False
+    )
+    return ran.returncode, ran.stdout, ran.stderr.decode()
+
+
+def test_a_bug_asks_for_a_report():
+    status, out, err = broken("RuntimeError('surprise')")
+    assert (status, out) == (1, b"")
+    assert "Traceback" in err
+    assert "RuntimeError: surprise" in err
+    assert err.endswith("please report it, with the command and the traceback\n")
+    status, out, err = broken("RuntimeError('surprise')", "--json")
+    assert (status, out, json.loads(err)["status"]) == (1, b"", 1)
+
+
+def test_other_ends():
+    status, out, err = broken("MemoryError")
+    assert (status, out) == (6, b"")
+    assert err.startswith("error: not enough memory\n")
+    assert broken("KeyboardInterrupt") == (130, b"", "")
+    assert broken("BrokenPipeError") == (141, b"", "")
+    assert not os.path.exists("out.npy")

@@ -1,0 +1,189 @@
+"""What people see at a terminal: traces, previews, progress, colours; and what they do not."""
+
+import os
+import re
+import sys
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, save, state
+
+DATA = np.arange(12, dtype="f4").reshape(4, 3)
+IDX = np.array([[3], [0]])
+RUN = (*NDTOOL, "gather-nd", "data.npy", "idx.npy")
+PLAIN = {"TERM": "dumb"}
+WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ threads?\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=DATA, idx=IDX)
+    return tmp_path
+
+
+def uncoloured(screen):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+
+
+def test_trace_and_what_was_written():
+    ran = at_terminal(*RUN, "-o", "out.npy")
+    assert ran.status == 0
+    lines = uncoloured(ran.screen).splitlines()
+    assert lines[0] == "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0"
+    assert lines[1].split() == ["rule", "with", "result"]
+    assert re.fullmatch(WROTE, lines[-1] + "\n")
+    assert max(map(len, lines)) <= 80
+    assert "\x1b[32mok" in ran.screen
+    assert uncoloured(at_terminal(*RUN, "-o", "out.npy", "-q").screen) == ""
+    short = at_terminal(*RUN, "-o", "out.npy", "--no-trace")
+    assert re.fullmatch(WROTE, short.screen)
+    dry = at_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
+    assert dry.screen == "dry run: float32[2,3], 24 bytes; nothing was written\n"
+    assert not os.path.exists("new.npy")
+
+
+def test_preview(here):
+    before = state(here)
+    ran = at_terminal(*RUN, "-q")
+    assert ran.status == 0
+    assert ran.screen == "float32[2,3]\n[[ 9. 10. 11.]\n [ 0.  1.  2.]]\n"
+    assert state(here) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros(0), "float64[2,0]\n[]"),
+        (np.arange(10**6), "[     0      1      2 ... 999997 999998 999999]"),
+        (np.zeros([7] * 9, "i1"), "[0, 0, 0, 0, 0, 0, 0, ...] of int8[2,7,7,7,7,7,7,7,7,7]"),
+        (np.zeros([1] * 63), "float64[2,1,"),
+        (np.array([b"\x1b[31m\n"]), "[[b'\\x1b[31m\\n']"),
+        (np.array(["[red]\x1b[31m"]), "[['[red]\\x1b[31m']"),
+        (np.zeros(2, "V2"), "V2[2,2]\n[["),
+        (np.zeros(2, [("a", "i4"), ("b", "f8")]), "struct[2,2]\n[[(0, 0.)"),
+        (np.zeros(1, "V1000"), "elements of 1000 bytes are not shown"),
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64[D][2,1]\n[['2020-01-01']"),
+        (np.array(1.5), "float64[2]\n[1.5 1.5]"),
+        (np.array([np.nan, -0.0]), "[[nan -0.]"),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", "")),
+)
+def test_previews_of_all_kinds(array, words):
+    save(data=array[np.newaxis], idx=np.array([[0], [0]]))
+    ran = at_terminal(*RUN, "-q")
+    assert ran.status == 0
+    assert words in ran.screen
+    assert len(ran.screen) < 10_000
+    assert "\x1b[31m" not in ran.screen
+
+
+def test_preview_of_a_large_result_is_kept_out_of_the_way(tmp_path):
+    save(data=np.zeros((1, 10**6)), idx=np.zeros((50, 1), "i1"))
+    ran = at_terminal(*RUN, "-q")
+    assert ran.screen.startswith("float64[50,1000000]\n[[0. 0. 0. ... 0. 0. 0.]\n")
+
+
+def test_preview_of_bfloat16():
+    pytest.importorskip("ml_dtypes")
+    save(data=np.array([[0x3F80, 0x4000]], "u2").view("V2"), idx=np.array([[0]]))
+    ran = at_terminal(*RUN, "-q", "--dtype", "bfloat16")
+    assert ran.screen == "bfloat16[1,2]\n[[1 2]]\n"
+
+
+def test_data_goes_to_a_pipe_and_talk_to_the_terminal():
+    ran = at_terminal(*RUN, stdout=False)
+    assert ran.out.startswith(b"\x93NUMPY")
+    assert "rank(data) >= 1" in ran.screen
+    assert "wrote" not in ran.screen
+    quiet = at_terminal(*RUN, stderr=False)
+    assert quiet.err == ""
+    assert quiet.screen.startswith("float32[2,3]\n")
+
+
+def test_an_array_is_not_printed_raw():
+    ran = at_terminal(*RUN, "-o", "-")
+    assert ran.status == 2
+    assert "standard output is a terminal" in ran.screen
+    ran = at_terminal(*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "out.npy")
+    assert ran.status == 2
+    assert "standard input: it is a terminal" in ran.screen
+
+
+def test_json_only():
+    ran = at_terminal(*RUN, "-o", "out.npy", "--json")
+    assert ran.screen.startswith('{"version": ')
+    assert ran.screen.count("\n") == 1
+    assert at_terminal(*RUN, "--json").screen.count("\n") == 1
+    ran = at_terminal(*RUN, "--json", "--batch-dims", "7")
+    assert ran.screen.startswith('{"error": "RuleError"')
+
+
+def test_a_broken_rule_is_shown_in_its_trace():
+    ran = at_terminal(*RUN, "--batch-dims", "2")
+    assert ran.status == 4
+    assert "\x1b[1;31mbroken" in ran.screen
+    assert "\x1b[1;31merror: " in ran.screen
+    screen = uncoloured(ran.screen)
+    assert screen.index("0 <= 2 < min(2, 2)") < screen.index("error: batch_dims is 2")
+    assert "broken" not in at_terminal(*RUN, "--batch-dims", "2", "-q").screen
+
+
+@pytest.mark.parametrize(
+    "env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"TERM": "dumb", "FORCE_COLOR": "1"}], ids=str
+)
+def test_no_colours(env):
+    for more in (("-o", "out.npy"), ("--batch-dims", "2")):
+        ran = at_terminal(*RUN, *more, env=env)
+        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", ran.screen)
+    assert "\x1b" not in at_terminal(*RUN, "--batch-dims", "2", env=PLAIN).screen
+
+
+@pytest.mark.parametrize("columns", [1, 20, 300])
+def test_odd_widths(columns):
+    for env in ({}, {"COLUMNS": str(columns)}):
+        ran = at_terminal(*RUN, columns=columns, env=env)
+        assert ran.status == 0
+        for more in (("spec",), ("inspect", "data.npy"), ("infer", "gather-nd", "i4[3]", "i4[1]")):
+            assert at_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
+        assert "error: " in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
+
+
+def test_names_are_no_markup():
+    save(**{"[red]x": DATA, "idx": IDX + 9})
+    ran = at_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
+    assert "data axis 0 of [red]x.npy has size 4" in uncoloured(ran.screen)
+
+
+SLOW = """
+import sys, time
+from ndtool import report
+report._PATIENCE = 0.05
+talk = report.Talk()
+with talk.progress() as tick:
+    for i in range(4):
+        tick(i / 4)
+        assert ("rich" in sys.modules) == (i > 0)
+        time.sleep(0.06)
+report.say("end")
+"""
+
+
+def test_progress_bar_comes_late_and_goes():
+    ran = at_terminal(sys.executable, "-c", SLOW)
+    assert ran.status == 0, ran.screen
+    assert " 25% " in ran.screen
+    assert ran.screen.endswith("\r\x1b[Kend")
+    dumb = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), env=PLAIN)
+    assert (dumb.status, dumb.screen) == (0, "end")
+    away = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), stderr=False)
+    assert (away.status, away.err) == (0, "end")
+
+
+def test_spec_and_inspect_fit_the_screen():
+    np.savez("archive.npz", data=DATA, indices=IDX)
+    for arguments in (("spec",), ("inspect", "archive.npz", "data.npy")):
+        ran = at_terminal(*NDTOOL, *arguments)
+        assert ran.status == 0
+        assert max(map(len, uncoloured(ran.screen).splitlines())) <= 80
+        assert "…" not in ran.screen
