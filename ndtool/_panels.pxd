@@ -110,8 +110,8 @@ cdef inline uint64_t gather_unit(
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
-        if u.rows == 1 and row + 4 < p.length:
-            prefetch_line(indices + (place + 4 * p.index_step) * bytes_each, u.columns * bytes_each)
+        if u.rows == 1 and row + 8 < p.length:
+            prefetch_line(indices + (place + 8 * p.index_step) * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         gather_block(
@@ -143,9 +143,9 @@ cdef inline uint64_t scatter_unit(
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
-        if u.rows == 1 and row + 4 < p.length:
-            prefetch_line(indices + (place + 4 * p.index_step) * bytes_each, u.columns * bytes_each)
-            prefetch_line(updates + (place + 4 * p.index_step) * p.item, u.columns * p.item)
+        if u.rows == 1 and row + 8 < p.length:
+            prefetch_line(indices + (place + 8 * p.index_step) * bytes_each, u.columns * bytes_each)
+            prefetch_line(updates + (place + 8 * p.index_step) * p.item, u.columns * p.item)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)

@@ -51,7 +51,7 @@ OPERATORS = (
         ("data", "indices", "updates"),
         (options.REDUCTION,),
         "--reduction max",
-        "'float32[4,4,4]' 'int64[2,1]' 'float32[2,4,4]' --reduction max",
+        "'float32[4,3]' 'int64[2,1]' 'float32[2,3]'",
     ),
     Operator(
         "gather_elements",
@@ -67,9 +67,11 @@ OPERATORS = (
         ("data", "indices", "updates"),
         (options.AXIS, options.REDUCTION),
         "--axis 1",
-        "'float32[1,5]' 'int64[1,2]' 'float32[1,2]' --axis 1 --reduction add",
+        "'int8[3,3]' 'int64[2,3]' 'int8[2,3]' --axis 1",
     ),
 )
+
+_FILES = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy"}
 
 
 @click.pass_obj
@@ -224,7 +226,7 @@ def _argument(name: str, **settings: Any) -> click.Argument:
 
 
 def _run_command(operator: Operator) -> click.Command:
-    files = " ".join(f"{role}.npy" for role in operator.inputs)
+    files = " ".join(_FILES[role] for role in operator.inputs)
     return _command(
         operator.command,
         partial(_run, operator=operator.name),
@@ -265,7 +267,7 @@ def _infer_command(operator: Operator) -> click.Command:
 
 
 def _verify_command(operator: Operator) -> click.Command:
-    files = " ".join(f"{role}.npy" for role in (*operator.inputs, "output"))
+    files = " ".join(_FILES[role] for role in (*operator.inputs, "output"))
     return _command(
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
@@ -328,7 +330,7 @@ def run(arguments: list[str], talk: Talk) -> None:
         group.main(prog_name="ndtool")
     talk.json = "--json" in arguments  # for what is wrong before click comes to it
     try:
-        with group.make_context("ndtool", list(arguments), obj=talk) as context:
+        with group.make_context("ndtool", list(arguments), obj=talk, terminal_width=80) as context:
             group.invoke(context)
     except click.exceptions.Exit:
         pass

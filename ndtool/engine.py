@@ -233,6 +233,7 @@ class Units(NamedTuple):
 
 
 CACHED = 1 << 19  # bytes that stay in a core's cache while indices jump about in them
+TILE = 1 << 21  # bytes of a tile: past a core's own cache, so that its rows are worth fetching
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +246,7 @@ def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: b
     inner_index = layouts.contiguous(inner_shape, 1)
     index_step = prod(inner_shape)
     outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
-    tile = min(columns, 512, max(64 // itemsize, CACHED // max(1, size * itemsize), 1))
+    tile = min(columns, 512, max(64 // itemsize, TILE // max(1, size * itemsize), 1))
     if tile < columns and tile > 64:
         tile = tile // 64 * 64
     scratch = size * tile * itemsize
@@ -259,7 +260,7 @@ def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: b
         itemsize,
         negatives,
     )
-    fits = scratch <= 2 * CACHED
+    fits = scratch <= 2 * TILE
     packs = fits and not dense and 2 * length >= size
     work = tile * (length * (itemsize + 8) + (size * itemsize if packs else 0))
     return Units(grid, scratch if fits else 0, packs, work)

@@ -6,13 +6,14 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads
+from ndtool.crew import share
 from ndtool.dtypes import Dtype
-from ndtool.engine import Operand, Tick, silent
+from ndtool.engine import Operand, Piece, Tick, silent
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError
 from ndtool.shapes import Plan, Shape, Trace
 from ndtool.storage import Spool
+from ndtool.threads import team
 
-CHUNK = 1 << 22  # bytes of output that are computed, then written
 SCRATCH = 48 << 20  # bytes that a scatter may take to sort its tuples
 
 
@@ -174,17 +175,25 @@ class Job:
             return engine.gather_units(
                 units, data, self.indices, kind, output.map(), self.threads, tick
             )
-        room = memoryview(bytearray(min(self.nbytes, max(CHUNK, dtype.itemsize))))
-        for piece in engine.pieces(runs, CHUNK):
+        rooms: list[memoryview] = []
+        writers = 1 if output.streamed else team(self.threads, self.nbytes)
+        failed: list[Piece] = []
+
+        def move(piece: Piece) -> None:
+            room = rooms.pop() if rooms else memoryview(bytearray(min(self.nbytes, most)))
             to = room[: piece.tuples * piece.width]
             if not engine.gather_piece(
-                runs, data, self.indices, kind, to, piece, self.threads, False
+                runs, data, self.indices, kind, to, piece, self.threads // writers, False
             ):
-                return False
+                failed.append(piece)
             place = piece.place(runs)
             output.write(place.start, to)
+            rooms.append(room)
             tick(place.stop / self.nbytes)
-        return True
+
+        most = max(scatters.WRITTEN, dtype.itemsize)
+        share(move, engine.pieces(runs, scatters.WRITTEN), writers)
+        return not failed
 
     def _scatter(self, output: outputs.Output, tick: Tick) -> bool:
         source, dtype = self.operands.sources["data"], self.operands.types["data"]
@@ -202,6 +211,7 @@ class Job:
         work = scatters.Scatter(
             self.plan, dtype, data, self.indices, self.operands.types["indices"], updates,
             self.request.reduction, out, self.row.negatives, self.threads, SCRATCH, tick,
+            None if output.streamed or self.request.output is None else output.write,
         )  # fmt: skip
         done = scatters.scatter(work)
         if turned:

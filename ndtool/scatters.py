@@ -7,9 +7,11 @@ shared out), by units (along an axis that is not the last).
 """
 
 import mmap
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ndtool import _kernels, layouts
+from ndtool.crew import share
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.engine import (
     CACHED,
@@ -32,6 +34,7 @@ from ndtool.threads import team
 GROUP = 1 << 15  # tuples sorted at once, as in _parts.pxd
 LINE = 64  # bytes from which an update is not carried along, but looked up
 MOST_PARTS = 1024
+WRITTEN = 1 << 21  # bytes that are written to a file at once
 FEW = 1 << 14  # tuples that are not worth sorting
 
 
@@ -40,6 +43,7 @@ class Scatter(NamedTuple):
 
     data: what is copied to out first; None where it stands there already. updates, out: native,
     aligned and without gaps unless reduction is "none". limit: bytes that sorting may take.
+    write: writes bytes to out from an offset on, where that is faster than to store them there.
     """
 
     plan: Plan
@@ -54,6 +58,7 @@ class Scatter(NamedTuple):
     threads: int
     limit: int = 1 << 27
     tick: Tick = silent
+    write: Callable[[int, Buffer], object] | None = None
 
     @property
     def kind(self) -> int:
@@ -96,7 +101,11 @@ def copy(s: Scatter) -> None:
     """Copy data to out in pieces; nothing to do where it stands there already."""
     if s.data is None:
         return
-    size = len(s.data)
+    size, data, write = len(s.data), s.data, s.write
+    if write is not None:
+        step = range(0, size, WRITTEN)
+        share(lambda at: write(at, data[at : at + WRITTEN]), iter(step), team(s.threads, size))
+        return
     for begin in range(0, size, PIECE):
         piece, to = s.data[begin : begin + PIECE], s.out[begin : begin + PIECE]
         _kernels.copy(piece, to, team(s.threads, len(piece)), size >= STREAMED)
@@ -195,19 +204,68 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
             updates, width, first, n, shift, scratch, ends, threads,
         ):  # fmt: skip
             return False
-        step = max(threads, PIECE // (width << shift))
-        for part in range(0, parts, step):
-            stop = min(parts, part + step)
-            begin, end = (part << shift) * width, min(rows, stop << shift) * width
-            _kernels.apply_parts(
-                _NOTHING if data is None else data[begin:end], updates, s.out[begin:end], scratch,
-                ends, shift, width, min(rows, stop << shift), part, stop, *s.how,
-                windows, threads, len(s.out) >= STREAMED,
-            )  # fmt: skip
-            s.tick((first + n * stop / parts) / runs.tuples)
+        work = Sorted(updates, scratch, ends, shift, width, rows)
+        if data is not None and s.write is not None:
+            _write_parts(s, work, data, threads)
+        else:
+            step = max(threads, PIECE // (width << shift))
+            for part in range(0, parts, step):
+                stop = min(parts, part + step)
+                place = work.place(part, stop)
+                source = _NOTHING if data is None else data[place]
+                _apply(s, work, source, s.out[place], part, stop, windows, threads)
+                s.tick((first + n * stop / parts) / runs.tuples)
         data = None  # from now on out has it
     _spare.append(scratch)
     return True
+
+
+class Sorted(NamedTuple):
+    """Tuples sorted by destination into parts of 2^shift rows of `width` bytes."""
+
+    updates: Buffer
+    scratch: Buffer
+    ends: Buffer
+    shift: int
+    width: int
+    rows: int
+
+    def place(self, part: int, stop: int) -> slice:
+        """Return where parts [part, stop) stand in the output, in bytes."""
+        last = min(self.rows, stop << self.shift)
+        return slice((part << self.shift) * self.width, last * self.width)
+
+
+def _apply(
+    s: Scatter, work: Sorted, data: Buffer, out: Buffer, part: int, stop: int,
+    windows: Buffer, threads: int,
+) -> None:  # fmt: skip
+    _kernels.apply_parts(
+        data, work.updates, out, work.scratch, work.ends, work.shift, work.width,
+        min(work.rows, stop << work.shift), part, stop, *s.how, windows, threads,
+        len(s.out) >= STREAMED,
+    )  # fmt: skip
+
+
+def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
+    """Finish parts in buffers and write them: faster than stores through a map of a file."""
+    parts = work.ends.shape[1]
+    step = max(1, WRITTEN // (work.width << work.shift))
+    rooms: list[Buffer] = []
+
+    def finish(part: int) -> None:
+        stop = min(parts, part + step)
+        place = work.place(part, stop)
+        room = rooms.pop() if rooms else memoryview(bytearray(step * work.width << work.shift))
+        to = room[: place.stop - place.start]
+        to[:] = data[place]
+        _apply(s, work, _NOTHING, to, part, stop, _NOTHING, 1)
+        assert s.write is not None
+        s.write(place.start, to)
+        rooms.append(room)
+        s.tick(stop / parts)
+
+    share(finish, iter(range(0, parts, step)), threads)
 
 
 def _part_shift(rows: int, width: int) -> int:
@@ -218,7 +276,7 @@ def _part_shift(rows: int, width: int) -> int:
     return shift
 
 
-_NOTHING = memoryview(b"")
+_NOTHING = memoryview(bytearray())
 _spare: list[mmap.mmap] = []  # scratch of the last call: fresh pages cost more than their use
 
 

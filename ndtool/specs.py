@@ -99,7 +99,6 @@ def standard_name(dtype: Dtype) -> str:
     return "string" if dtype.kind in "US" else dtype.name
 
 
-@lru_cache(maxsize=1024)
 def accept(
     spec: str,
     operator: str,

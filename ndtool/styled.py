@@ -59,8 +59,9 @@ def progress(share: float, label: str) -> bytes:
 def _table(
     columns: tuple[str, ...], rows: list[tuple[str, ...]], folded: tuple[str, ...], fd: int
 ) -> Table:
-    frame = box.SIMPLE_HEAD if os.isatty(fd) else None
-    result = Table(box=frame, show_edge=False, pad_edge=False, collapse_padding=True)
+    terminal = os.isatty(fd)
+    frame = box.SIMPLE_HEAD if terminal else None
+    result = Table(box=frame, show_edge=False, pad_edge=False, collapse_padding=terminal)
     for name in columns:
         result.add_column(name, overflow="fold", no_wrap=name not in folded)
     for row in rows:
