@@ -3,10 +3,8 @@
 import sys
 from typing import Any
 
-from ndtool.errors import NdtoolError, ResourceError, Status
+from ndtool.errors import STOPS, NdtoolError, ResourceError, Status
 from ndtool.storage import guard_descriptors
-
-_SIGNALS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
 
 
 class Stopped(BaseException):
@@ -21,7 +19,9 @@ def main() -> int:
     guard_descriptors()
     try:
         _listen()
-        return int(_run(sys.argv[1:]))
+        status = int(_run(sys.argv[1:]))
+        _ignore()  # what was done is done: a signal from now on would only tell lies
+        return status
     except Stopped as stopped:
         return int(stopped.status)
     except KeyboardInterrupt:
@@ -58,16 +58,22 @@ def _listen() -> None:
     """Turn the signals that end a run into Stopped, except those that our parent ignores."""
     import signal
 
-    numbers = {getattr(signal, name): status for name, status in _SIGNALS.items()}
+    numbers = {getattr(signal, name): status for name, status in STOPS.items()}
 
     def stop(number: int, _: Any) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)  # a second one must not disturb the cleaning up
+        _ignore()  # a second one must not disturb the cleaning up
         raise Stopped(numbers[number])
 
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, stop)
+
+
+def _ignore() -> None:
+    import signal
+
+    for name in STOPS:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 if __name__ == "__main__":

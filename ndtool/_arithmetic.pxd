@@ -179,7 +179,9 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
     return r
 
 
-cdef inline void reduce_run(int op, number* out, const number* updates, Py_ssize_t m) noexcept nogil:
+cdef inline void reduce_run(
+    int op, number* out, const number* updates, Py_ssize_t m
+) noexcept nogil:
     """out[c] = out[c] op updates[c] for the m elements of one run."""
     cdef Py_ssize_t c
     if op == ADD:

@@ -236,7 +236,7 @@ cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
 cdef inline uint64_t next_offsets(
     Cursor* at, const Nd* nd, const uint8_t* indices, int kind, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Turn the next n <= block_of(nd) tuples into byte offsets; non-zero if one is out of bounds."""
+    """Turn the next n <= block_of(nd) tuples into byte offsets; non-zero if one is bad."""
     cdef int64_t entries[ENTRIES]
     cdef const int64_t* index = widened(indices, kind, n * nd.k, entries)
     cdef Py_ssize_t done = 0, take
@@ -354,7 +354,7 @@ cdef inline void copy_view(
 ) noexcept nogil:
     """Copy elements [first, first + count) in row-major order to consecutive places."""
     cdef int64_t coordinates[MOST_RANK]
-    cdef int64_t rest = first, last, stride, take, i
+    cdef int64_t rest = first, last, stride, take
     cdef int d
     for d in range(view.rank - 1, -1, -1):
         coordinates[d] = rest % view.sizes[d]

@@ -2,8 +2,6 @@
 
 from typing import Any, final
 
-Bytes = Any
-
 @final
 class Addressing:
     def __new__(
@@ -38,24 +36,24 @@ class Grid:
 
 def check(
     a: Addressing,
-    indices: Bytes,
+    indices: Any,
     kind: int,
     count: int,
     threads: int,
 ) -> int: ...
 def find(
     a: Addressing,
-    indices: Bytes,
+    indices: Any,
     kind: int,
     count: int,
 ) -> tuple[int, int, int]: ...
 def gather(
     a: Addressing,
-    data: Bytes,
+    data: Any,
     origin: int,
-    indices: Bytes,
+    indices: Any,
     kind: int,
-    out: Bytes,
+    out: Any,
     first: int,
     count: int,
     column: int,
@@ -65,10 +63,10 @@ def gather(
 ) -> int: ...
 def scatter(
     a: Addressing,
-    out: Bytes,
-    indices: Bytes,
+    out: Any,
+    indices: Any,
     kind: int,
-    updates: Bytes,
+    updates: Any,
     first: int,
     count: int,
     column: int,
@@ -81,23 +79,23 @@ def scatter(
 ) -> int: ...
 def partition(
     rows: Addressing,
-    indices: Bytes,
+    indices: Any,
     kind: int,
-    updates: Bytes,
+    updates: Any,
     width: int,
     first: int,
     count: int,
     shift: int,
-    scratch: Bytes,
-    ends: Bytes,
+    scratch: Any,
+    ends: Any,
     threads: int,
 ) -> int: ...
 def apply_parts(
-    data: Bytes,
-    updates: Bytes,
-    out: Bytes,
-    scratch: Bytes,
-    ends: Bytes,
+    data: Any,
+    updates: Any,
+    out: Any,
+    scratch: Any,
+    ends: Any,
     shift: int,
     width: int,
     rows: int,
@@ -105,18 +103,18 @@ def apply_parts(
     stop: int,
     code: int,
     op: int,
-    windows: Bytes,
+    windows: Any,
     threads: int,
     streamed: bool,
 ) -> None: ...
 def gather_strided(
     a: Addressing,
     run: Layout,
-    data: Bytes,
+    data: Any,
     origin: int,
-    indices: Bytes,
+    indices: Any,
     kind: int,
-    out: Bytes,
+    out: Any,
     first: int,
     count: int,
     element: int,
@@ -125,45 +123,59 @@ def gather_strided(
 ) -> int: ...
 def pack(
     layout: Layout,
-    data: Bytes,
+    data: Any,
     origin: int,
-    out: Bytes,
+    out: Any,
     first: int,
     count: int,
 ) -> None: ...
 def gather_units(
     g: Grid,
-    data: Bytes,
+    data: Any,
     origin: int,
-    indices: Bytes,
+    indices: Any,
     kind: int,
-    out: Bytes,
+    out: Any,
     unit: int,
     stop: int,
-    scratch: Bytes,
+    scratch: Any,
     threads: int,
 ) -> int: ...
 def scatter_units(
     g: Grid,
-    data: Bytes,
-    out: Bytes,
-    indices: Bytes,
+    data: Any,
+    out: Any,
+    indices: Any,
     kind: int,
-    updates: Bytes,
+    updates: Any,
     unit: int,
     stop: int,
     code: int,
     op: int,
-    scratch: Bytes,
+    scratch: Any,
     threads: int,
 ) -> int: ...
 def copy(
-    data: Bytes,
-    out: Bytes,
+    data: Any,
+    out: Any,
     threads: int,
     streamed: bool,
 ) -> None: ...
 def swap(
-    buffer: Bytes,
+    buffer: Any,
     unit: int,
 ) -> None: ...
+def will_need(
+    a: Addressing,
+    data: Any,
+    origin: int,
+    indices: Any,
+    kind: int,
+    first: int,
+    count: int,
+    column: int,
+    width: int,
+) -> None: ...
+def end_on(number: int, status: int, words: bytes) -> bool: ...
+def remove_at_end(folder: int, name: bytes) -> None: ...
+def settle(settled: bool) -> None: ...

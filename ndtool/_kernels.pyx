@@ -15,9 +15,10 @@ from libc.string cimport memcpy
 from ndtool._blocks cimport (
     BLOCK, LINE, MOST_RANK, NEAR, Nd, View, copy_view, swap16, swap32, swap64, widened,
 )
+from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
 from ndtool._panels cimport Panels, gather_unit, scatter_unit
 from ndtool._parts cimport GROUP, apply_part, carried_bytes, partition_group, write_window
-from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range
+from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range, will_need_range
 
 
 @cython.final
@@ -214,7 +215,9 @@ def partition(
     rows._door(-rows.lowest, 0, rows.highest - rows.lowest, indices.shape[0], kind, count)
     if groups * GROUP < count or scratch.shape[0] < groups * region + threads * GROUP * 8:
         raise ValueError("the scratch buffer is too short")
-    if rows.lowest < 0 or rows.highest >> shift >= ends.shape[1] or updates.shape[0] < count * width:
+    if rows.lowest < 0 or rows.highest >> shift >= ends.shape[1]:
+        raise ValueError("the rows are more than the parts hold")
+    if updates.shape[0] < count * width:
         raise ValueError("the updates buffer is shorter than its shape")
     cdef uint8_t* base = &scratch[0]
     cdef const uint8_t* index = &indices[0]
@@ -457,6 +460,18 @@ def scatter_units(
     return bad != 0
 
 
+def will_need(
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
+    int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
+) -> None:
+    """Ask the system for the pages that gather, called the same way, would wait for."""
+    a._door(origin, column + width, data.shape[0], indices.shape[0], kind, count)
+    cdef const uint8_t* source = &data[0] + origin + column
+    cdef const uint8_t* index = &indices[0]
+    with nogil:
+        will_need_range(&a.nd, source, index, kind, first, count, width)
+
+
 cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
     """Return where a part's columns begin: whole cache lines, so that no two parts share one."""
     return width if part == parts else width * part // parts // LINE * LINE
@@ -473,7 +488,9 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, int threads, bint streamed) 
     with nogil:
         for part in prange(parts, num_threads=threads, schedule="static", use_threads_if=parts > 1):
             begin = column_of(part, parts, n)
-            write_window(to + begin, source + begin, column_of(part + 1, parts, n) - begin, streamed)
+            write_window(
+                to + begin, source + begin, column_of(part + 1, parts, n) - begin, streamed
+            )
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:
@@ -497,3 +514,19 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
                 memcpy(&v8, at + 8 * i, 8)
                 v8 = swap64(v8)
                 memcpy(at + 8 * i, &v8, 8)
+
+
+def end_on(int number, int status, bytes words) -> bool:
+    """From now on, end the process when a signal comes, unless it is ignored; see endings.py."""
+    return nd_end_on(number, status, words, len(words)) == 0
+
+
+def remove_at_end(int folder, bytes name) -> None:
+    """Name the file in a directory that such an end removes; an empty name for none."""
+    nd_remove_at_end(folder, name)
+
+
+def settle(bint settled) -> None:
+    """Say whether the output has its name, so that signals no longer end the process."""
+    with nogil:
+        nd_settle(settled)

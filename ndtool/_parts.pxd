@@ -22,8 +22,8 @@ cdef inline Py_ssize_t carried_bytes(Py_ssize_t width) noexcept nogil:
 
 cdef inline uint64_t partition_group(
     const Nd* nd, const uint8_t* index, int kind, const uint8_t* updates, Py_ssize_t width,
-    int64_t first, int64_t t, int64_t stop, int shift, uint8_t* region, Py_ssize_t carried, int64_t* destination,
-    uint32_t* ends, Py_ssize_t parts,
+    int64_t first, int64_t t, int64_t stop, int shift, uint8_t* region, Py_ssize_t carried,
+    int64_t* destination, uint32_t* ends, Py_ssize_t parts,
 ) noexcept nogil:
     cdef uint32_t* local = <uint32_t*> region
     cdef uint8_t* payload = region + GROUP * 4
@@ -37,7 +37,9 @@ cdef inline uint64_t partition_group(
     seek(&at, nd, first + t)
     while t < stop:
         take = min(block_of(nd), stop - t)
-        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, destination + t - begin):
+        if next_offsets(
+            &at, nd, index + t * nd.k * (kind & 15), kind, take, destination + t - begin
+        ):
             return 1
         t += take
     for i in range(count):

@@ -30,6 +30,42 @@ cdef inline uint64_t check_range(
     return bad
 
 
+cdef extern from *:
+    """
+    #if defined(__unix__) || defined(__APPLE__)
+      #include <sys/mman.h>
+      #include <unistd.h>
+      /* asks for the pages of a mapped file without waiting for them */
+      static inline void ndtool_will_need(uint8_t const *from, Py_ssize_t n) {
+          uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
+          uintptr_t begin = (uintptr_t) from & ~(page - 1);
+          (void) madvise((void *) begin, (uintptr_t) from + (uintptr_t) n - begin, MADV_WILLNEED);
+      }
+    #else
+      #define ndtool_will_need(from, n) ((void) (from))
+    #endif
+    """
+    void ask_for "ndtool_will_need"(const uint8_t* source, Py_ssize_t n) noexcept nogil
+
+
+cdef inline void will_need_range(
+    const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, int64_t first,
+    int64_t count, Py_ssize_t width
+) noexcept nogil:
+    """Ask the system for every run, until an index is out of bounds."""
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t t = 0, take, i
+    cdef Cursor at
+    seek(&at, nd, first)
+    while t < count:
+        take = min(block_of(nd), count - t)
+        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+            return
+        for i in range(take):
+            ask_for(source + offsets[i], width)
+        t += take
+
+
 cdef inline uint64_t gather_range(
     const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, uint8_t* to,
     int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
@@ -55,7 +91,9 @@ cdef inline uint64_t gather_range(
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if not small:
-            gather_rows(to + t * pitch + column, source + column, offsets, take, width, pitch, streamed)
+            gather_rows(
+                to + t * pitch + column, source + column, offsets, take, width, pitch, streamed
+            )
         elif streamed:
             gather_block(stage, source, offsets, take, width, nd.near)
             stream(to + t * pitch, stage, take * width)

@@ -85,7 +85,7 @@ def _run(
     no_clobber: bool,
     **asked: Any,
 ) -> None:
-    from ndtool import jobs, outputs
+    from ndtool import endings, jobs, outputs
 
     if output is None and not os.isatty(1):
         output = "-"
@@ -96,6 +96,7 @@ def _run(
         )
     talk.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
     request = jobs.Request(operator, output=output, clobber=not no_clobber, **asked)
+    endings.prepare(*talk.last_words())
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         job.check()
@@ -137,9 +138,10 @@ def _infer(
 
 @click.pass_obj
 def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
-    from ndtool import jobs, verify
+    from ndtool import endings, jobs, verify
 
     request = jobs.Request(operator, **asked)
+    endings.prepare(*talk.last_words())
     talk.verified(request.output or "", verify.verify(request))
 
 

@@ -223,6 +223,17 @@ def gather_piece(
     )  # fmt: skip
 
 
+def will_need(runs: Runs, data: Operand, indices: Buffer, kind: int, piece: Piece) -> None:
+    """Ask the system to read what a piece will gather from a mapped file."""
+    first, count, column, width = piece
+    pitch = runs.entries * (kind & 15)
+    index = indices[first * pitch : (first + count) * pitch]
+    if runs.layout is None:
+        _kernels.will_need(
+            runs.addressing, data.buffer, data.origin, index, kind, first, count, column, width
+        )
+
+
 class Units(NamedTuple):
     """An elements operator along an axis that is not the last, bound to bytes."""
 

@@ -21,6 +21,9 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
+STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return `text` on one line of at most `limit` characters, control characters escaped."""
     escaped = "".join(

@@ -179,7 +179,13 @@ class Job:
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
         failed: list[Piece] = []
 
+        cold = source.cached() < 0.5
+        if cold and self.nbytes < source.nbytes // 2:
+            source.advise("random")  # or every run would bring its neighbours along
+
         def move(piece: Piece) -> None:
+            if cold:
+                engine.will_need(runs, data, self.indices, kind, piece)
             room = rooms.pop() if rooms else memoryview(bytearray(min(self.nbytes, most)))
             to = room[: piece.tuples * piece.width]
             if not engine.gather_piece(

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from ndtool import endings
 from ndtool.errors import OutputError, printable
 from ndtool.storage import NAMELESS, hidden_name
 
@@ -52,9 +53,15 @@ class NewFile:
             except OSError as exc:
                 if exc.errno not in NAMELESS:
                     raise
-        hidden = hidden_name(self._name)
-        self._hidden = hidden  # first, so that an interrupt right after the open removes it
+        hidden = self._hide()  # first, so that an interrupt right after the open removes it
         return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._parent)
+
+    def _hide(self) -> str:
+        """Choose the hidden name, which every end but the right one removes."""
+        assert self._parent is not None
+        self._hidden = hidden_name(self._name)
+        endings.remove(self._parent, self._hidden)
+        return self._hidden
 
     @staticmethod
     def _inherit(fd: int, old: os.stat_result) -> None:
@@ -73,11 +80,16 @@ class NewFile:
         assert self.fd is not None
         if self._sync:
             os.fsync(self.fd)
-        if self._hidden is None:
-            self._publish_nameless(self.fd)
-        else:
-            self._close_fd()  # a network file system tells now what it could not write
-            self._move()
+        endings.settle()
+        try:
+            if self._hidden is None:
+                self._publish_nameless(self.fd)
+            else:
+                self._close_fd()  # a network file system tells now what it could not write
+                self._move()
+        except BaseException:
+            endings.settle(False)
+            raise
         if self._sync:
             self._sync_parent()
         self.drop()
@@ -88,8 +100,7 @@ class NewFile:
         except FileExistsError:
             if not self._clobber:
                 raise self._refusal() from None
-            self._hidden = hidden_name(self._name)
-            self._link(fd, self._hidden)
+            self._link(fd, self._hide())
             self._move()
 
     def _link(self, fd: int, name: str) -> None:
@@ -143,6 +154,7 @@ class NewFile:
             except OSError:
                 pass
             self._hidden = None
+        endings.remove(-1, "")
         parent, self._parent = self._parent, None
         if parent is not None:
             try:

@@ -166,6 +166,15 @@ class Talk:
         else:
             say(f"error: {exc}\n")
 
+    def last_words(self) -> tuple[bytes, bytes]:
+        """Return what is left to say when a page is lost, and when the run is stopped."""
+        from ndtool.endings import LOST
+
+        clear = b"\r\x1b[K" if self._for_people() else b""
+        exc = OutputError(LOST)
+        text = _json(exc.fields()) if self.json else f"error: {exc}\n"
+        return clear + text.encode(), clear
+
     def bug(self, traceback: str) -> None:
         """Ask for a report of what should not have happened."""
         message = "this is a bug in ndtool: please report it, with the command and the traceback"
