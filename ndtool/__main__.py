@@ -1,10 +1,13 @@
 """The program, as `ndtool` and `python -m ndtool`: every way in which a run can end."""
 
+import os
 import sys
 from typing import Any
 
 from ndtool.errors import STOPS, NdtoolError, ResourceError, Status
-from ndtool.storage import guard_descriptors
+from ndtool.storage import EXHAUSTED, failure, guard_descriptors
+
+_UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
 
 
 class Stopped(BaseException):
@@ -17,6 +20,9 @@ class Stopped(BaseException):
 def main() -> int:
     """Run the command line; return its exit status."""
     guard_descriptors()
+    for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
+        os.environ.pop(name, None)  # libgomp ends the process where it is nonsense, or crashes
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, which we never need and pay for
     try:
         _listen()
         status = int(_run(sys.argv[1:]))
@@ -42,16 +48,27 @@ def _run(arguments: list[str]) -> Status:
         return exc.status
     except BrokenPipeError:
         return Status.BROKEN_PIPE
-    except MemoryError:
-        error = ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
-        talk.error(error)
-        return error.status
-    except Exception:
+    except Exception as exc:
+        if error := _lacking(exc):
+            talk.error(error)
+            return error.status
         import traceback
 
         talk.bug(traceback.format_exc())
         return Status.BUG
     return Status.DONE
+
+
+def _lacking(exc: Exception) -> NdtoolError | None:
+    """Return what a full system refused, even in the middle of an import; None if it is a bug."""
+    if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
+        return failure(exc, str(exc.filename or "the system"))
+    no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
+    if no_memory or isinstance(exc, MemoryError):
+        return ResourceError(
+            "not enough memory", hint="ulimit -v shows a limit, if there is one"
+        )
+    return None
 
 
 def _listen() -> None:

@@ -19,6 +19,7 @@ from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
 from ndtool._panels cimport Panels, gather_unit, scatter_unit
 from ndtool._parts cimport GROUP, apply_part, carried_bytes, partition_group, write_window
 from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range, will_need_range
+from ndtool._startable cimport nd_startable
 
 
 @cython.final
@@ -215,7 +216,7 @@ def partition(
     rows._door(-rows.lowest, 0, rows.highest - rows.lowest, indices.shape[0], kind, count)
     if groups * GROUP < count or scratch.shape[0] < groups * region + threads * GROUP * 8:
         raise ValueError("the scratch buffer is too short")
-    if rows.lowest < 0 or rows.highest >> shift >= ends.shape[1]:
+    if rows.lowest < 0 or shift > 32 or rows.highest >> shift >= ends.shape[1]:
         raise ValueError("the rows are more than the parts hold")
     if updates.shape[0] < count * width:
         raise ValueError("the updates buffer is shorter than its shape")
@@ -530,3 +531,10 @@ def settle(bint settled) -> None:
     """Say whether the output has its name, so that signals no longer end the process."""
     with nogil:
         nd_settle(settled)
+
+
+def startable(int wanted) -> int:
+    """Return how many threads there can be at once, this one included, up to `wanted`."""
+    with nogil:
+        wanted = nd_startable(wanted)
+    return wanted

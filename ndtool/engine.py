@@ -189,7 +189,11 @@ def gather(
     runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int
 ) -> bool:
     """Copy all runs to out; False if an index is out of bounds."""
-    streamed = runs.tuples * runs.width >= STREAMED
+    size = runs.tuples * runs.width
+    streamed = size >= STREAMED
+    if size <= PIECE:
+        whole = Piece(0, runs.tuples, 0, runs.width)
+        return gather_piece(runs, data, indices, kind, out, whole, threads, streamed)
     for piece in pieces(runs, PIECE):
         to = out[piece.place(runs)]
         if not gather_piece(runs, data, indices, kind, to, piece, threads, streamed):

@@ -16,6 +16,7 @@ from ndtool.layouts import Strides
 from ndtool.shapes import Plan, Shape
 
 Array = NDArray[Any]
+ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
 
 
 def gather_nd(
@@ -258,12 +259,13 @@ def _scatter(
     if out is not None:
         inputs = {"indices": indices, "updates": updates}
         _check_out(out, plan, data, inputs if out is data else {"data": data, **inputs})
-    engine.check(plan, index, index_dtype, negatives, team)
     native = data.dtype if reduction == "none" else data.dtype.newbyteorder("=")
     plain = native == data.dtype and data.flags.c_contiguous
     target = out
-    if target is None or not (plain and target.flags.c_contiguous and target.flags.aligned):
+    if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, native)
+    if target is out or not updates.size:
+        engine.check(plan, index, index_dtype, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
@@ -279,6 +281,14 @@ def _scatter(
         if not scatters.scatter(work):
             raise engine.refusal(plan, index, index_dtype, negatives)
     return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
+
+
+def _direct(out: Array) -> bool:
+    """Whether to scatter into the caller's array, which then must be checked for beforehand.
+
+    A small one is better done aside: the indices are then read once.
+    """
+    return out.flags.c_contiguous and out.flags.aligned and out.nbytes > ASIDE
 
 
 def _delivered(result: Array, out: Array | None) -> Array:

@@ -214,13 +214,16 @@ class HeldOutput(Output):
 
     _committed = False
 
+    def __init__(self, name: str, nbytes: int) -> None:
+        super().__init__(name, nbytes)
+        self._view: memoryview | None = self._scratch()  # now: two threads would make two
+
     def write(self, offset: int, view: memoryview) -> None:
         """Write bytes of the data from `offset` on, in any order and from any thread."""
         self.map()[offset : offset + len(view)] = view
 
     def map(self) -> memoryview:
-        if self._view is None:
-            self._view = self._scratch()
+        assert self._view is not None, "the result was dropped"
         return self._view
 
     def commit(self) -> None:

@@ -12,6 +12,7 @@ from ndtool.infer import Inference
 from ndtool.shapes import Shape, Trace, written
 from ndtool.specs import Row
 
+TRACE_COLUMNS = ("rule", "with", "result")
 ENTRY_COLUMNS = ("name", "array", "order", "bytes", "version", "offset", "mappable")
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
@@ -59,6 +60,19 @@ def title(inference: Inference) -> str:
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
     attributes = [f"{name} {value}" for name, value in inference.attributes.items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
+
+
+def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table in plain text, every row in one line."""
+    lines = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join(padded) + "\n"
+
+
+def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
+    """Return the rows of a trace."""
+    return [(step.rule, step.numbers, step.result) for step in trace.steps]
 
 
 def steps(trace: Trace) -> list[dict[str, str]]:

@@ -74,9 +74,9 @@ class Talk:
         started = time.perf_counter()
         self._warn(job.warnings)
         if self._shows_trace(dry_run):
-            from ndtool import infer, records, styled
+            from ndtool import infer, records
 
-            say(styled.trace(job.trace, records.title(infer.of_job(job)), 2))
+            say(_trace(job.trace, records.title(infer.of_job(job)), 2))
         self._spoken = time.perf_counter() - started
 
     def end(self, job: Job, dry_run: bool) -> None:
@@ -103,10 +103,8 @@ class Talk:
         if self.json:
             self._put_json(records.inference_record(inference))
             return
-        from ndtool import styled
-
         result = records.described(inference.inputs["data"].dtype, inference.plan.output)
-        put(styled.trace(inference.trace, records.title(inference), 1))
+        put(_trace(inference.trace, records.title(inference), 1))
         put(f"output {result}, {records.sized(inference.nbytes)}\n")
 
     def verified(self, name: str, described: str) -> None:
@@ -124,10 +122,8 @@ class Talk:
             arrays = [records.entry_record(entry) for entry in entries]
             self._put_json({"version": _version(), "arrays": arrays})
             return
-        from ndtool import styled
-
         rows = [records.entry_cells(entry) for entry in entries]
-        put(styled.table(records.ENTRY_COLUMNS, rows, folded=("name", "array", "mappable")))
+        put(_table(records.ENTRY_COLUMNS, rows, ("name", "array", "mappable"), 1))
         self._warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
@@ -138,10 +134,8 @@ class Talk:
             listed = [records.spec_record(row) for row in rows]
             self._put_json({"version": _version(), "specs": listed})
             return
-        from ndtool import styled
-
         columns = records.SPEC_COLUMNS
-        put(styled.table(columns, [records.spec_cells(row) for row in rows], folded=columns[2:]))
+        put(_table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
 
     def error(self, exc: NdtoolError) -> None:
         """Say what went wrong, and why where the shapes were the reason."""
@@ -153,9 +147,7 @@ class Talk:
             say(_json({**exc.fields(), **steps}))
             return
         if trace is not None and self._shows_trace(False):
-            from ndtool import styled
-
-            say(styled.trace(trace, trace.operator, 2))
+            say(_trace(trace, trace.operator, 2))
         exc.message = printable(exc.message, _LINE)
         exc.places = tuple(printable(place, _LINE) for place in exc.places)
         exc.hint = printable(exc.hint, _LINE)
@@ -232,15 +224,45 @@ class Talk:
         }
 
 
+def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
+    """Return the rules of a shape inference as a table."""
+    from ndtool import records
+
+    columns = records.TRACE_COLUMNS
+    return _table(columns, records.trace_cells(trace), columns, fd, title)
+
+
+def _table(
+    columns: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    folded: tuple[str, ...],
+    fd: int,
+    title: str = "",
+) -> str | bytes:
+    """Return a table for a stream: one that fits into a terminal, or plain text."""
+    if os.isatty(fd) or os.environ.get("FORCE_COLOR"):
+        from ndtool import styled
+
+        return styled.table(columns, rows, folded, fd, title)
+    from ndtool import records
+
+    return (title and title + "\n") + records.aligned(columns, rows)
+
+
 class Progress:
-    """A bar in the last line of a terminal, from a second on; call it with the share done."""
+    """A bar in the last line of a terminal, from a second on; call it with the share done.
+
+    Any thread may: at worst a bar is drawn twice.
+    """
 
     def __init__(self, shown: bool) -> None:
         self._started = time.perf_counter()
         self._next = self._started + _PATIENCE if shown else float("inf")
         self._drawn = False
+        self._share = 0.0
 
     def __call__(self, share: float) -> None:
+        self._share = max(self._share, share)
         now = time.perf_counter()
         if now < self._next:
             return
@@ -248,7 +270,7 @@ class Progress:
         self._drawn = True
         from ndtool import records, styled
 
-        say(styled.progress(share, records.lasted(now - self._started)))
+        say(styled.progress(self._share, records.lasted(now - self._started)))
 
     def __enter__(self) -> Progress:
         return self

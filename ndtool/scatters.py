@@ -269,9 +269,12 @@ def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
 
 
 def _part_shift(rows: int, width: int) -> int:
-    """Return log2 of the rows of a part: half a cache, but no more than MOST_PARTS parts."""
+    """Return log2 of the rows of a part: half a cache, but no more than MOST_PARTS parts.
+
+    Rows are numbered by 32 bits within their part, so beyond 2^42 rows there are more parts.
+    """
     shift = 0
-    while (width << shift) < CACHED // 2 or (rows >> shift) > MOST_PARTS:
+    while (width << shift) < CACHED // 2 or ((rows >> shift) > MOST_PARTS and shift < 32):
         shift += 1
     return shift
 

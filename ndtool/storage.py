@@ -7,8 +7,8 @@ from typing import Any
 from ndtool.errors import InputError, NdtoolError, ResourceError, printable
 
 CHUNK = 1 << 20
-MEMORY = 32 << 20  # a spool's bytes beyond this go to a temporary file
-_EXHAUSTED = (
+MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
+EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 # What an open says where files without a name are unknown.
@@ -20,7 +20,7 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
 
     What memory, disk and limits cannot give is a ResourceError, everything else is `kind`.
     """
-    if exc.errno in _EXHAUSTED:
+    if exc.errno in EXHAUSTED:
         kind = ResourceError
     return kind(f"{printable(name)}: {exc.strerror or exc}")
 

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ndtool.errors import NdtoolError
-from ndtool.shapes import Trace
 
 _UNLIMITED = 1 << 16  # columns where nobody looks, so that no line is folded
 _RESULTS = {"ok": "green", "broken": "bold red"}
@@ -36,16 +35,20 @@ def warning(text: str) -> bytes:
     return _rendered(2, Text.assemble(("warning: ", "bold yellow"), text))
 
 
-def trace(steps: Trace, title: str, fd: int) -> bytes:
-    """Return the rules of a shape inference as a table, a broken one in red."""
-    rows: list[tuple[str, ...]] = [(s.rule, s.numbers, s.result) for s in steps.steps]
-    columns = ("rule", "with", "result")
-    return _rendered(fd, Text(title, "bold"), _table(columns, rows, columns, fd))
-
-
-def table(columns: tuple[str, ...], rows: list[tuple[str, ...]], folded: tuple[str, ...]) -> bytes:
-    """Return a table for standard output; on a terminal the `folded` columns give way."""
-    return _rendered(1, _table(columns, rows, folded, 1))
+def table(
+    columns: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    folded: tuple[str, ...],
+    fd: int,
+    title: str = "",
+) -> bytes:
+    """Return a table of which the `folded` columns give way; a broken rule is red."""
+    result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for name in columns:
+        result.add_column(name, overflow="fold", no_wrap=name not in folded)
+    for row in rows:
+        result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
+    return _rendered(fd, *([Text(title, "bold")] if title else []), result)
 
 
 def progress(share: float, label: str) -> bytes:
@@ -54,19 +57,6 @@ def progress(share: float, label: str) -> bytes:
     line = Table.grid(padding=(0, 1))
     line.add_row(bar, Text(f"{share:4.0%}"), Text(label))
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
-
-
-def _table(
-    columns: tuple[str, ...], rows: list[tuple[str, ...]], folded: tuple[str, ...], fd: int
-) -> Table:
-    terminal = os.isatty(fd)
-    frame = box.SIMPLE_HEAD if terminal else None
-    result = Table(box=frame, show_edge=False, pad_edge=False, collapse_padding=terminal)
-    for name in columns:
-        result.add_column(name, overflow="fold", no_wrap=name not in folded)
-    for row in rows:
-        result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
-    return result
 
 
 def _rendered(fd: int, *parts: RenderableType) -> bytes:

@@ -1,12 +1,16 @@
 """How many threads a run may use."""
 
 import os
+import time
+from functools import cache
 
+from ndtool import _kernels
 from ndtool.errors import UsageError
 
 MOST = 1024
 _WORTH = 1 << 18  # bytes of work that pay for waking a thread
 _forked = False
+_proven = 1  # threads that could be started once
 
 
 def _after_fork() -> None:
@@ -20,8 +24,33 @@ if hasattr(os, "register_at_fork"):
 
 
 def team(threads: int, work: int) -> int:
-    """Return how many of `threads` to use for `work` bytes; one in a forked child."""
-    return 1 if _forked else max(1, min(threads, work // _WORTH))
+    """Return how many of `threads` to use for `work` bytes; one in a forked child.
+
+    They can be started: where they cannot, libgomp would end the process.
+    """
+    wanted = 1 if _forked else max(1, min(threads, work // _WORTH))
+    return wanted if wanted <= _proven else _startable(wanted)
+
+
+def _startable(wanted: int) -> int:
+    """Return how many threads the system lets us have at once, up to `wanted`."""
+    global _proven
+    before = _alive()
+    number = _kernels.startable(wanted)
+    for _ in range(1000):  # one that has ended may still count as there
+        if _alive() <= before:
+            break
+        time.sleep(0.0001)
+    if number == wanted:
+        _proven = wanted
+    return number
+
+
+def _alive() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
 
 
 def resolve(threads: int | None) -> int:
@@ -36,6 +65,7 @@ def resolve(threads: int | None) -> int:
     return int(threads)
 
 
+@cache
 def default() -> int:
     """Return OMP_NUM_THREADS if it is a number, else the processors that this process may use."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -45,17 +75,11 @@ def default() -> int:
 
 
 def _available() -> int:
-    global _counted
-    if not _counted:
-        if hasattr(os, "sched_getaffinity"):
-            _counted = len(os.sched_getaffinity(0))
-        else:
-            _counted = os.cpu_count() or 1
-        _counted = min(_counted, _quota(_counted), MOST)
-    return _counted
-
-
-_counted = 0
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
+    else:
+        processors = os.cpu_count() or 1
+    return min(processors, _quota(processors), MOST)
 
 
 def _quota(otherwise: int) -> int:
