@@ -74,9 +74,7 @@ def gather_elements(name: str, data: Shape, axis: int, **more: Any) -> Case:
 
 
 def scatter_elements(name: str, data: Shape, axis: int, reduction: str, **more: Any) -> Case:
-    return Case(
-        name, "scatter_elements", data, data, attribute=axis, reduction=reduction, **more
-    )
+    return Case(name, "scatter_elements", data, data, attribute=axis, reduction=reduction, **more)
 
 
 SQUARE = (4096, 4096)
@@ -115,9 +113,7 @@ def _sizes() -> list[Case]:
             gather_elements(f"gather-elements-axis0-{size}B", grid, 0, dtype=dtype),
             gather_elements(f"gather-elements-axis1-{size}B", grid, 1, dtype=dtype),
             scatter_nd(f"scatter-none-scalars-{size}B", line, tuples, "none", dtype=dtype),
-            scatter_elements(
-                f"scatter-elements-none-axis0-{size}B", grid, 0, "none", dtype=dtype
-            ),
+            scatter_elements(f"scatter-elements-none-axis0-{size}B", grid, 0, "none", dtype=dtype),
         ]
     for width in (3, 7, 24, 100):
         cases += [
@@ -190,8 +186,8 @@ def _reductions() -> list[Case]:
     for dtype in ("float64", "int64", "float16", "bfloat16", "int32", "uint8"):
         like: Any = {"dtype": dtype}
         cases += [
-            scatter_nd(f"scatter-add-scalars-{dtype}", (2**22,), (2**20, 1), "add", **like),
-            scatter_nd(f"scatter-max-scalars-{dtype}", (2**22,), (2**20, 1), "max", **like),
+            scatter_nd(f"scatter-add-{dtype}", (2**22,), (2**20, 1), "add", **like),
+            scatter_nd(f"scatter-max-{dtype}", (2**22,), (2**20, 1), "max", **like),
             scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **like),
             scatter_elements(f"scatter-elements-add-axis0-{dtype}", (1024, 1024), 0, "add", **like),
             scatter_elements(f"scatter-elements-max-axis1-{dtype}", (1024, 1024), 1, "max", **like),
@@ -210,7 +206,7 @@ def _layouts() -> list[Case]:
             gather_elements(f"gather-elements-axis0-{layout}", (2048, 2048), 0, **like),
             gather_elements(f"gather-elements-axis1-{layout}", (2048, 2048), 1, **like),
             scatter_nd(f"scatter-add-scalars-{layout}", (2048, 2048), (2**21, 2), "add", **like),
-            scatter_elements(f"scatter-elements-add-axis0-{layout}", (2048, 2048), 0, "add", **like),
+            scatter_elements(f"scatter-elements-axis0-{layout}", (2048, 2048), 0, "add", **like),
         ]
     return cases
 

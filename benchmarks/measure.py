@@ -87,7 +87,7 @@ def _beside(mine: Measured, name: str, repeats: int) -> Record:
         took = seconds(call)
         pair = alternate(mine, call, repeats if took < SLOW else min(3, repeats))
         after = _judged(as_array(call()), mine.wanted)
-    except peers.NotOffered as reason:
+    except peers.NotOfferedError as reason:
         return record | {"reason": f"not offered: {reason}"}
     except ImportError as error:
         return record | {"reason": f"not installed: {error.name}"}
@@ -128,7 +128,7 @@ def _fastest(ways: peers.Ways, problem: Problem, wanted: Array) -> tuple[str, Ca
         if best is None or took < best[0]:
             best = took, name, call, answer
     if best is None:
-        raise failure or peers.NotOffered("no way")
+        raise failure or peers.NotOfferedError("no way")
     return best[1:]
 
 

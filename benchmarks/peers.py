@@ -2,8 +2,8 @@
 
 A peer takes a Problem and returns its ways: name -> a call that computes the answer. What a user
 does once (sessions, compilation, tensors over our memory, outputs to be reused) is done before;
-what depends on the values of indices is done inside the call. Raises NotOffered with the reason
-where a peer has no such operation, ImportError where it is not installed.
+what depends on the values of indices is done inside the call. Raises NotOfferedError with the
+reason where a peer has no such operation, ImportError where it is not installed.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Ways = dict[str, Call]
 THREADS = 2
 
 
-class NotOffered(Exception):
+class NotOfferedError(Exception):
     """A peer cannot compute a case; the reason is the message."""
 
 
@@ -44,9 +44,7 @@ def _numpy_gathers(p: Problem) -> Ways:
     if case.pattern == "negative" or not data.flags.c_contiguous:
         return ways
     number, rows = _flattened(p), data.reshape(-1, *_run_shape(p))
-    ways["flat numbers, take(out, clip)"] = lambda: np.take(
-        rows, number(), 0, out=out, mode="clip"
-    )
+    ways["flat numbers, take(out, clip)"] = lambda: np.take(rows, number(), 0, out=out, mode="clip")
     return ways
 
 
@@ -256,9 +254,9 @@ def polars_ways(p: Problem) -> Ways:
 
     case, data = p.case, p.data
     if not (case.nd and case.k == 1 and not case.batch_dims and case.reduction == "none"):
-        raise NotOffered("gathers and sets elements of one column, by one index each")
+        raise NotOfferedError("gathers and sets elements of one column, by one index each")
     if case.scatters and data.ndim > 1:
-        raise NotOffered("sets scalars only")
+        raise NotOfferedError("sets scalars only")
     kind = pl.Array(pl.Float32, data.shape[1]) if data.ndim == 2 else pl.Float32
     column = pl.Series(data, dtype=kind)
     numbers = pl.Series(p.indices[..., 0], dtype=pl.UInt32)  # its own index type

@@ -15,46 +15,53 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
 
 LOSS = "**"  # around a ratio that is a loss
-WRONG = "†"
+MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
 
 
 def summarise(results: Results) -> Results:
     """Return the geometric mean, the worst case, and each target with what was reached."""
     ratios = {name: r["ratio"] for name, r in results["cases"].items() if r["ratio"]}
-    summary: Results = {"geomean": None, "worst": None, "targets": []}
-    targets = summary["targets"]
+    summary: Results = {"geomean": None, "worst": None}
     if ratios:
-        summary["geomean"] = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
         worst = min(ratios, key=lambda name: ratios[name])
+        summary["geomean"] = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
         summary["worst"] = {"case": worst, "ratio": ratios[worst]}
-        targets.append(_at_least("geometric mean beside the fastest peer", summary["geomean"], 2.5))
-        targets.append(_at_least(f"worst case, {worst}", ratios[worst], 1.15))
+    targets = [*_kernel_targets(results, summary), *_run_targets(results["whole_runs"])]
+    wrong = [name for name, record in _answered(results) if not record["verified"]]
+    named = f"wrong answers of ndtool: {', '.join(wrong) or 'none'}"
+    return {**summary, "targets": [*targets, _at_most(named, len(wrong), 0)]}
+
+
+def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
+    if summary["worst"]:
+        yield _at_least("geometric mean beside the fastest peer", summary["geomean"], 2.5)
+        worst = summary["worst"]
+        yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
     for name in CONTIGUOUS_ROWS:
         if name in results["cases"]:
-            reached = results["cases"][name]["memcpy_ratio"]
-            targets.append(_at_least(f"{name} beside memcpy", reached, 0.9))
+            yield _at_least(f"{name} beside memcpy", results["cases"][name]["memcpy_ratio"], 0.9)
     ladder = {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}
     if ladder:
-        worst = min(ladder, key=lambda name: ladder[name])
-        targets.append(_at_least(f"ladder beside numpy, worst: {worst}", ladder[worst], 1.0))
+        name = min(ladder, key=lambda name: ladder[name])
+        yield _at_least(f"ladder beside numpy, worst: {name}", ladder[name], 1.0)
     for name, ratio in results["threads"].items():
-        targets.append(_at_least(f"two threads beside one, {name}", ratio, 1.7))
+        yield _at_least(f"two threads beside one, {name}", ratio, 1.7)
     if small := results["small_call"]:
-        targets.append(_at_most("small call, times np.take", small["times_numpy"], 8))
+        yield _at_most("small call, times np.take", small["times_numpy"], 8)
         if small["of_onnxruntime"]:
-            targets.append(_at_most("small call, of onnxruntime", small["of_onnxruntime"], 0.25))
-    for name, run in results["whole_runs"].items():
+            yield _at_most("small call, of onnxruntime", small["of_onnxruntime"], 0.25)
+
+
+def _run_targets(runs: Results) -> Iterable[Results]:
+    for name, run in runs.items():
         if "ratio" in run:
-            targets.append(_at_least(name, run["ratio"], run["target"]))
+            yield _at_least(name, run["ratio"], run["target"])
         elif "peak_mib" in run:
-            targets.append(_at_most(f"{name}, MiB", run["peak_mib"], run["target_mib"]))
+            yield _at_most(f"{name}, MiB", run["peak_mib"], run["target_mib"])
         elif "growth" in run:
-            targets.append(_at_most(name, run["growth"], run["target"]))
+            yield _at_most(name, run["growth"], run["target"])
         else:
-            targets.append(_at_least(name, None, 0))
-    wrong = [name for name, record in _answered(results) if not record["verified"]]
-    targets.append(_at_most("wrong answers of ndtool: " + (", ".join(wrong) or "none"), len(wrong), 0))
-    return summary
+            yield _at_least(name, None, 0)
 
 
 def _answered(results: Results) -> Iterable[tuple[str, Results]]:
@@ -65,13 +72,26 @@ def _answered(results: Results) -> Iterable[tuple[str, Results]]:
 
 
 def _at_least(name: str, reached: float | None, limit: float) -> Results:
-    passed = reached is not None and reached >= limit
-    return {"target": name, "rule": "at least", "limit": limit, "reached": reached, "passed": passed}
+    return _target(name, "at least", limit, reached, reached is not None and reached >= limit)
 
 
 def _at_most(name: str, reached: float, limit: float) -> Results:
-    passed = reached <= limit
-    return {"target": name, "rule": "at most", "limit": limit, "reached": reached, "passed": passed}
+    return _target(name, "at most", limit, reached, reached <= limit)
+
+
+def _target(name: str, rule: str, limit: float, reached: float | None, passed: bool) -> Results:
+    return {"target": name, "rule": rule, "limit": limit, "reached": reached, "passed": passed}
+
+
+def losses(results: Results) -> str:
+    """Return a sentence that names every case that is slower than a peer."""
+    slower = [
+        f"{name} ({record['ratio']:.2f} of {record['fastest']})"
+        for part in ("cases", "ladder")
+        for name, record in results[part].items()
+        if record["ratio"] is not None and record["ratio"] < 1
+    ]
+    return f"slower than a peer: {', '.join(slower) or 'none'}"
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -101,8 +121,8 @@ def _cases_table(cases: Results) -> str:
         rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, _ratio(record["ratio"]), memcpy])
     notes = (
         "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
-        " a two-thread memcpy of the same output bytes / ndtool's time. ~: the peer's answer differs"
-        f" from the sequential loop's in rounding; {WRONG}: it is wrong. -: not offered."
+        " a two-thread memcpy of the same output bytes / ndtool's time. ~: the peer's answer is not"
+        " rounded as the sequential loop's; †: it is wrong. -: not offered."
     )
     return _markdown(rows) + "\n\n" + notes
 
@@ -110,7 +130,7 @@ def _cases_table(cases: Results) -> str:
 def _peer_cell(peer: Results | None) -> str:
     if peer is None or peer["ms"] is None:
         return "-"
-    return f"{peer['ms']:.1f}{ {'exact': '', 'rounding': ' ~', 'wrong': ' ' + WRONG}[peer['answer']] }"
+    return f"{peer['ms']:.1f}{MARKS[peer['answer']]}"
 
 
 def _ratio(ratio: float | None) -> str:
@@ -137,7 +157,7 @@ def _runs_table(runs: Results) -> str:
             size = f"{run['peak_mib']:.0f} MiB for {run['output_bytes'] / 2**30:.1f} GiB of output"
             rows.append([name, size, "-", "-"])
         elif "growth" in run:
-            times = (f"{int(n) / 2**30:.3g} GiB: {t * 1e3:.0f} ms" for n, t in run["seconds"].items())
+            times = [f"{int(n) >> 20} MiB: {t * 1e3:.0f} ms" for n, t in run["seconds"].items()]
             rows.append([name, "; ".join(times), "-", "-"])
         else:
             rows.append([name, run["reason"].replace("\n", " "), "-", "-"])

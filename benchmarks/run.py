@@ -6,6 +6,7 @@ results.png, and the tables of docs/performance.md and README.md. A part of it (
 """
 
 import argparse
+import json
 import os
 import sys
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "PYTHONUNBUFFERED": "1",
 }
+ORIGINAL = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for the runs in processes of their own
 QUICK_PEERS = ["numpy", "onnxruntime", "torch", "jax"]
 HERE = Path(__file__).parent
 
@@ -29,7 +31,7 @@ HERE = Path(__file__).parent
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the cases only, in a minute")
-    parser.add_argument("--ci", action="store_true", help="compare with benchmarks/ci_baseline.json")
+    parser.add_argument("--ci", action="store_true", help="hold against ci_baseline.json")
     parser.add_argument("--record", action="store_true", help="with --ci: write the baseline")
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="cases or ladder entries, such as 'rows*'"
@@ -41,15 +43,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
+    if ORIGINAL not in os.environ:
         # malloc reads its settings when a process begins
-        original = dict(os.environ)
-        plain = ",".join(name for name in SETTINGS if name not in original)
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], original | SETTINGS | {"BENCH_ADDED": plain}
-        )
-    added = os.environ.pop("BENCH_ADDED", "").split(",")
-    environment = {name: value for name, value in os.environ.items() if name not in added}
+        settings = {**os.environ, **SETTINGS, ORIGINAL: json.dumps(dict(os.environ))}
+        os.execve(sys.executable, [sys.executable, *sys.argv], settings)
+    environment = json.loads(os.environ.pop(ORIGINAL))
     import machine
 
     machine.use_two_cores()
@@ -105,8 +103,8 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
     recorded = not (options.quick or options.only or options.peers)
     folder = HERE if recorded else HERE.parent / "build" / "bench"
     report.write(results, folder, recorded)
-    print("\n".join(report.tables(results).values()))
-    print(f"written to {folder}")
+    print("\n\n".join(report.tables(results).values()))
+    print(f"\n{report.losses(results)}\nwritten to {folder}")
     return 0
 
 

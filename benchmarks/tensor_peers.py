@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from peers import THREADS, NotOffered, Ways
+from peers import THREADS, NotOfferedError, Ways
 from problems import Problem
 
 
@@ -130,7 +130,7 @@ def tensorflow_ways(p: Problem) -> Ways:
         along = tf.experimental.numpy.take_along_axis
         return {"take_along_axis": lambda: along(data, indices, case.attribute)}
     if case.operator == "scatter_elements":
-        raise NotOffered("has no scatter along an axis")
+        raise NotOfferedError("has no scatter along an axis")
     updates = tf.constant(p.updates)
     names = {
         "none": "tensor_scatter_nd_update",

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 Call = Callable[[], Any]
 
-PAUSE = 0.01  # seconds; thread pools spin for a while after a call, and would slow the next one
+
+def rest() -> None:
+    """Wait until none of our threads works: pools spin after a call, and would slow the next."""
+    for _ in range(100):
+        used = time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - used < 0.0002:
+            return
 
 
 def seconds(call: Call) -> float:
@@ -38,7 +45,7 @@ def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
     try:
         for _ in range(repeats):
             for call, taken in zip((ours, theirs), times, strict=True):
-                time.sleep(PAUSE)
+                rest()
                 taken.append(seconds(call) * 1e3)
     finally:
         gc.enable()
@@ -50,7 +57,7 @@ def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, taken in zip(calls, times, strict=True):
-            time.sleep(PAUSE)
+            rest()
             started = time.perf_counter()
             for _ in range(loops):
                 call()

@@ -65,9 +65,7 @@ def _lacking(exc: Exception) -> NdtoolError | None:
         return failure(exc, str(exc.filename or "the system"))
     no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
     if no_memory or isinstance(exc, MemoryError):
-        return ResourceError(
-            "not enough memory", hint="ulimit -v shows a limit, if there is one"
-        )
+        return ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
     return None
 
 

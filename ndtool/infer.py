@@ -68,17 +68,10 @@ def infer(
         for role in inputs.keys() - {"indices"}:
             given = inputs[role]
             inputs[role] = given._replace(dtype=dtypes.view_as(given.dtype, dtype))
-    data, indices, updates = inputs["data"], inputs["indices"], inputs.get("updates")
+    types = {role: given.dtype for role, given in inputs.items()}
+    sizes = {role: given.shape for role, given in inputs.items()}
     try:
-        trace, plan = shapes.infer(
-            operator, data.shape, indices.shape, updates and updates.shape, attribute
-        )
-        batch_dims = attribute if operator == "gather_nd" else 0
-        row = specs.accept(
-            spec, operator, data.dtype, indices.dtype, updates and updates.dtype, reduction,
-            batch_dims,
-        )  # fmt: skip
-        shapes.check_bytes(plan, data.dtype.itemsize)
+        row, trace, plan = specs.infer(operator, types, sizes, attribute, reduction, spec)
     except (RuleError, DtypeError) as exc:
         exc.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
         raise

@@ -9,8 +9,8 @@ from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, sp
 from ndtool.crew import share
 from ndtool.dtypes import Dtype
 from ndtool.engine import Operand, Piece, Tick, silent
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError
-from ndtool.shapes import Plan, Shape, Trace
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError, printable
+from ndtool.shapes import Shape
 from ndtool.storage import Spool
 from ndtool.threads import team
 
@@ -69,7 +69,11 @@ class Job:
         self._opened: list[files.Source] = []
         try:
             self.operands = self._open()
-            self.row, self.trace, self.plan = self._infer()
+            sizes = {name: source.shape for name, source in self.operands.sources.items()}
+            self.row, self.trace, self.plan = specs.infer(
+                request.operator, self.operands.types, sizes, request.attribute,
+                request.reduction, request.spec,
+            )  # fmt: skip
         except BaseException as error:
             self.close()
             if isinstance(error, NdtoolError):
@@ -83,34 +87,13 @@ class Job:
             source = files.open_source(argument, stdin)
             self._opened.append(source)
             sources[name] = source
+            if self.request.output == "-" and source.is_open_as(1):
+                raise OutputError(f"standard output is {printable(argument)}, which is an input")
         types = {name: source.dtype for name, source in sources.items()}
         if self.request.dtype is not None:
             for name in types.keys() - {"indices"}:
                 types[name] = dtypes.view_as(types[name], self.request.dtype)
         return Operands(sources, types)
-
-    def _infer(self) -> tuple[specs.Row, Trace, Plan]:
-        request, (sources, types) = self.request, self.operands
-        updates = sources.get("updates")
-        trace, plan = shapes.infer(
-            request.operator,
-            sources["data"].shape,
-            sources["indices"].shape,
-            None if updates is None else updates.shape,
-            request.attribute,
-        )
-        batch_dims = request.attribute if request.operator == "gather_nd" else 0
-        row = specs.accept(
-            request.spec,
-            request.operator,
-            types["data"],
-            types["indices"],
-            types.get("updates"),
-            request.reduction,
-            batch_dims,
-        )
-        shapes.check_bytes(plan, types["data"].itemsize)
-        return row, trace, plan
 
     def _explain(self, error: NdtoolError) -> None:
         """Add the files to an error that knows only data, indices and updates."""

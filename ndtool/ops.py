@@ -190,13 +190,12 @@ def _bind(
     spec: str,
 ) -> Bound:
     """Infer shapes and check types; what depends on no value is done once per kind of call."""
-    data_type, index_type = dtypes.from_numpy(data_dtype), dtypes.from_numpy(indices_dtype)
-    update_type = None if updates_dtype is None else dtypes.from_numpy(updates_dtype)
-    batch_dims = attribute if name == "gather_nd" else 0
-    row = specs.accept(spec, name, data_type, index_type, update_type, reduction, batch_dims)
-    _, plan = shapes.infer(name, data, indices, updates, attribute)
-    shapes.check_bytes(plan, data_type.itemsize)
-    return plan, data_type, index_type, row.negatives
+    types = {"data": dtypes.from_numpy(data_dtype), "indices": dtypes.from_numpy(indices_dtype)}
+    sizes = {"data": data, "indices": indices}
+    if updates is not None:
+        types["updates"], sizes["updates"] = dtypes.from_numpy(updates_dtype), updates
+    row, _, plan = specs.infer(name, types, sizes, attribute, reduction, spec)
+    return plan, types["data"], types["indices"], row.negatives
 
 
 def _word(name: str, value: str) -> str:

@@ -174,7 +174,8 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int = 0) -> tuple[Trace, 
     output = indices[:-1] + data[b + k :]
     numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
     t.output("indices.shape[:-1] + data.shape[b+k:]", numbers, output)
-    return t.trace(), _nd_plan(t, data, indices, output, b)
+    plan = _nd_plan(t, data, indices, output, b)
+    return t.trace(), plan
 
 
 @lru_cache(maxsize=1024)
@@ -197,7 +198,8 @@ def scatter_nd(data: Shape, indices: Shape, updates: Shape) -> tuple[Trace, NdPl
     )
     t.same("updates", updates, "indices.shape[:-1] + data.shape[k:]", indices[:-1] + data[k:])
     t.output("data.shape", written(data), data)
-    return t.trace(), _nd_plan(t, data, indices, data, 0)
+    plan = _nd_plan(t, data, indices, data, 0)
+    return t.trace(), plan
 
 
 def _nd_plan(t: _Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:

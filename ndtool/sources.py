@@ -88,6 +88,13 @@ class Source:
                 return 1.0
         return present / SAMPLES
 
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor is open on the file that the bytes are from."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(fd), self._file.status)
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Let go of the bytes and the file."""
         release(self.buffer)

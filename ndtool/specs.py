@@ -3,9 +3,10 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from ndtool import dtypes
+from ndtool import dtypes, shapes
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
+from ndtool.shapes import Plan, Shape, Trace
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -129,6 +130,29 @@ def accept(
     if batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     return row
+
+
+def infer(
+    operator: str,
+    types: dict[str, Dtype],
+    sizes: dict[str, Shape],
+    attribute: int,
+    reduction: str,
+    spec: str,
+) -> tuple[Row, Trace, Plan]:
+    """Check types against a spec, then infer shapes; inputs by the standards' names.
+
+    attribute: batch_dims or the axis. Raises DtypeError, RuleError and UsageError.
+    """
+    batch_dims = attribute if operator == "gather_nd" else 0
+    row = accept(
+        spec, operator, types["data"], types["indices"], types.get("updates"), reduction, batch_dims
+    )
+    trace, plan = shapes.infer(
+        operator, sizes["data"], sizes["indices"], sizes.get("updates"), attribute
+    )
+    shapes.check_bytes(plan, types["data"].itemsize)
+    return row, trace, plan
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ndtool import dtypes, engine, gather_elements, gather_nd, scatter_elements, scatter_nd, scatters
+from ndtool import (
+    dtypes,
+    engine,
+    gather_elements,
+    gather_nd,
+    ops,
+    scatter_elements,
+    scatter_nd,
+    scatters,
+)
 from ndtool import threads as threads_of
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +122,7 @@ def scratch(size: int) -> memoryview:
 def limit(**limits: int) -> None:
     """Set the constants that decide which way a call takes."""
     for name, value in limits.items():
-        for module in (engine, scatters, threads_of):
+        for module in (engine, ops, scatters, threads_of):
             if hasattr(module, name):
                 setattr(module, name, value)
     engine.bind_units.cache_clear()
@@ -417,4 +426,5 @@ if os.name == "posix":
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 if __name__ == "__main__":
+    limit(ASIDE=0)
     ways[sys.argv[1]]()

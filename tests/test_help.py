@@ -46,13 +46,17 @@ def test_example_in_the_help_runs(command, tmp_path):
     assert example[0] == "ndtool"
     name = command.split()[-1]
     folder = FIXTURES / FOLDERS.get(name, FOLDERS["gather-nd"])
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for role, short in (("data",) * 2, ("indices", "idx"), ("updates", "upd"), ("output", "out")):
+        if (folder / f"{role}.npy").exists():
+            shutil.copy(folder / f"{role}.npy", tmp_path / f"{short}.npy")
     shutil.copy(FIXTURES / "stored.npz", tmp_path)
+    wanted = np.load(tmp_path / "out.npy")
     arguments = shlex.split(" ".join(example[1:]))
     ran = ndtool(*arguments, cwd=tmp_path)
     assert (ran.status, ran.err) == (0, "")
     if command in OPERATORS:
-        result, wanted = np.load(tmp_path / "out.npy"), np.load(tmp_path / "output.npy")
+        assert "-o out.npy" in page
+        result = np.load(tmp_path / "out.npy")
         assert (result.dtype, result.tolist()) == (wanted.dtype, wanted.tolist())
 
 
@@ -72,10 +76,10 @@ def test_version():
     assert (ran.status, ran.out.decode()) == (0, f"ndtool {package.__version__}\n")
 
 
-def loaded(*arguments, cwd=None):
+def loaded(*arguments):
     """Return the modules that a run imports."""
     command = [sys.executable, "-X", "importtime", *NDTOOL[1:], *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, env=environment(), cwd=cwd, check=True)
+    ran = subprocess.run(command, capture_output=True, env=environment(), check=True)
     lines = re.findall(rb"^import time:[^|]*\|[^|]*\| *(\S+)$", ran.stderr, re.MULTILINE)
     return {line.decode() for line in lines}
 
@@ -94,9 +98,10 @@ def test_help_loads_little():
 
 def test_run_between_files_loads_little(tmp_path):
     for name, folder in FOLDERS.items():
-        files = [p for r in ("data", "indices", "updates") if (p := FIXTURES / folder / f"{r}.npy").exists()]
+        files = [FIXTURES / folder / f"{role}.npy" for role in ("data", "indices", "updates")]
+        present = [path for path in files if path.exists()]
         flags = ("--axis", "1") if "elements" in name else ()
-        modules = loaded(name, *files, *flags, "-o", tmp_path / "out.npy")
+        modules = loaded(name, *present, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
         assert not modules & (HEAVY | {"ndtool.styled", "ndtool.values", "ndtool.infer"})
 
@@ -114,7 +119,8 @@ def test_completion():
     assert "plain,--batch-dims" in complete("ndtool gather-nd --b")
     assert complete("ndtool gather-nd da") == ["file,da"]
     assert complete("ndtool gather-nd a b -o ou") == ["file,ou"]
-    assert complete("ndtool scatter-nd a b c --reduction m") == ["plain,mul", "plain,max", "plain,min"]
+    reductions = complete("ndtool scatter-nd a b c --reduction m")
+    assert reductions == ["plain,mul", "plain,max", "plain,min"]
     assert complete("ndtool spec scatter") == ["plain,scatter-nd", "plain,scatter-elements"]
     source = subprocess.run(
         NDTOOL, capture_output=True, env=environment(_NDTOOL_COMPLETE="bash_source"), check=False
@@ -127,5 +133,16 @@ def test_runs_as_a_module_and_as_a_command(tmp_path):
     command = shutil.which("ndtool", path=scripts)
     if command is None:
         pytest.skip("the command is not installed beside this Python")
-    ran = subprocess.run([command, "--version"], capture_output=True, env=environment(), check=False)
-    assert ran.stdout == ndtool("--version").out
+    out = subprocess.check_output([command, "--version"], env=environment())
+    assert out == ndtool("--version").out
+
+
+def test_every_option_is_documented():
+    document = FIXTURES.parent / "docs" / "cli.md"
+    if not document.exists():
+        pytest.skip("the documents are not beside the tests")
+    text = document.read_text("utf-8")
+    for command in OPERATORS:
+        page = ndtool(command, "-h").out.decode()
+        for name in re.findall(r"--[a-z-]+|NDTOOL_[A-Z_]+", page):
+            assert name == "--help" or f"`{name}" in text or f", {name} " in text, name

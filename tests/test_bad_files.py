@@ -1,0 +1,474 @@
+"""Files that are no arrays, lie or want to do harm, through the real command line.
+
+Each case is a row of the list in docs/reliability.md (N: .npy, Z: .npz). What is refused must be
+refused with one sentence that names the file and what was wrong with it, and change nothing.
+"""
+
+import io
+import os
+import pickle
+import re
+import socket
+import struct
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Ran, ndtool, save, state
+from limits import ADDRESSES, limited, without_overrides
+
+DATA = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+IDX = np.array([[1], [0]])
+FULL = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4), }"
+RAW = DATA.tobytes()
+TOUCHED = "touched-by-code-in-a-file"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save(idx=IDX, old=DATA)
+    os.rename("old.npy", "out.npy")
+    return tmp_path
+
+
+def run(*arguments: object, **options: object) -> Ran:
+    """Run within 4 GiB of addresses, so that a claim that is believed fails."""
+    return ndtool(*arguments, **{"preexec_fn": limited(AS=ADDRESSES), **options})
+
+
+def npy(
+    text: str | bytes = FULL,
+    payload: bytes = RAW,
+    version: tuple[int, int] = (1, 0),
+    length: int | None = None,
+) -> bytes:
+    """Return a file with any text as its header, which may claim another length."""
+    raw = text if isinstance(text, bytes) else text.encode("latin-1")
+    count = len(raw) if length is None else length
+    width = 2 if version == (1, 0) else 4
+    return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
+
+
+def header(descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3, 4)") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}"
+
+
+def saved(array: object, pickled: bool = False) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=pickled)
+    return stream.getvalue()
+
+
+class Harm:
+    """An object whose pickle touches a file when it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return open, (TOUCHED, "w")
+
+
+WRAPS = "(4294967296, 4294967296)"
+SAFETENSORS = "(4, 4611686018427387905)"  # times four bytes: 16 modulo 2^64
+HARMFUL = pickle.dumps(np.array([Harm()], object))
+
+REFUSED_NPY = {
+    "N1": (b"", "nothing there"),
+    "N2-6": (b"\x93NUMPY", "found 6"),
+    "N2-8": (b"\x93NUMPY\1\0", "cut short"),
+    "N3-magic": (b"\x93NUMPX\1\0" + npy()[8:], "not a .npy array"),
+    "N3-text": (b"1 2 3\n4 5 6\n", "not a .npy array: it starts with b'1 2 3"),
+    "N3-pickle": (HARMFUL, "a pickle, which is never loaded"),
+    "N4": (npy(version=(9, 0)), r"version 9\.0: valid 1\.0, 2\.0, 3\.0"),
+    "N5": (npy(length=60_000), "claims 60000 bytes, only 158 are there"),
+    "N6": (npy(version=(2, 0), length=2**32 - 1), "claims 4294967295 bytes, only"),
+    "N7": (npy(length=0), "not a Python literal"),
+    "N8-list": (npy("[1, 2, 3]"), "not a dictionary"),
+    "N8-number": (npy("7"), "not a dictionary"),
+    "N9-call": (npy(header(shape=f"open({TOUCHED!r}, 'w')")), "not a Python literal"),
+    "N9-import": (npy(header(shape="__import__('os').system('true')")), "not a Python literal"),
+    "N9-lambda": (npy("(lambda: {})()"), "not a dictionary"),
+    "N9-format": (npy(header(descr="f'{1}'")), "not a Python literal"),
+    "N10-parentheses": (npy("(" * 3000 + ")" * 3000), "not a Python literal|not a dictionary"),
+    "N10-brackets": (npy(header(shape="[" * 900 + "]" * 900)), "Python literal|a tuple of sizes"),
+    "N10-minus": (npy(header(shape="(" + "-" * 5000 + "1,)")), "not a Python literal"),
+    "N10-sum": (npy(header(shape="(" + "1+" * 4000 + "1,)")), "not a Python literal"),
+    "N11": (npy(FULL + " " * 20_000), "claims 20062 bytes: valid up to 10000"),
+    "N12-missing": (npy("{'descr': '<f4', 'shape': (2, 3, 4)}"), "expected .*fortran_order"),
+    "N12-extra": (npy(FULL[:-1] + "'more': 1}"), r"has the keys \[.*more"),
+    "N12-number": (npy("{1: 2, 'descr': '<f4', 'fortran_order': False}"), "not a string"),
+    "N12-spread": (npy("{**{}, 'descr': '<f4', 'fortran_order': False, 'shape': ()}"), "a string"),
+    "N13": (npy(FULL[:-1] + "'shape': (24,)}"), "the key 'shape' 2 times"),
+    "N14": (npy(header(shape="(2L, 3L, 4L)")), "Python 2"),
+    "N15": (npy(header(descr="',f4'")), "',f4' is not an element type"),
+    "N16": (npy(FULL.rstrip("}")), "not a Python literal"),
+    "N17": (npy(FULL + "\0"), "not a Python literal"),
+    "N18-one": (npy(header(shape="(-1,)")), r"shape\[0\] is -1: expected a size of 0\.\."),
+    "N18-two": (npy(header(shape="(-2, -12)")), r"shape\[0\] is -2"),
+    "N19-float": (npy(header(shape="(2.0, 12)")), r"shape\[0\] is 2\.0"),
+    "N19-list": (npy(header(shape="[2, 12]")), r"shape is \[2, 12\]: expected a tuple"),
+    "N19-number": (npy(header(shape="24")), "shape is 24: expected a tuple"),
+    "N19-string": (npy(header(shape="('2',)")), r"shape\[0\] is '2'"),
+    "N20": (npy(header(shape="(True, 24)")), r"shape\[0\] is True"),
+    "N21": (npy(header(shape="(np.int64(24),)")), "NumPy integers"),
+    "N22": (npy(header(shape=f"({10**30},)")), r"shape\[0\] is 1000+: expected a size of 0\.\."),
+    "N22-digits": (npy(header(shape=f"({'9' * 6000},)")), "expected a size|not a Python literal"),
+    "N23-square": (npy(header(shape=WRAPS)), "valid up to 9223372036854775807 bytes"),
+    "N23-wraps": (npy(header(shape=SAFETENSORS)), "valid up to 9223372036854775807 bytes"),
+    "N24": (npy(header(shape=f"({2**40},)")), "expected 4398046511104 bytes .* found 96"),
+    "N25": (npy(header(shape=f"(0, {2**62}, {2**62})")), "valid up to 9223372036854775807"),
+    "N26": (npy(header(shape=f"({'1, ' * 65})")), "65 axes: valid up to 64"),
+    "N27-word": (npy(header(order="'no'")), "fortran_order is 'no': valid True, False"),
+    "N27-number": (npy(header(order="1")), "fortran_order is 1: valid True, False"),
+    "N28-one": (npy(payload=RAW[:-1]), "expected 96 bytes of data after the header, found 95"),
+    "N28-half": (npy(payload=RAW[:48]), "expected 96 bytes .* found 48"),
+    "N28-none": (npy(payload=b""), "expected 96 bytes .* found 0"),
+    "N30": (saved(np.array([Harm()], object), True), "Python objects are never read"),
+    "N30-bare": (npy(header("'|O'", shape="(1,)"), HARMFUL), "Python objects are never read"),
+    "N31": (npy(header("[('a', '<f4'), ('b', '|O')]")), "Python objects are never read"),
+    "N33-S": (npy(header("'|S0'", shape=f"({2**40},)")), "0 bytes per element: valid 1"),
+    "N33-U": (npy(header("'<U0'", shape=f"({2**62},)")), "0 bytes per element: valid 1"),
+    "N33-V": (npy(header("'|V0'", shape=f"({2**62},)")), "0 bytes per element: valid 1"),
+    "N33-struct": (npy(header("[]", shape=f"({2**62},)")), "neither an element type nor a list"),
+    "N33-empty-fields": (npy(header("[('a', '<f4', (0,))]")), "0 bytes"),
+    "N34": (npy(header("'|S2147483647'", shape="(1,)")), "expected 2147483647 bytes .* found 96"),
+    "N34-large": (npy(header("'|S2147483648'", shape="(1,)")), "valid 1..2147483647"),
+}  # fmt: skip
+
+
+def refused(ran: Ran, name: str, reason: str, status: int = 3) -> None:
+    """Check that a run failed with a sentence about a file, and nothing else."""
+    assert (ran.status, ran.out) == (status, b""), ran.err
+    first = ran.err.splitlines()[0]
+    assert first.startswith("error: ")
+    assert name in first
+    assert re.search(reason, ran.err), ran.err
+    assert "Traceback" not in ran.err
+    assert "allow_pickle" not in ran.err
+    assert max(map(len, ran.err.splitlines())) < 500
+    assert len(ran.err.splitlines()) < 20
+
+
+@pytest.mark.parametrize("row", REFUSED_NPY)
+def test_bad_npy(row: str, here: Path) -> None:
+    content, reason = REFUSED_NPY[row]
+    Path("bad.npy").write_bytes(content)
+    before = state(here)
+    refused(run("gather-nd", "bad.npy", "idx.npy", "-o", "out.npy"), "bad.npy", reason)
+    assert state(here) == before
+
+
+PLACES = {
+    "indices": ("gather-nd", "out.npy", "bad.npy", "-o", "out.npy"),
+    "updates": ("scatter-nd", "out.npy", "idx.npy", "bad.npy", "-o", "out.npy"),
+    "elements": ("scatter-elements", "bad.npy", "idx.npy", "out.npy", "-o", "out.npy"),
+    "inspect": ("inspect", "bad.npy"),
+    "infer": ("infer", "gather-nd", "bad.npy", "idx.npy"),
+    "verify": ("verify", "gather-nd", "bad.npy", "idx.npy", "out.npy"),
+    "pipe": ("gather-nd", "-", "idx.npy", "-o", "out.npy"),
+}
+
+
+@pytest.mark.parametrize("row", ["N10-parentheses", "N24", "N28-one", "N30"])
+@pytest.mark.parametrize("place", PLACES)
+def test_bad_npy_wherever_it_is_read(row: str, place: str, here: Path) -> None:
+    content, reason = REFUSED_NPY[row]
+    Path("bad.npy").write_bytes(content)
+    before = state(here)
+    piped = place == "pipe"
+    ran = run(*PLACES[place], stdin=content if piped else b"")
+    refused(ran, "standard input" if piped else "bad.npy", reason)
+    assert state(here) == before
+
+
+def test_claims_on_a_pipe_take_no_memory(here: Path) -> None:
+    before = state(here)
+    for row in ("N6", "N11", "N24", "N33-U", "N34"):
+        ran = run("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=REFUSED_NPY[row][0])
+        refused(ran, "standard input", "")
+    assert state(here) == before
+
+
+def gathered(data: object, **options: object) -> np.ndarray:
+    """Return what a gather of both rows of `data`, turned round, gives."""
+    ran = run("gather-nd", data, "idx.npy", "-o", "out.npy", **options)
+    assert (ran.status, ran.out, ran.err) == (0, b"", "")
+    return np.load("out.npy")
+
+
+def test_trailing_bytes_n29() -> None:
+    Path("long.npy").write_bytes(npy() + b"12345")
+    ran = run("gather-nd", "long.npy", "idx.npy", "-o", "out.npy")
+    assert (ran.status, ran.err) == (
+        0,
+        "warning: long.npy: 5 bytes after the array are ignored\n",
+    )
+    assert np.array_equal(np.load("out.npy"), DATA[::-1])
+
+
+STRUCTURED = np.zeros((2, 3), [("a", "<f4"), ("b", ">i2", (2,))])
+STRUCTURED["a"] = np.arange(6).reshape(2, 3)
+ODD_TYPES = {
+    "N32-struct": STRUCTURED,
+    "N32-void": np.arange(6, dtype="<i8").reshape(2, 3).view("V8"),
+    "N35-datetime": np.arange(6).reshape(2, 3).astype("<M8[ns]"),
+    "N35-timedelta": np.arange(6).reshape(2, 3).astype("<m8[s]"),
+    "N35-longdouble": np.arange(6).reshape(2, 3).astype(np.longdouble),
+    "N35-text": np.array([["a", "bc"], ["d", ""]], "<U2"),
+    "N37": np.arange(6, dtype="<u2").reshape(2, 3).view("V2"),
+}
+
+
+@pytest.mark.parametrize("row", ODD_TYPES)
+def test_types_that_only_move(row: str, here: Path) -> None:
+    array = ODD_TYPES[row]
+    save(data=array, upd=array)
+    result = gathered("data.npy")
+    assert result.dtype == array.dtype
+    assert result.tobytes() == array[::-1].tobytes()
+    before = state(here)
+    scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--reduction")
+    for reduction in ("add", "max"):
+        ran = run(*scatter, reduction)
+        refused(ran, "", "reduction", 4)
+        assert "data.npy" in ran.err
+        assert ("--dtype bfloat16" in ran.err) == (row == "N37")
+        assert state(here) == before
+    if row == "N37":
+        pytest.importorskip("ml_dtypes")
+        assert run(*scatter, "add", "--dtype", "bfloat16").status == 0
+
+
+def test_big_endian_n36() -> None:
+    save(data=DATA.astype(">f4"), upd=np.ones((2, 3, 4), ">f4"), more=IDX.astype(">i4"))
+    assert gathered("data.npy").dtype == ">f4"
+    scatter = ("scatter-nd", "data.npy", "more.npy", "upd.npy", "-o", "out.npy")
+    assert run(*scatter, "--reduction", "add").status == 0
+    assert np.load("out.npy").dtype == ">f4"
+    assert np.array_equal(np.load("out.npy"), DATA + 1)
+
+
+def test_bool_bytes_that_are_no_bools_n38() -> None:
+    Path("bool.npy").write_bytes(npy(header("'|b1'", shape="(2, 2)"), bytes([2, 0, 255, 1])))
+    assert gathered("bool.npy").tobytes() == bytes([255, 1, 2, 0])
+    scatter = ("scatter-nd", "bool.npy", "idx.npy", "bool.npy", "-o", "out.npy")
+    assert run(*scatter, "--reduction", "max").status == 0
+    assert np.load("out.npy").view("u1").tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("skip", [1, 2, 7])
+def test_data_at_odd_offsets_n39(skip: int) -> None:
+    data = np.arange(40_000, dtype="<i8").reshape(2, -1)
+    text = header("'<i8'", shape=str(data.shape)).ljust(100 + skip)
+    Path("odd.npy").write_bytes(npy(text, data.tobytes()))
+    assert np.array_equal(gathered("odd.npy"), data[::-1])
+    scatter = ("scatter-nd", "odd.npy", "idx.npy", "odd.npy", "-o", "out.npy")
+    assert run(*scatter, "--reduction", "add").status == 0
+    assert np.array_equal(np.load("out.npy"), data + data[::-1])
+
+
+def test_known_by_content_n40() -> None:
+    np.savez("archive", a=DATA)
+    os.rename("archive.npz", "archive.npy")
+    save(array=DATA)
+    os.rename("array.npy", "array.npz")
+    assert np.array_equal(gathered("archive.npy"), DATA[::-1])
+    assert np.array_equal(gathered("array.npz"), DATA[::-1])
+
+
+def test_what_is_no_regular_file_n41(here: Path) -> None:
+    os.mkdir("folder")
+    os.mkfifo("fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind("sock")
+        before = state(here)
+        for name, reason in (
+            ("folder", "is a directory"),
+            ("fifo", "is a FIFO"),
+            ("sock", "is a socket"),
+            ("/dev/zero", "is a device"),
+        ):
+            for run_of in (("gather-nd", name, "idx.npy"), ("gather-nd", "out.npy", name)):
+                refused(run(*run_of, "-o", "out.npy"), name, f"{reason}: expected a .npy or .npz")
+        refused(run("gather-nd", "-", "idx.npy", "-o", "out.npy"), "standard input", "nothing")
+        assert state(here) == before
+
+
+def test_no_permission_n42(here: Path) -> None:
+    save(data=DATA)
+    before = state(here)
+    os.chmod("data.npy", 0)
+    ran = run("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", preexec_fn=without_overrides)
+    refused(ran, "data.npy", "Permission denied")
+    os.chmod("data.npy", 0o600)
+    assert state(here) == before
+
+
+# Archives
+
+
+def packed(
+    *members: tuple[str, bytes], method: int = zipfile.ZIP_STORED, comment: bytes = b""
+) -> bytearray:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.comment = comment
+        for name, content in members:
+            archive.writestr(name, content)
+    return bytearray(stream.getvalue())
+
+
+CENTRAL, END = b"PK\1\2", b"PK\5\6"
+ONE = packed(("a.npy", saved(DATA)))
+DEFLATED = packed(("a.npy", saved(DATA)), method=zipfile.ZIP_DEFLATED)
+
+
+def patched(raw: bytearray, *fields: tuple[str, bytes, int, int]) -> bytes:
+    """Return an archive with other numbers `at` bytes behind the only signature of its kind."""
+    raw = bytearray(raw)
+    for form, signature, at, value in fields:
+        struct.pack_into(form, raw, raw.index(signature) + at, value)
+    return bytes(raw)
+
+
+def sizes(raw: bytearray, value: int, *, stored: bool = False) -> bytes:
+    """Return an archive whose only member claims another size, in both of its headers."""
+    fields = [("<I", b"PK\3\4", 22, value), ("<I", CENTRAL, 24, value)]
+    if stored:
+        fields += [("<I", b"PK\3\4", 18, value), ("<I", CENTRAL, 20, value)]
+    return patched(raw, *fields)
+
+
+def flipped(raw: bytearray, part: bytes) -> bytes:
+    raw = bytearray(raw)
+    raw[raw.index(part) + len(part) // 2] ^= 1
+    return bytes(raw)
+
+
+def twice(first: str, second: str) -> bytes:
+    """Return an archive with two members under one name, or nearly."""
+    raw = packed(("1.npy", saved(DATA)), ("22.npy" if len(second) > 5 else "2.npy", saved(-DATA)))
+    return bytes(raw).replace(b"1.npy", first.encode()).replace(b"2.npy", second.encode())
+
+
+def bomb(nbytes: int) -> bytes:
+    """Return an archive whose member of `nbytes` zeros takes a thousandth of that."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    block = packer.compress(bytes(1 << 24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    stream = block * (nbytes >> 24) + packer.flush()
+    head = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 8, 0, 33, 0, len(stream), nbytes, 5, 0)
+    entry = struct.pack("<4s6H3L5H2L", CENTRAL, 20, 20, 0, 8, 0, 33, 0, len(stream), nbytes, 5,
+                        0, 0, 0, 0, 0, 0)  # fmt: skip
+    start = len(head) + 5 + len(stream)
+    end = struct.pack("<4s4H2LH", END, 0, 0, 1, 1, len(entry) + 5, start, 0)
+    return head + b"a.npy" + stream + entry + b"a.npy" + end
+
+
+LIES = {
+    "Z1-ten": (bytes(ONE[:-10]), "", "cut short: it has no end record"),
+    "Z1-half": (bytes(ONE[: len(ONE) // 2]), "", "cut short: it has no end record"),
+    "Z2-stored": (flipped(ONE, RAW), ":a", "CRC .* damaged"),
+    "Z2-deflated": (patched(DEFLATED, ("<I", b"PK\3\4", 14, 1), ("<I", CENTRAL, 16, 1)), ":a", "CRC"),
+    "Z2-garbage": (flipped(DEFLATED, bytes(DEFLATED[40:60])), ":a", "damaged|size|bytes"),
+    "Z3-over": (bomb(4080 << 20), ":a", "valid up to 1073741824"),
+    "Z3-lying": (sizes(bytearray(bomb(1 << 24)), 1 << 20), ":a", "not a .npy"),
+    "Z4-stored": (sizes(ONE, 2**32 - 2, stored=True), ":a", "claims 4294967294 bytes, only"),
+    "Z4-deflated": (sizes(DEFLATED, 2**32 - 2), ":a", "cannot come from"),
+    "Z5": (twice("a.npy", "a.npy"), "", "two members are called 'a'"),
+    "Z6": (twice("a.npy", "a").replace(b"2a", b"a"), "", "two members|damaged|disagree"),
+    "Z8-text": (bytes(packed(("a.txt", b"hello"))), ":a.txt", "not a .npy array: it starts"),
+    "Z8-zip": (bytes(packed(("a.npz", bytes(ONE)))), ":a.npz", "not a .npy array: it starts"),
+    "Z8-torn": (bytes(packed(("a.npz", bytes(ONE)))[:-40]), "", "cut short|not before its end|damaged"),
+    "Z8-empty": (bytes(packed(("a.npy", b""))), ":a", "nothing there"),
+    "Z9": (bytes(packed(("a.npy", saved(DATA)[:-1]))), ":a", "expected 96 bytes .* found 95"),
+    "Z10": (bytes(packed(("a.npy", REFUSED_NPY["N30"][0]))), ":a", "objects are never read"),
+    "Z11": (patched(ONE, ("<H", b"PK\3\4", 6, 1), ("<H", CENTRAL, 8, 1)), ":a", "encrypted"),
+    "Z12": (patched(ONE, ("<H", b"PK\3\4", 8, 99), ("<H", CENTRAL, 10, 99)), ":a", "method 99: valid"),
+    "Z13": (patched(ONE, ("<I", CENTRAL, 24, 128)), ":a", "disagree"),
+    "Z13-both": (patched(ONE, ("<I", CENTRAL, 24, 9), ("<I", CENTRAL, 20, 9)), ":a", "disagree"),
+    "Z14": (patched(ONE, ("<I", CENTRAL, 42, 7)), ":a", "no member starts at byte 7"),
+    "Z14-far": (patched(ONE, ("<I", CENTRAL, 42, 2**31)), ":a", "no member starts at byte"),
+    "Z14-end": (patched(ONE, ("<I", END, 16, 2**31)), "", "is not before its end"),
+    "Z14-length": (patched(ONE, ("<I", END, 12, 2**31)), "", "is not before its end"),
+    "Z14-count": (patched(ONE, ("<H", END, 8, 7), ("<H", END, 10, 7)), "", "has 1 members, its end says 7"),
+    "Z16": (bytes(packed()), "", "the archive has no arrays"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", LIES)
+def test_bad_npz(row: str, here: Path) -> None:
+    content, member, reason = LIES[row]
+    Path("bad.npz").write_bytes(content)
+    before = state(here)
+    ran = run("gather-nd", "bad.npz", "idx.npy", "-o", "out.npy")
+    refused(ran, "bad.npz" + member, reason, 6 if row == "Z3-over" else 3)
+    assert state(here) == before
+    assert run("inspect", "bad.npz").status in (0, 3)
+    assert state(here) == before
+
+
+def test_names_are_never_paths_z7(here: Path) -> None:
+    for name in ("../../x.npy", "/abs.npy", "..\\x.npy", "\x1b[31m.npy", "C:x.npy"):
+        Path("names.npz").write_bytes(packed((name, saved(DATA)), ("b.npy", saved(-DATA))))
+        member = name.removesuffix(".npy")
+        assert np.array_equal(gathered(f"names.npz:{member}"), DATA[::-1])
+        assert "\x1b" not in run("inspect", "names.npz").out.decode()
+    assert sorted(p.name for p in here.iterdir()) == ["idx.npy", "names.npz", "out.npy"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_methods_z12(method: int) -> None:
+    Path("packed.npz").write_bytes(packed(("a.npy", saved(DATA)), method=method))
+    assert np.array_equal(gathered("packed.npz"), DATA[::-1])
+    assert np.array_equal(gathered("packed.npz:a"), DATA[::-1])
+
+
+def test_a_script_before_the_archive_z15() -> None:
+    Path("script.npz").write_bytes(b"#!/bin/sh\nexit 1\n" + ONE)
+    assert np.array_equal(gathered("script.npz"), DATA[::-1])
+    Path("comment.npz").write_bytes(packed(("a.npy", saved(DATA)), comment=b"PK\5\6 no end"))
+    assert np.array_equal(gathered("comment.npz"), DATA[::-1])
+
+
+def test_members_that_must_be_named_z17_z18(here: Path) -> None:
+    np.savez("two.npz", first=DATA, second=DATA[0])
+    before = state(here)
+    ran = run("gather-nd", "two.npz", "idx.npy", "-o", "out.npy")
+    refused(ran, "two.npz", "2 members: name one of them", 2)
+    assert "first: float32[2, 3, 4]" in ran.err
+    assert "second: float32[3, 4]" in ran.err
+    ran = run("gather-nd", "two.npz:third", "idx.npy", "-o", "out.npy")
+    refused(ran, "two.npz", "third is not a member")
+    assert "second: float32[3, 4]" in ran.err
+    assert state(here) == before
+    assert np.array_equal(gathered("two.npz:first"), DATA[::-1])
+
+
+def test_a_hundred_thousand_members_z19(here: Path) -> None:
+    with zipfile.ZipFile("many.npz", "w") as archive:
+        one = saved(np.int8(1))
+        for number in range(100_000):
+            archive.writestr(f"{number}.npy", one)
+        archive.writestr("last.npy", saved(DATA))
+    assert np.array_equal(gathered("many.npz:last"), DATA[::-1])
+    ran = run("gather-nd", "many.npz", "idx.npy", "-o", "out.npy")
+    refused(ran, "many.npz", "100001 members", 2)
+    assert "and 99991 more" in ran.err
+
+
+@pytest.mark.slow
+def test_a_member_beyond_four_gigabytes_z20(here: Path) -> None:
+    count = (1 << 32) + 5
+    with zipfile.ZipFile("large.npz", "w") as archive, archive.open(
+        zipfile.ZipInfo("a.npy"), "w", force_zip64=True
+    ) as member:
+        member.write(npy(header("'|u1'", shape=f"({count},)"), b""))
+        for at in range(0, count, 1 << 24):
+            member.write(bytes(min(1 << 24, count - at)))
+    save(idx=np.array([[count - 1], [-count]]))
+    started = time.monotonic()
+    assert gathered("large.npz:a", preexec_fn=None).tolist() == [0, 0]
+    assert time.monotonic() > started

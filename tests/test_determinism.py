@@ -1,0 +1,279 @@
+"""Same inputs, same bits: any number of threads, again and again, any chunk, file or stream.
+
+The limits are lowered, so that small arrays take every way; a spy tells that they did. Each way
+is also taken at its real size. Expected bits come from ufunc.at, see test_large.py.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from command import ndtool as command
+from command import save
+from strategies import ARITHMETIC, COMPLEX, Array, random_values, reductions_of, same
+from test_large import _same, expected_scatter, numbers
+
+import ndtool
+from ndtool import engine, jobs, ops, scatters
+from ndtool import threads as threads_of
+
+TEAMS = range(1, 17)
+REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
+SMALL = {
+    (engine, "PIECE"): 1 << 15,
+    (engine, "STREAMED"): 1 << 12,
+    (engine, "CACHED"): 1 << 11,
+    (ops, "ASIDE"): 0,
+    (scatters, "PIECE"): 1 << 15,
+    (scatters, "STREAMED"): 1 << 12,
+    (scatters, "CACHED"): 1 << 11,
+    (scatters, "FEW"): 256,
+    (threads_of, "_WORTH"): 1,
+}
+
+
+class Way(NamedTuple):
+    """Shapes that lead to one way through the kernels.
+
+    taken: the function in scatters and the kernel. axis: that of an elements operator.
+    """
+
+    name: str
+    taken: tuple[str, str]
+    data: tuple[int, ...]
+    indices: tuple[int, ...]
+    axis: int | None = None
+    in_place: bool = False
+
+
+COLUMNS = ("_by_columns", "scatter")
+PARTS = ("_by_destination", "apply_parts")
+LINES = ("_by_lines", "scatter")
+UNITS = ("_by_units", "scatter_units")
+WAYS = (
+    Way("columns", COLUMNS, (5, 3000), (7, 1)),
+    Way("parts", PARTS, (5000,), (700, 1)),
+    Way("parts in place", PARTS, (5000,), (700, 1), None, True),
+    Way("parts of rows", PARTS, (300, 70), (400, 1)),
+    Way("parts of a line", PARTS, (5000,), (700,), 0),
+    Way("lines", LINES, (30, 64), (30, 64), 1),
+    Way("lines in part", LINES, (30, 64), (29, 40), 1),
+    Way("packed units", UNITS, (20, 70), (20, 70), 0),
+    Way("units in place", UNITS, (20, 70), (20, 70), 0, True),
+    Way("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
+)
+LARGE = (
+    Way("columns", COLUMNS, (5, 300_000), (9, 1)),
+    Way("parts", PARTS, (1_500_000,), (400_000, 1)),
+    Way("parts of rows", PARTS, (20_000, 70), (20_000, 1)),
+    Way("parts of a line", PARTS, (600_000,), (600_000,), 0),
+    Way("lines", LINES, (300, 3000), (300, 3000), 1),
+    Way("packed units", UNITS, (900, 1100), (900, 1100), 0),
+    Way("units in place", UNITS, (900, 1100), (900, 1100), 0, True),
+)
+
+
+class Call(NamedTuple):
+    """A scatter that must always give the same bits."""
+
+    way: Way
+    arrays: tuple[Array, Array, Array]
+    reduction: str
+    expected: Array
+
+    def run(self, threads: int) -> Array:
+        """Return what it gives with so many threads."""
+        data, *others = self.arrays
+        data = data.copy() if self.way.in_place else data
+        out = data if self.way.in_place else None
+        if self.way.axis is None:
+            return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
+        return ndtool.scatter_elements(
+            data, *others, self.way.axis, self.reduction, out=out, threads=threads
+        )
+
+
+def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy: bool) -> Call:
+    """Return a call of a way; its duplicates are heavy (three places are hit) or none."""
+    if way.axis is None:
+        indices, flat = tuples(rng, way, heavy)
+        shape = (len(indices), *way.data[1:])
+    else:
+        indices, flat = elements(rng, way, way.axis, heavy)
+        shape = indices.shape
+    special = dtype not in COMPLEX and rng.integers(2)
+    fill = random_values if special else numbers
+    data, updates = fill(rng, dtype, way.data), fill(rng, dtype, shape)
+    expected = expected_scatter(data, flat, updates, reduction)
+    return Call(way, (data, indices, updates), reduction, expected)
+
+
+def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Array]:
+    """Return index tuples and the numbers of the elements that they name."""
+    size, *run = way.data
+    rows = rng.permutation(size)
+    rows = rng.choice(rows[:3], way.indices[0]) if heavy else rows[: way.indices[0]]
+    width = int(np.prod(run))
+    return rows[:, None] - size, (rows[:, None] * width + np.arange(width)).ravel()
+
+
+def elements(
+    rng: np.random.Generator, way: Way, axis: int, heavy: bool
+) -> tuple[Array, Array]:
+    """Return an index for each element and the numbers of the elements that they name."""
+    size, shape = way.data[axis], list(way.indices)
+    if heavy:
+        indices = rng.integers(0, 3, shape)
+    else:
+        length, shape[axis] = shape[axis], size
+        indices = np.argsort(rng.random(shape), axis).take(range(min(size, length)), axis)
+    where = list(np.indices(indices.shape, sparse=True))
+    where[axis] = indices
+    return indices, np.ravel_multi_index(np.broadcast_arrays(*where), way.data).ravel()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lower the limits that decide which way a call takes."""
+    for (module, name), value in SMALL.items():
+        monkeypatch.setattr(module, name, value)
+    engine.bind_units.cache_clear()
+    yield
+    engine.bind_units.cache_clear()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Note which ways and kernels are taken, and by how many threads."""
+    seen: dict[str, int] = {}
+
+    def spy(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def noting(*args: Any) -> Any:
+            numbers = [a for a in args[-2:] if type(a) is int]
+            seen[name] = max([seen.get(name, 0), *numbers[-1:]])
+            return function(*args)
+
+        monkeypatch.setattr(module, name, noting)
+
+    for way, kernel in {way.taken for way in WAYS}:
+        spy(scatters, way)
+        spy(engine._kernels, kernel)
+    return seen
+
+
+def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
+    """Make the calls with 1 to 16 threads: the bits of one thread, in the way that is meant."""
+    first = [call.run(1) for call in calls]
+    for call, result in zip(calls, first, strict=True):
+        assert _same(result, call.expected), (call.way, call.reduction)
+    for threads in TEAMS:
+        for call, result in zip(calls, first, strict=True):
+            taken.clear()
+            for _ in range(repeats):
+                assert same(call.run(threads), result), (call.way, call.reduction, threads)
+            way, kernel = call.way.taken
+            assert way in taken, call.way
+            assert 1 < taken[kernel] <= threads or threads == 1, call.way
+
+
+@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
+    rng = np.random.default_rng(31)
+    calls = [
+        a_call(rng, way, dtype, reduction, heavy)
+        for reduction in reductions_of(dtype)
+        for way in WAYS
+        for heavy in (True, False)
+    ]
+    compare(calls, REPEATS, taken)
+
+
+@pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_ways_at_their_real_size(reduction: str, heavy: bool, taken: dict[str, int]) -> None:
+    rng = np.random.default_rng(32)
+    compare([a_call(rng, w, np.dtype("f4"), reduction, heavy) for w in LARGE], REPEATS, taken)
+
+
+def test_gathers(small: None) -> None:
+    rng = np.random.default_rng(33)
+    memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
+    for data in (memory, memory.transpose(2, 0, 1), memory[::2, ::-1]):
+        rows = rng.integers(-10, 10, (3000, 1))
+        picked = [rng.integers(-10, 10, data.shape) for _ in data.shape]
+        for threads in (1, 2, 3, 5, 8, 16):
+            assert same(ndtool.gather_nd(data, rows, threads=threads), data[rows[:, 0]])
+            for axis, index in enumerate(picked):
+                actual = ndtool.gather_elements(data, index, axis, threads=threads)
+                assert same(actual, np.take_along_axis(data, index, axis))
+
+
+def arguments(way: Way, reduction: str) -> dict[str, Any]:
+    """Return what names a way's call in a request."""
+    operator = "scatter_nd" if way.axis is None else "scatter_elements"
+    return {"operator": operator, "attribute": way.axis or 0, "reduction": reduction}
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), np.dtype(">f8")], ids=str)
+def test_files_in_chunks_of_any_size(
+    dtype: np.dtype, small: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(34)
+    for way in WAYS:
+        call = a_call(rng, way, dtype.newbyteorder("="), "add", True)
+        data, indices, updates = call.arrays
+        save(data=data.astype(dtype), indices=indices, updates=updates.astype(dtype))
+        moved = arguments(way, "none")["operator"].replace("scatter", "gather")
+        read = getattr(ndtool, moved)(data, indices, way.axis or 0)
+        for chunk, threads in product((999, 1 << 22), (1, 3)):
+            monkeypatch.setattr(scatters, "WRITTEN", chunk)
+            monkeypatch.setattr(jobs, "SCRATCH", chunk)
+            names = ("data.npy", "indices.npy")
+            options = {"output": "out.npy", "threads": threads}
+            for request, expected in (
+                (jobs.Request(data=names[0], indices=names[1], updates="updates.npy",
+                              **arguments(way, "add"), **options), call.expected),
+                (jobs.Request(moved, *names, attribute=way.axis or 0, **options), read),
+            ):  # fmt: skip
+                with jobs.Job(request) as job:
+                    job.check()
+                    job.run()
+                assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[5], WAYS[7]], ids=lambda w: w.name)
+def test_streams(way: Way, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = a_call(np.random.default_rng(35), way, np.dtype("f2"), "mul", True)
+    names = ("data", "indices", "updates")
+    save(**dict(zip(names, call.arrays, strict=True)))
+    flags = ["--reduction", "mul"] + ([] if way.axis is None else ["--axis", way.axis])
+    operator = arguments(way, "mul")["operator"].replace("_", "-")
+    stream = b"".join(Path(f"{name}.npy").read_bytes() for name in names)
+    for threads in (1, 3):
+        ran = command(operator, "-", "-", "-", *flags, "--threads", threads, stdin=stream)
+        assert ran.status == 0, ran.err
+        assert same(np.load(io.BytesIO(ran.out)), call.expected)
+
+
+def test_calls_from_several_threads_at_once(small: None) -> None:
+    rng = np.random.default_rng(36)
+    calls = [a_call(rng, way, np.dtype("f4"), "add", True) for way in WAYS]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            for call, result in zip(calls * 20, pool.map(lambda c: c.run(2), calls * 20), strict=True):
+                assert same(result, call.expected), call.way
+    finally:
+        sys.setswitchinterval(interval)

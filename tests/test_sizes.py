@@ -1,0 +1,395 @@
+"""Nothing, and more than 32 bits can count: empty arrays, sparse files, 64 axes.
+
+Large arrays are maps of sparse files: they take addresses, but neither memory nor disk.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool as command
+from command import save
+from strategies import Array, same
+
+import ndtool
+from ndtool import jobs, reference, scatters
+from ndtool import threads as threads_of
+from ndtool.errors import BoundsError, NdtoolError, RuleError
+
+G = 1 << 30
+THREADS = (1, 2)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Go to a folder that is emptied afterwards: pytest would keep gigabytes."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+
+@pytest.fixture
+def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let little work pay for threads."""
+    monkeypatch.setattr(threads_of, "_WORTH", 1)
+
+
+def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") -> Array:
+    """Map a new sparse .npy file of zeros."""
+    try:
+        return np.asarray(np.lib.format.open_memmap(name, "w+", np.dtype(dtype), shape))
+    except OSError as error:
+        pytest.skip(f"no sparse file of this size here: {error}")
+
+
+def marks(dtype: Any, count: int) -> Array:
+    """Return elements that all differ."""
+    dtype = np.dtype(dtype)
+    return np.arange(1, 1 + count * dtype.itemsize, dtype="u1").view(dtype)
+
+
+# More than 2^31 and 2^32 elements and bytes
+
+SPOTS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f8", "V3"])
+def test_elements_beyond_32_bits(dtype: str, here: Path, several_threads: None) -> None:
+    data = sparse((4 * G + 7,), dtype)
+    data[SPOTS] = expected = marks(dtype, 8)
+    tuples = SPOTS[:, None]
+    for threads in THREADS:
+        for turned in (tuples, tuples - data.size):
+            assert same(ndtool.gather_nd(data, turned, threads=threads), expected)
+            assert same(ndtool.gather_elements(data, turned[:, 0], threads=threads), expected)
+    for bad in (4 * G + 7, -4 * G - 8, G << 20):
+        with pytest.raises(BoundsError) as caught:
+            ndtool.gather_nd(data, np.array([[5], [bad]]))
+        assert (caught.value.value, caught.value.size) == (bad, 4 * G + 7)
+    other = expected[::-1].copy()
+    ndtool.scatter_nd(data, tuples, other, out=data)
+    assert same(data[SPOTS], other)
+    ndtool.scatter_elements(data, SPOTS - data.size, expected, out=data)
+    assert same(data[SPOTS], expected)
+    if dtype != "V3":
+        ndtool.scatter_nd(data, tuples[[6, 6]], other[[0, 1]], "add", out=data)
+        assert data[SPOTS[6]] == expected[6] + other[0] + other[1]
+
+
+def test_products_beyond_31_bits(here: Path) -> None:
+    """With 32-bit products, 46341 * 46341 would be negative."""
+    data = sparse((1, 46342, 46341))
+    data[0, 46341, 0], data[0, 46341, 46340] = 42, 43
+    last = np.array([[0, 46341, 0], [0, -1, -1], [-1, 0, 46340]])
+    rows = ndtool.gather_nd(data, last[:, :2])
+    assert rows[:, [0, -1]].tolist() == [[42, 43], [42, 43], [0, 0]]
+    assert ndtool.gather_nd(data, last).tolist() == [42, 43, 0]
+    assert ndtool.gather_nd(data, last[:1, 1:], 1).tolist() == [42]
+    along = np.full((1, 1, 46341), 46341)
+    assert ndtool.gather_elements(data, along, 1)[0, 0, [0, -1]].tolist() == [42, 43]
+    ndtool.scatter_nd(data, last, np.array([7, 8, 9], "u1"), out=data)
+    assert (data[0, 46341, [0, -1]].tolist(), data[0, 0, -1]) == ([7, 8], 9)
+    ndtool.scatter_elements(data, along, np.full(along.shape, 5, "u1"), 1, "add", out=data)
+    assert data[0, 46341, [0, 1, -1]].tolist() == [12, 5, 13]
+
+
+def test_strides_beyond_32_bits(here: Path, several_threads: None) -> None:
+    memory = sparse((5, 3, 2 * G + 1))
+    memory[:, :, [0, 5, -1]] = values = marks("u1", 45).reshape(5, 3, 3)
+    for data in (memory[:, ::-1, :], memory.transpose(1, 0, 2)):
+        small = data[:, :, [0, 5, -1]]
+        assert same(values, memory[:, :, [0, 5, -1]])
+        index = np.array([[2, 1, 2 * G], [0, -1, 0], [-1, 0, 5]])
+        expected = data[tuple(index.T)]
+        assert same(ndtool.gather_nd(data, index, threads=2), expected)
+        batch = np.broadcast_to(np.array([[2 * G], [5]]), (data.shape[0], data.shape[1], 2, 1))
+        assert same(ndtool.gather_nd(data, batch, 2, threads=2), small[:, :, [2, 1]])
+        for axis in (0, 1):
+            along = np.full((data.shape[0], data.shape[1], 9), -1)
+            picked = ndtool.gather_elements(data, along, axis, threads=2)
+            assert same(picked, data[:, :, :9].take(np.full(along.shape[axis], -1), axis))
+        last = np.broadcast_to(np.array([2 * G, -1, 5]), (*data.shape[:2], 3))
+        assert same(ndtool.gather_elements(data, last, 2, threads=2), small[:, :, [2, 2, 1]])
+
+
+def test_units_beyond_32_bits(here: Path, several_threads: None) -> None:
+    """Elements operators along axes that are not the last, updated in place."""
+    data = sparse((3, 2, 2 * G + 1))
+    index, ones = np.ones((3, 1, 70), "i1"), np.ones((3, 1, 70), "u1")
+    for threads in THREADS:
+        ndtool.scatter_elements(data, index, ones, 1, "add", out=data, threads=threads)
+        ndtool.scatter_elements(data, index, ones, 0, "max", out=data, threads=threads)
+    assert data[:, 1, :70].tolist() == [[2] * 70] * 3
+    assert data[:, 0, :71].tolist() == [[0] * 71, [1] * 70 + [0], [0] * 71]
+    far = ndtool.scatter_elements(
+        data, np.full((3, 2, 2), 2 * G), np.full((3, 2, 2), 3, "u1"), 2, "add", out=data
+    )
+    assert far[:, :, -1].tolist() == [[6, 6]] * 3
+
+
+@pytest.mark.parametrize("width", [1, 3, 70])
+def test_sorting_beyond_42_bits(width: int, here: Path, several_threads: None) -> None:
+    """Parts of more rows than 32 bits can count: 1024 parts are not enough for these."""
+    rows = (5 << 40) // width
+    data = sparse((rows, width))
+    at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
+    index = np.tile(at, scatters.FEW + 1)[:, None]
+    updates = np.ones((len(index), width), "u1")
+    for threads in THREADS:
+        ndtool.scatter_nd(data, index, updates, "add", out=data, threads=threads)
+    assert (data[at] == 2 * (scatters.FEW + 1) % 256).all()
+    ndtool.scatter_nd(data, index, updates, out=data)
+    assert (data[at] == 1).all()
+    assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
+
+
+def test_the_command_line_beyond_32_bits(here: Path) -> None:
+    data = sparse((4 * G + 7,), "f8")
+    data[SPOTS] = expected = marks("f8", 8)
+    del data
+    save(indices=SPOTS, tuples=SPOTS[:, None] - 4 * G - 7)
+    for operator, indices in (("gather-nd", "tuples.npy"), ("gather-elements", "indices.npy")):
+        ran = command(operator, "data.npy", indices, "-o", "out.npy")
+        assert ran.status == 0, ran.err
+        assert same(np.load("out.npy"), expected)
+    save(tuples=np.array([[0], [4 * G + 7]]))
+    ran = command("gather-nd", "data.npy", "tuples.npy", "-o", "out.npy")
+    assert ran.status == 5
+    assert f"tuples.npy[1, 0] = {4 * G + 7}" in ran.err
+
+
+# These move more than 2 GiB in earnest.
+
+
+@pytest.fixture
+def memory() -> None:
+    """Skip where memory is short."""
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 7 * G:
+        pytest.skip("needs 7 GiB of memory")
+
+
+@pytest.mark.slow
+def test_one_huge_run(here: Path, memory: None) -> None:
+    data = sparse((2, 2 * G + 5))
+    data[1, SPOTS[:5]] = expected = marks("u1", 5)
+    run = ndtool.gather_nd(data, np.array([[1]]))
+    assert run.shape == (1, 2 * G + 5)
+    assert same(run[0, SPOTS[:5]], expected)
+    data = np.zeros(data.shape, "u1")
+    ndtool.scatter_nd(data, np.array([[-1]]), run, "max", out=data)
+    assert same(data[1, SPOTS[:5]], expected)
+    assert not data[0, SPOTS[:5]].any()
+
+
+@pytest.mark.slow
+def test_indices_beyond_31_bits(here: Path, memory: None) -> None:
+    indices = sparse((2 * G + 5, 1), "i1")
+    indices[SPOTS[:5]] = 1
+    values = ndtool.gather_nd(np.array([3, 4], "u1"), indices)
+    assert values.shape == (2 * G + 5,)
+    assert (values[SPOTS[:5]] == 4).all()
+    assert int(values.sum(dtype="u8")) == 3 * 2 * G + 4 * 5
+    sums = ndtool.scatter_nd(np.zeros(2, "u1"), indices, values, "add")
+    assert sums.tolist() == [3 * 2 * G % 256, 20]
+    indices[2 * G + 3] = 2
+    with pytest.raises(BoundsError) as caught:
+        ndtool.gather_nd(np.array([3, 4], "u1"), indices)
+    error = caught.value
+    assert (error.position, error.count, error.total) == ((2 * G + 3,), 1, 2 * G + 5)
+
+
+@pytest.mark.slow
+def test_scatter_to_a_file_beyond_31_bits(here: Path, memory: None) -> None:
+    sparse((2 * G + 10,))
+    save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
+    ran = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
+    assert ran.status == 0, ran.err
+    out = np.load("out.npy", mmap_mode="r")
+    assert out.shape == (2 * G + 10,)
+    assert same(np.array(out[SPOTS[:5]]), marks("u1", 5))
+    assert not out[7::4096].any()
+
+
+# Counts that no int64 holds
+
+
+def constant(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
+    """Return zeros of any shape; they are all one."""
+    return np.broadcast_to(np.zeros(1, dtype), shape)
+
+
+def test_products_beyond_63_bits() -> None:
+    for data, indices in (
+        (constant((1, 1 << 40)), constant((1 << 40, 1), "i1")),
+        (constant((1, 1 << 60)), constant((8, 1), "i8")),
+        (constant((2, 1 << 40, 0)), constant((1 << 40, 1), "i1")),
+    ):
+        with pytest.raises(RuleError, match="elements: at most 2\\^63 - 1 fit"):
+            ndtool.gather_nd(data, indices)
+    with pytest.raises(RuleError, match="bytes: at most 2\\^63 - 1 fit"):
+        ndtool.gather_nd(constant((1, 1 << 55), "f8"), constant((1 << 5, 1), "i1"))
+    with pytest.raises(MemoryError):
+        ndtool.gather_nd(constant((1, 1 << 60)), constant((7, 1), "i8"))
+    with pytest.raises(MemoryError):
+        ndtool.scatter_nd(constant((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
+
+
+def test_runs_are_taken_from_no_more_than_there_is() -> None:
+    """A stride of zero: 2^58 rows that are all one."""
+    data = constant((1 << 58, 3), "f4")
+    index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
+    assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
+    with pytest.raises(BoundsError):
+        ndtool.gather_nd(data, index + [[1 << 58, 0]])
+
+
+# 64 axes, long tuples, many batches
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_64_axes(seed: int, several_threads: None) -> None:
+    rng = np.random.default_rng(seed)
+    shape = rng.permutation([2] * 8 + [3, 5] + [1] * 54)
+    data = rng.integers(0, 1 << 30, shape).transpose(rng.permutation(64))
+    if seed % 2:
+        data = data[(slice(None, None, -1),) * 64]
+    sizes = np.array(data.shape)
+    flat = data.ravel()
+    steps = np.append(np.cumprod(sizes[::-1])[::-1], 1)[1:]
+    for k in range(1, 65):
+        index = rng.integers(-sizes[:k], sizes[:k], (37, k))
+        rows = index % sizes[:k] @ steps[:k] // steps[k - 1]
+        expected = flat.reshape(-1, steps[k - 1])[rows].reshape(37, *sizes[k:])
+        assert same(ndtool.gather_nd(data, index, threads=2), expected)
+        rows, first = np.unique(rows, return_index=True)
+        updates = rng.integers(0, 99, expected[first].shape)
+        result = ndtool.scatter_nd(data, index[first], updates, "add", threads=2)
+        moved = flat.reshape(-1, steps[k - 1]).copy()
+        moved[rows] += updates.reshape(len(rows), -1)
+        assert result.tobytes() == moved.tobytes()
+    for axis in range(64):
+        index = rng.integers(-sizes[axis], sizes[axis], data.shape)
+        places = np.arange(flat.size).reshape(data.shape)
+        own = places // steps[axis] % sizes[axis]
+        places = (places + (index % sizes[axis] - own) * steps[axis]).ravel()
+        actual = ndtool.gather_elements(data, index, axis, threads=2)
+        assert same(actual, flat[places].reshape(data.shape))
+        updates = rng.integers(0, 99, data.shape)
+        actual = ndtool.scatter_elements(data, index, updates, axis, "add", threads=2)
+        expected = flat.copy()
+        np.add.at(expected, places, updates.ravel())
+        assert same(actual, expected.reshape(data.shape))
+    for b in (1, 31, 62):
+        index = np.zeros((*data.shape[:b], 1), int)
+        assert same(ndtool.gather_nd(data, index, b), data.take(0, b))
+
+
+def test_an_output_of_65_axes_is_refused() -> None:
+    with pytest.raises(RuleError, match="rank 65: at most 64"):
+        ndtool.gather_nd(np.zeros((1,) * 64), np.zeros((1, 1, 1), int))
+
+
+def test_a_million_batches_of_one_tuple(several_threads: None) -> None:
+    rng = np.random.default_rng(41)
+    data = rng.integers(0, 255, (1_000_003, 3), np.uint8)
+    index = rng.integers(-3, 3, (1_000_003, 1, 1))
+    batches = np.arange(1_000_003)[:, None]
+    for threads in THREADS:
+        actual = ndtool.gather_nd(data, index, 1, threads=threads)
+        assert same(actual, data[batches, index[..., 0]])
+        actual = ndtool.gather_elements(data, index[..., 0], 1, threads=threads)
+        assert same(actual, data[batches, index[..., 0]])
+    doubled = ndtool.scatter_elements(data, index[..., 0], actual, 1, "add", threads=2)
+    expected = data.copy()
+    np.add.at(expected, (batches, index[..., 0]), actual)
+    assert same(doubled, expected)
+
+
+# Nothing
+
+
+def shapes_of(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [shape for rank in ranks for shape in product((0, 1, 2), repeat=rank)]
+
+
+def empty_calls(ranks: tuple[int, ...]) -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
+    """Give a call for every combination of small shapes in which something is empty."""
+    shapes = shapes_of(ranks)
+    for shape, place in product(shapes, shapes):
+        data, indices = np.arange(np.prod(shape, dtype=int)).reshape(shape), np.zeros(place, "i8")
+        for b in range(len(shape)):
+            if 0 in shape + place:
+                yield "gather_nd", [data, indices], {"batch_dims": b}
+            if 0 in shape + place and len(shape) == len(place):
+                yield "gather_elements", [data, indices], {"axis": b}
+                updates = np.full(place, 7)
+                for reduction in ("none", "add"):
+                    options = {"axis": b, "reduction": reduction}
+                    yield "scatter_elements", [data, indices, updates], options
+        updates = np.full(place[:-1] + shape[place[-1] :], 7)
+        if 0 in shape + place + updates.shape:
+            for reduction in ("none", "add"):
+                yield "scatter_nd", [data, indices, updates], {"reduction": reduction}
+
+
+def outcome(function: Any, *args: Any, **options: Any) -> Any:
+    """Return a result, or the error that came instead."""
+    try:
+        return function(*args, **options)
+    except NdtoolError as error:
+        return error
+
+
+def agree(actual: Any, expected: Any) -> bool:
+    """Whether both give the same bits or refuse for the same reason."""
+    if isinstance(expected, BoundsError) and isinstance(actual, BoundsError):
+        places = [(e.position, e.component, e.axis, e.value, e.count) for e in (actual, expected)]
+        return places[0] == places[1]
+    if isinstance(expected, NdtoolError):
+        return type(actual) is type(expected)
+    return isinstance(actual, np.ndarray) and same(actual, expected)
+
+
+def test_every_empty_combination(several_threads: None) -> None:
+    results, refusals = 0, 0
+    for operator, arrays, options in empty_calls((1, 2, 3)):
+        expected = outcome(getattr(reference, operator), *arrays, **options)
+        function, told = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
+        for threads in THREADS:
+            assert agree(outcome(function, *arrays, **options, threads=threads), expected), told
+        if isinstance(expected, np.ndarray):
+            results += 1
+            out = np.full(expected.shape, -1)
+            assert function(*arrays, **options, out=out) is out, told
+            assert same(out, expected), told
+        else:
+            refusals += 1
+    assert (results > 2000, refusals > 2000) == (True, True)
+
+
+def test_every_empty_combination_of_files(here: Path) -> None:
+    for operator, arrays, options in empty_calls((1, 2)):
+        names = ("data", "indices", "updates")[: len(arrays)]
+        save(**dict(zip(names, arrays, strict=True)))
+        request = jobs.Request(
+            operator,
+            *(f"{name}.npy" for name in names),
+            output="out.npy",
+            attribute=options.get("axis", options.get("batch_dims", 0)),
+            reduction=options.get("reduction", "none"),
+        )
+        expected = outcome(getattr(reference, operator), *arrays, **options)
+        assert agree(outcome(run, request), expected), (operator, request, arrays)
+
+
+def run(request: jobs.Request) -> Array:
+    """Return what one run writes."""
+    with jobs.Job(request) as job:
+        job.check()
+        job.run()
+    return np.load("out.npy")
