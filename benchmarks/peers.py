@@ -117,9 +117,12 @@ def _flattened(p: Problem) -> Call:
     steps = [int(np.prod(sizes[d + 1 :], dtype=np.int64)) for d in range(len(sizes))]
 
     def compute() -> Array:
-        np.multiply(parts[0], steps[0], out=number, casting="unsafe")
+        # in 64 bits, whatever the type of the indices
+        np.multiply(parts[0], steps[0], out=number, dtype=np.int64, casting="unsafe")
         for part, step in zip(parts[1:], steps[1:], strict=True):
-            np.add(number, part * step if step > 1 else part, out=number, casting="unsafe")
+            if step > 1:
+                part = np.multiply(part, step, dtype=np.int64, casting="unsafe")
+            np.add(number, part, out=number, dtype=np.int64, casting="unsafe")
         return number
 
     return compute

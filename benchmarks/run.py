@@ -115,10 +115,12 @@ def show(name: str, record: dict) -> dict:
         for peer, p in record["peers"].items()
         if p["ms"] is not None
     )
-    ratio = f"{record['ratio']:.2f}" if record["ratio"] else "-"
+    ratio = "-"
+    if record["ratio"]:
+        ratio = f"{record['ratio']:.2f} (of best times {record['best_ratio']:.2f})"
     verdict = "" if record["verified"] else "  WRONG"
     print(
-        f"{name:36} {record['ndtool_ms']:8.2f} ms  ratio {ratio:>6}"
+        f"{name:36} {record['ndtool_ms']:8.2f} ms  ratio {ratio}"
         f"  of memcpy {record['memcpy_ratio']:.2f}  ({peers}){verdict}"
     )
     return record

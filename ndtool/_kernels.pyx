@@ -22,6 +22,11 @@ from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range
 from ndtool._startable cimport nd_startable
 
 
+cdef inline int64_t shares(int threads) noexcept nogil:
+    """Return into how many parts work is cut: a thread that is held up leaves them to others."""
+    return 16 * threads if threads > 1 else 1
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class Addressing:
@@ -84,11 +89,11 @@ def check(
     cdef const uint8_t* index = &indices[0]
     cdef const Nd* nd = &a.nd
     cdef uint64_t bad = 0
-    cdef int64_t part, parts = threads
+    cdef int64_t part, parts = shares(threads)
     a._door(-a.lowest, 0, a.highest - a.lowest, indices.shape[0], kind, count)
     with nogil:
         for part in prange(
-            parts, num_threads=threads, schedule="static", use_threads_if=threads > 1
+            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
         ):
             bad |= check_range(nd, index, kind, count * part // parts, count * (part + 1) // parts)
     return bad != 0
@@ -149,7 +154,8 @@ def gather(
                     streamed,
                 )
         else:
-            for part in prange(parts, num_threads=threads, schedule="static"):
+            parts = shares(threads)
+            for part in prange(parts, num_threads=threads, schedule="dynamic"):
                 bad |= gather_range(
                     nd, source, index, kind, to, first, count * part // parts,
                     count * (part + 1) // parts, 0, width, width, streamed,
@@ -183,7 +189,8 @@ def scatter(
             bad = scatter_range(
                 nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op)
         elif by_batches:
-            for part in prange(parts, num_threads=threads, schedule="static"):
+            parts = shares(threads)
+            for part in prange(parts, num_threads=threads, schedule="dynamic"):
                 bad |= scatter_range(
                     nd, to, index, kind, source, first, batches * part // parts * per,
                     batches * (part + 1) // parts * per, 0, width, pitch, code, op,
@@ -210,7 +217,7 @@ def partition(
     ends[g, p] is where part p of group g ends. Scratch also holds one int64 per tuple of a
     group, per thread.
     """
-    cdef int64_t groups = ends.shape[0], group, part, parts = threads
+    cdef int64_t groups = ends.shape[0], group
     cdef Py_ssize_t carried = carried_bytes(width), region = GROUP * (4 + carried)
     cdef uint64_t bad = 0
     rows._door(-rows.lowest, 0, rows.highest - rows.lowest, indices.shape[0], kind, count)
@@ -227,14 +234,15 @@ def partition(
     cdef uint32_t* end = &ends[0, 0]
     cdef Py_ssize_t columns = ends.shape[1]
     with nogil:
-        for part in prange(parts, num_threads=threads, schedule="static", use_threads_if=parts > 1):
-            for group in range(groups * part // parts, groups * (part + 1) // parts):
-                bad |= partition_group(
-                    nd, index, kind, source, width, first, group * GROUP,
-                    min(count, group * GROUP + GROUP), shift, base + group * region, carried,
-                    <int64_t*> (base + groups * region) + part * GROUP, end + group * columns,
-                    columns,
-                )
+        for group in prange(
+            groups, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
+        ):
+            bad |= partition_group(
+                nd, index, kind, source, width, first, group * GROUP,
+                min(count, group * GROUP + GROUP), shift, base + group * region, carried,
+                <int64_t*> (base + groups * region) + threadid() * GROUP, end + group * columns,
+                columns,
+            )
     return bad != 0
 
 
@@ -324,9 +332,11 @@ def gather_strided(
     cdef const uint8_t* index = &indices[0]
     cdef uint8_t* to = &out[0]
     cdef uint64_t bad = 0
-    cdef int64_t part, parts = threads
+    cdef int64_t part, parts = shares(threads)
     with nogil:
-        for part in prange(parts, num_threads=threads, schedule="static", use_threads_if=parts > 1):
+        for part in prange(
+            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
+        ):
             bad |= gather_views(
                 &a.nd, &run.view, source, index, kind, to, first, count * part // parts,
                 count * (part + 1) // parts, element, elements,
@@ -480,14 +490,16 @@ cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) 
 
 def copy(const uint8_t[::1] data, uint8_t[::1] out, int threads, bint streamed) -> None:
     """Copy all of data to the beginning of out."""
-    cdef int64_t part, parts = threads
+    cdef int64_t part, parts = shares(threads)
     cdef Py_ssize_t n = data.shape[0], begin
     if out.shape[0] < n:
         raise ValueError("the output buffer is shorter than its shape")
     cdef const uint8_t* source = &data[0]
     cdef uint8_t* to = &out[0]
     with nogil:
-        for part in prange(parts, num_threads=threads, schedule="static", use_threads_if=parts > 1):
+        for part in prange(
+            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
+        ):
             begin = column_of(part, parts, n)
             write_window(
                 to + begin, source + begin, column_of(part + 1, parts, n) - begin, streamed
