@@ -11,8 +11,6 @@ import signal
 from ndtool import _kernels
 from ndtool.errors import STOPS, Status
 
-LOST = "an input was truncated or a disk failed during the run"
-
 
 def prepare(lost: bytes, stopped: bytes) -> None:
     """End the process with words on stderr at a lost page, with others when asked to stop."""

@@ -98,7 +98,7 @@ class Job:
     def _explain(self, error: NdtoolError) -> None:
         """Add the files to an error that knows only data, indices and updates."""
         if isinstance(error, BoundsError):
-            error.name(self.request.indices, self.request.data)
+            error.name(*map(_shown, (self.request.indices, self.request.data)))
         elif isinstance(error, RuleError | DtypeError) and hasattr(self, "operands"):
             error.places = tuple(
                 f"{name} {argument}: {self._described(name)}"
@@ -234,6 +234,10 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _shown(argument: str) -> str:
+    return "standard input" if argument == "-" else printable(argument)
 
 
 def _gaps(source: files.Source) -> bool:

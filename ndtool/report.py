@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ndtool.errors import NdtoolError, OutputError, Status, printable
-from ndtool.storage import write_next
+from ndtool.storage import LOST, write_next
 
 if TYPE_CHECKING:
     from ndtool.files import Entry
@@ -160,8 +160,6 @@ class Talk:
 
     def last_words(self) -> tuple[bytes, bytes]:
         """Return what is left to say when a page is lost, and when the run is stopped."""
-        from ndtool.endings import LOST
-
         clear = b"\r\x1b[K" if self._for_people() else b""
         exc = OutputError(LOST)
         text = _json(exc.fields()) if self.json else f"error: {exc}\n"

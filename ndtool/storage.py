@@ -4,13 +4,14 @@ import errno
 import os
 from typing import Any
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
 
 CHUNK = 1 << 20
 MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
 EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
+LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
 
@@ -20,6 +21,8 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
 
     What memory, disk and limits cannot give is a ResourceError, everything else is `kind`.
     """
+    if exc.errno == errno.EFAULT:  # a write from the map of an input
+        return OutputError(LOST)
     if exc.errno in EXHAUSTED:
         kind = ResourceError
     return kind(f"{printable(name)}: {exc.strerror or exc}")

@@ -155,3 +155,415 @@ def test_death_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -
             assert is_result(run), where
             before = put_back(before, here)
         assert state(here) == before, where
+
+
+# Files that change while they are read
+
+
+def waiting_for(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
+    """Start a run whose last input comes on standard input; return it and what it waits for."""
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    process = subprocess.Popen(command, env=environment(), **pipes)
+    raw = Path("upd.npy").read_bytes()
+    assert process.stdin is not None
+    process.stdin.write(raw[:-1])
+    process.stdin.flush()  # more than a pipe holds: it has been read from, so all else is open
+    return process, raw[-1:]
+
+
+PIPED = ("scatter-nd", "data.npy", "idx.npy", "-", "-o", "out.npy", "--reduction", "add")
+HIDDEN = (
+    sys.executable,
+    "-c",
+    "import os, sys; del os.O_TMPFILE; from ndtool.__main__ import main; sys.exit(main())",
+)
+LOST = "error: an input was truncated or a disk failed during the run\n"
+
+
+def truncate() -> None:
+    os.truncate("data.npy", 100)
+
+
+def modify() -> None:
+    with open("data.npy", "r+b") as file:
+        file.seek(1000)
+        file.write(b"!")
+    os.utime("data.npy", ns=(1, 1))  # a later time, whatever the clock of the file system ticks
+
+
+def replace() -> None:
+    save(new=DATA)
+    os.replace("new.npy", "data.npy")
+
+
+def extend() -> None:
+    with open("data.npy", "ab") as file:
+        file.write(b"more")
+
+
+@linux
+@ways
+@pytest.mark.parametrize("threads", ["1", "4"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (truncate, LOST),
+        (modify, "error: data.npy changed during the run\n"),
+        (replace, "error: data.npy was replaced during the run\n"),
+        (extend, "error: data.npy changed during the run\n"),
+    ],
+)
+def test_an_input_that_changes(
+    change: Callable[[], None], said: str, threads: str, nameless: bool, here: Path
+) -> None:  # N43, N44
+    run = (*PIPED, "--threads", threads)
+    process, rest = waiting_for([*(NDTOOL if nameless else HIDDEN), *run])
+    change()
+    before = state(here)
+    out, err = process.communicate(rest)
+    assert (process.returncode, out, err.decode()) == (7, b"", said)
+    assert state(here) == before
+
+
+@linux
+def test_a_truncated_input_in_json(here: Path) -> None:
+    process, rest = waiting_for([*NDTOOL, *PIPED, "--json"])
+    truncate()
+    out, err = process.communicate(rest)
+    assert (process.returncode, out) == (7, b"")
+    assert json.loads(err)["status"] == 7
+    assert Path("out.npy").read_bytes() == OLD
+
+
+@linux
+def test_an_input_that_loses_its_name(here: Path) -> None:
+    process, rest = waiting_for([*NDTOOL, *PIPED])
+    os.unlink("data.npy")
+    os.rename("idx.npy", "moved.npy")
+    out, err = process.communicate(rest)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert is_result(SCATTER)
+
+
+@linux
+def test_truncated_indices(here: Path) -> None:
+    save(large=np.zeros((1 << 16, 2), "i8"), upd=np.ones((1 << 16, 2), "f4"))
+    process, rest = waiting_for([*NDTOOL, "gather-elements", "-", "large.npy", "-o", "out.npy"])
+    os.truncate("large.npy", 4096)
+    out, err = process.communicate(rest)
+    assert (process.returncode, out, err.decode()) == (7, b"", LOST)
+    assert Path("out.npy").read_bytes() == OLD
+
+
+FULL_MAP = """
+import os, sys
+from ndtool import outputs
+outputs.reserve = lambda fd, total, name: os.ftruncate(fd, total)
+from ndtool.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def small_disk(here: Path) -> Iterator[Path]:
+    """Yield a folder with room for a megabyte."""
+    folder = here / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk: Path, here: Path) -> None:
+    save(data=np.zeros((2, 1 << 17)), upd=np.zeros((2, 1 << 17)))
+    old = small_disk / "out.npy"
+    old.write_bytes(OLD)
+    scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy")
+    for run in (GATHER[:3], scatter, (*scatter, "--reduction", "max")):
+        for name in ("out.npy", "new.npy", "out.npz", "new.npz:x"):
+            ran = ndtool(*run, "-o", f"small/{name}")
+            assert (ran.status, ran.out) == (6, b"")
+            assert "needs 20972" in ran.err
+            assert "bytes of disk, 10444" in ran.err
+            assert os.listdir(small_disk) == ["out.npy"]
+            assert old.read_bytes() == OLD
+    ran = ndtool(*scatter, stdin=b"", env={"TMPDIR": str(small_disk)})  # to a pipe: fits memory
+    assert ran.status == 0
+
+
+def test_a_full_disk_for_temporary_files(small_disk: Path, here: Path) -> None:
+    rows = np.zeros((2, 1 << 20))
+    save(data=rows, upd=rows)
+    raw = Path("data.npy").read_bytes()
+    small = {"TMPDIR": str(small_disk)}
+    ran = ndtool("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=raw, env=small)
+    assert (ran.status, ran.out) == (6, b"")
+    assert "no room for a temporary copy" in ran.err
+    assert "TMPDIR" in ran.err
+    ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "-", env=small)
+    assert (ran.status, ran.out) == (6, b"")
+    assert "temporary copy of standard output: needs 16777216 bytes of disk" in ran.err
+    assert os.listdir(small_disk) == []
+    assert Path("out.npy").read_bytes() == OLD
+
+
+def test_a_disk_that_fills_up_behind_a_map(small_disk: Path, here: Path) -> None:
+    save(data=np.zeros((2, 1 << 17)), idx=np.zeros((2, 1 << 17), "i8"))
+    for command in ([sys.executable, "-c", FULL_MAP], [sys.executable, "-c", f"import os; del os.O_TMPFILE{FULL_MAP}"]):
+        run = ("gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
+        ran = subprocess.run([*command, *run], capture_output=True, env=environment(), check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr.decode()) == (7, b"", LOST)
+        assert os.listdir(small_disk) == []
+
+
+# Limits
+
+
+@linux
+@pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
+def test_few_descriptors(count: int, here: Path) -> None:
+    before = state(here)
+    ran = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
+    assert "Traceback" not in ran.err
+    if ran.status:
+        assert ran.status == 6
+        assert "Too many open files" in ran.err
+        assert state(here) == before
+    else:
+        assert is_result(SCATTER)
+    assert ran.status == 6 or count > 7
+
+
+@linux
+@pytest.mark.parametrize("megabytes", [24, 48, 64, 96, 128])
+@pytest.mark.parametrize("run", [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")])
+def test_little_memory(run: tuple[str, ...], megabytes: int, here: Path) -> None:
+    data = np.zeros((2, 1 << 22), "f4")
+    save(data=data, upd=data)
+    before = state(here)
+    ran = ndtool(*run, preexec_fn=limited(AS=megabytes << 20))
+    if ran.status:
+        assert ran.status == 6
+        assert ran.err.startswith("error: ")
+        assert "Traceback" not in ran.err
+        assert state(here) == before
+    elif "out.npy" in run:
+        assert np.load("out.npy").shape == data.shape
+
+
+def test_files_that_may_not_grow(here: Path) -> None:
+    before = state(here)
+    for run in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
+        ran = ndtool(*run, preexec_fn=limited(FSIZE=100_000))
+        assert (ran.status, ran.out) == (6, b"")
+        assert "more than a file may have here" in ran.err
+        assert state(here) == before
+
+
+@linux
+@pytest.mark.parametrize("size", ["1000000G", "16k", "none", "-1"])
+def test_stacks_that_openmp_cannot_have(size: str) -> None:
+    ran = ndtool(*GATHER, "--threads", "4", env={"OMP_STACKSIZE": size, "GOMP_STACKSIZE": size})
+    assert (ran.status, ran.err) == (0, "")
+    assert right()
+
+
+@linux
+def test_stacks_that_no_thread_can_have() -> None:
+    ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
+    assert (ran.status, ran.err) == (0, "")
+    assert right()
+
+
+FEW_PROCESSES = """
+import concurrent.futures.thread, os, resource, sys
+from ndtool import __main__, cli, jobs, threads
+data, out, started, limit = sys.argv[1:]
+os.umask(0)
+run = ["gather-nd", data, "idx.npy", "-o", out, "--threads"]
+assert __main__._run([*run, "1"]) == 0  # whatever is imported must be, before the rights go
+os.setgroups([])
+os.setgid(54321)
+os.setuid(54321)
+resource.setrlimit(resource.RLIMIT_NPROC, (int(limit),) * 2)
+status = __main__._run([*run, started])
+print(threads._startable(int(started)))
+sys.exit(status)
+"""
+
+
+@pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
+@pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
+def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) -> None:
+    folder = here / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for parent in here.parents:
+        if parent.stat().st_uid == os.getuid() and parent.name.startswith("pytest"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    here.chmod(0o755)
+    command = [sys.executable, "-c", FEW_PROCESSES, "data.npy", "open/out.npy"]
+    ran = subprocess.run(
+        [*command, str(threads), str(limit)], capture_output=True, env=environment(), check=False
+    )
+    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+    assert int(ran.stdout) <= max(threads, limit)
+    assert right("open/out.npy")
+
+
+FORKED = """
+import os
+import numpy as np, ndtool
+rng = np.random.default_rng(1)
+data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
+def results():
+    gathered = ndtool.gather_nd(data, idx, threads=4)
+    return gathered, ndtool.scatter_nd(data, idx, data, reduction="add", threads=4)
+before = results()
+child = os.fork()
+after = results()
+assert all(map(np.array_equal, before, after))
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_after_threads() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    ran = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+
+
+# Names
+
+
+def aliases(here: Path) -> Iterator[str]:
+    os.mkdir("sub")
+    os.symlink("data.npy", "soft.npy")
+    os.symlink(here / "soft.npy", "sub/softer.npy")
+    os.link("data.npy", "hard.npy")
+    yield from ("data.npy", "./sub/../data.npy", str(here / "data.npy"))
+    yield from ("soft.npy", "sub/softer.npy", "hard.npy", "/proc/self/fd/0")
+
+
+@linux
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("operator", ["gather-nd", "scatter-nd"])
+def test_the_output_is_the_data(operator: str, number: int, here: Path) -> None:
+    alias = list(aliases(here))[number]
+    more = ["upd.npy"] if operator == "scatter-nd" else []
+    with open("data.npy", "rb") as stdin:
+        ran = subprocess.run(
+            [*NDTOOL, operator, "data.npy", "idx.npy", *more, "-o", alias],
+            stdin=stdin,
+            capture_output=True,
+            env=environment(),
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert np.array_equal(np.load(stdin), DATA)  # whoever has it open keeps what it was
+    wanted = DATA[::-1] if operator == "gather-nd" else UPD
+    assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), wanted)
+    assert np.array_equal(np.load("data.npy" if alias == "hard.npy" else "hard.npy"), DATA)
+    assert os.path.islink("soft.npy")
+    assert sorted(p.name for p in here.iterdir()) == [
+        "data.npy", "hard.npy", "idx.npy", "out.npy", "soft.npy", "sub", "upd.npy",
+    ]  # fmt: skip
+
+
+def test_the_output_is_the_data_under_a_bind_mount(here: Path) -> None:
+    os.mkdir("other")
+    command = ["mount", "--bind", str(here), "other"]
+    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        assert ndtool(*GATHER[:-1], "other/data.npy").status == 0
+        assert right("data.npy")
+    finally:
+        subprocess.run(["umount", "-l", "other"], check=True)
+
+
+@linux
+def test_standard_output_is_an_input(here: Path) -> None:
+    before = state(here)
+    for redirected in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
+        name = "-" if "<d" in redirected else "data.npy"
+        script = f'exec "$@" gather-nd {name} idx.npy {redirected}'
+        ran = subprocess.run(
+            ["bash", "-c", script, "bash", *NDTOOL],
+            capture_output=True,
+            env=environment(),
+            check=False,
+        )
+        assert ran.returncode == 7
+        assert b"which is an input" in ran.stderr
+        assert state(here) == before
+
+
+def test_folders_that_take_no_file(here: Path) -> None:
+    os.mkdir("closed", 0o500)
+    os.mkdir("kept")
+    Path("kept/out.npy").write_bytes(OLD)
+    os.chmod("kept/out.npy", 0o444)
+    os.chmod("kept", 0o500)
+    before = state(here)
+    for target, said in (
+        ("closed/out.npy", "Permission denied"),
+        ("kept/out.npy", "read-only"),
+        ("missing/out.npy", "No such file"),
+        ("data.npy/out.npy", "Not a directory"),
+    ):
+        for more in ((), ("--dry-run",)):
+            ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=without_overrides)
+            assert (ran.status, ran.out) == (7, b"")
+            assert said in ran.err
+            assert target in ran.err
+            assert state(here) == before
+    ran = ndtool(*GATHER[:-1], "kept/new.npy", preexec_fn=without_overrides)
+    assert ran.status == 7
+    assert state(here) == before
+
+
+@ways
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0, 0o666)])
+def test_mode(mask: int, mode: int, nameless: bool) -> None:
+    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1]]
+    for name, wanted in (("new.npy", mode), ("old.npy", 0o640)):
+        Path("old.npy").write_bytes(OLD)
+        os.chmod("old.npy", 0o640)
+        subprocess.run([*command, name], env=environment(), check=True, umask=mask)
+        assert stat.S_IMODE(os.stat(name).st_mode) == wanted
+        assert right(name)
+
+
+# Several at once
+
+
+def test_four_at_once(here: Path) -> None:
+    runs = [
+        subprocess.Popen(
+            [*NDTOOL, *SCATTER[:4], "-o", f"{n}.npy", *SCATTER[-2:], "--threads", "4"],
+            env=environment(),
+        )
+        for n in range(4)
+    ]
+    assert [run.wait() for run in runs] == [0] * 4
+    assert len({Path(f"{n}.npy").read_bytes() for n in range(4)}) == 1
+    assert np.array_equal(np.load("0.npy"), added())
+
+
+@ways
+def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
+    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1], "new.npy", "--no-clobber"]
+    runs = [
+        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    said = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 7, 7, 7]
+    assert sum(b"new.npy exists" in text for text in said) == 3
+    assert right("new.npy")
+    assert not [name for name in os.listdir() if "ndtool-" in name]
