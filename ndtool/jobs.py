@@ -57,8 +57,8 @@ class Operands(NamedTuple):
 class Job:
     """A run whose inputs are open and fit together; a context manager that lets go of them.
 
-    trace, plan, row: what was inferred, and the spec's row that was satisfied. seconds, moved:
-    time and bytes of output so far. held: the result of a run without an output.
+    trace, plan, row: what was inferred, and the spec's row that was satisfied. started: when, by
+    time.perf_counter. held: the result of a run without an output.
     """
 
     def __init__(self, request: Request) -> None:
@@ -136,18 +136,20 @@ class Job:
         ) as output:
             if self.nbytes:
                 if "updates" in self.operands.sources:
-                    done = self._scatter(output, tick)
+                    self._scatter(output, tick)
                 else:
-                    done = self._gather(output, tick)
-                if not done:
-                    raise OutputError(f"{request.indices} changed during the run")
+                    self._gather(output, tick)
             for source in self._opened:
                 source.recheck()
             output.commit()
             if isinstance(output, outputs.HeldOutput):
                 self.held = output.map()
 
-    def _gather(self, output: outputs.Output, tick: Tick) -> bool:
+    def _changed(self) -> OutputError:
+        """An index that was checked is out of bounds now: say that somebody changed it."""
+        return OutputError(f"{_shown(self.request.indices)} changed during the run")
+
+    def _gather(self, output: outputs.Output, tick: Tick) -> None:
         source, dtype = self.operands.sources["data"], self.operands.types["data"]
         strides = layouts.contiguous(source.shape, dtype.itemsize, source.fortran)
         data = Operand(source.buffer, 0, strides)
@@ -155,13 +157,12 @@ class Job:
         runs = engine.bind_runs(self.plan, strides, dtype.itemsize, self.row.negatives)
         if runs is None:
             units = engine.bind_units(self.plan, strides, dtype.itemsize, self.row.negatives)
-            return engine.gather_units(
-                units, data, self.indices, kind, output.map(), self.threads, tick
-            )
+            out = output.map()
+            if not engine.gather_units(units, data, self.indices, kind, out, self.threads, tick):
+                raise self._changed()
+            return
         rooms: list[memoryview] = []
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
-        failed: list[Piece] = []
-
         cold = source.cached() < 0.5
         if cold and self.nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
@@ -174,7 +175,7 @@ class Job:
             if not engine.gather_piece(
                 runs, data, self.indices, kind, to, piece, self.threads // writers, False
             ):
-                failed.append(piece)
+                raise self._changed()
             place = piece.place(runs)
             output.write(place.start, to)
             rooms.append(room)
@@ -182,9 +183,8 @@ class Job:
 
         most = max(scatters.WRITTEN, dtype.itemsize)
         share(move, engine.pieces(runs, scatters.WRITTEN), writers)
-        return not failed
 
-    def _scatter(self, output: outputs.Output, tick: Tick) -> bool:
+    def _scatter(self, output: outputs.Output, tick: Tick) -> None:
         source, dtype = self.operands.sources["data"], self.operands.types["data"]
         reduces = self.request.reduction != "none"
         turned = reduces and dtype.swapped
@@ -202,10 +202,10 @@ class Job:
             self.request.reduction, out, self.row.negatives, self.threads, SCRATCH, tick,
             None if output.streamed or self.request.output is None else output.write,
         )  # fmt: skip
-        done = scatters.scatter(work)
+        if not scatters.scatter(work):
+            raise self._changed()
         if turned:
             engine.swap(out, dtype.unit)
-        return done
 
     def _in_row_major_order(
         self, name: str, like: Dtype | None = None, aligned: bool = False, turned: bool = False
