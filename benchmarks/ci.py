@@ -1,6 +1,7 @@
 """What must never get slower: ratios of one run, held against those on record."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -9,14 +10,15 @@ import machine
 import peers
 from cases import CI, Case
 from measure import Measured, small_call
-from timing import Memcpy, alternate, seconds
+from timing import LARGE, Memcpy, alternate, seconds
 
 BASELINE = Path(__file__).with_name("ci_baseline.json")
 SHARE = 0.8  # of its record that a kernel must keep
-ROUNDS = 5
+ROUNDS = 4  # of REPEATS calls each; the best counts
 REPEATS = 5
+PASSES = 5  # over what is still slow, a while apart: a busy machine is not always busy
 
-Ratios = dict[str, float]  # peer's time / ours, of numpy and memcpy
+Ratios = dict[str, float]  # NumPy's time / ours on one thread; memcpy's / ours on two
 
 
 def run(record: bool) -> int:
@@ -24,15 +26,21 @@ def run(record: bool) -> int:
     if record:
         return _record()
     baseline: dict[str, Ratios] = json.loads(BASELINE.read_text())["cases"]
-    failed = [name for name, recorded in baseline.items() if not _holds(name, recorded)]
-    print("slower than on record: " + ", ".join(failed) if failed else "nothing got slower")
-    return 1 if failed else 0
+    best = {name: dict.fromkeys(recorded, 0.0) for name, recorded in baseline.items()}
+    slow = list(baseline)
+    for again in range(PASSES):
+        time.sleep(2 * again)
+        slow = [name for name in slow if not _holds(name, baseline[name], best[name])]
+        if not slow:
+            break
+    print("slower than on record: " + ", ".join(slow) if slow else "nothing got slower")
+    return 1 if slow else 0
 
 
 def _record() -> int:
     recorded = {}
     for name in [case.name for case in CI] + ["small call"]:
-        rounds = [_ratios(name) for _ in range(ROUNDS)]
+        rounds = [_ratios(name) for _ in range(2 * ROUNDS)]
         recorded[name] = {key: round(median(r[key] for r in rounds), 3) for key in rounds[0]}
         print(f"{name:28} {_written(recorded[name])}", flush=True)
     described = machine.written(machine.describe(["numpy"]))
@@ -40,18 +48,15 @@ def _record() -> int:
     return 0
 
 
-def _holds(name: str, recorded: Ratios) -> bool:
-    """Whether in one of the rounds the kernel keeps its ratio to numpy or to memcpy.
-
-    A slower kernel loses against both; noise rarely hits both, in every round.
-    """
-    best: Ratios = dict.fromkeys(recorded, 0.0)
+def _holds(name: str, recorded: Ratios, best: Ratios) -> bool:
+    """Whether the best ratios so far, which this makes better, keep their share of the record."""
+    held = False
     for _ in range(ROUNDS):
-        ratios = _ratios(name)
-        best = {key: max(best[key], ratios[key]) for key in recorded}
-        if any(best[key] >= SHARE * recorded[key] for key in recorded):
+        for key, ratio in _ratios(name).items():
+            best[key] = max(best[key], ratio)
+        held = all(best[key] >= SHARE * recorded[key] for key in recorded)
+        if held:
             break
-    held = any(best[key] >= SHARE * recorded[key] for key in recorded)
     verdict = "ok" if held else "SLOW"
     print(f"{verdict:4} {name:28} {_written(best)}; on record {_written(recorded)}", flush=True)
     return held
@@ -69,12 +74,13 @@ def _case_ratios(case: Case) -> Ratios:
         raise SystemExit(f"{case.name}: the answer is wrong")
     ways = peers.numpy_ways(mine.problem).values()
     fastest = min(ways, key=lambda way: min(seconds(way) for _ in range(2)))
-    with ThreadPoolExecutor(1) as pool:
-        memcpy = Memcpy(mine.out.nbytes, pool)
-        memcpy()
-        pairs = {"numpy": fastest, "memcpy": memcpy}
-        taken = {key: alternate(mine, call, REPEATS) for key, call in pairs.items()}
-    return {key: pair.their_best / pair.our_best for key, pair in taken.items()}
+    beside_numpy = alternate(mine.on_one_thread, fastest, REPEATS)
+    ratios = {"numpy": beside_numpy.their_best / beside_numpy.our_best}
+    if mine.out.nbytes >= LARGE:
+        with ThreadPoolExecutor(1) as pool:
+            beside_memcpy = alternate(mine, Memcpy(mine.out.nbytes, pool), REPEATS)
+        ratios["memcpy"] = beside_memcpy.their_best / beside_memcpy.our_best
+    return ratios
 
 
 def _written(ratios: Ratios) -> str:

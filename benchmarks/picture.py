@@ -19,7 +19,11 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         return
     places = range(len(shown))
     ratios = [record["ratio"] for record in shown.values()]
-    memcpy = [record["ratio"] / record["memcpy_ratio"] for record in shown.values()]
+    memcpy = {
+        place: record["ratio"] / record["memcpy_ratio"]
+        for place, record in enumerate(shown.values())
+        if record["memcpy_ratio"]
+    }
     figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
     # On a logarithmic axis bars begin at 1: as fast as the fastest peer.
     axes.barh(
@@ -31,14 +35,16 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     )
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=1)
-    axes.scatter(memcpy, places, marker="|", s=130, linewidths=2, color=MEMCPY, zorder=4)
+    axes.scatter(
+        [*memcpy.values()], [*memcpy], marker="|", s=130, linewidths=2, color=MEMCPY, zorder=4
+    )
     beside = axes.get_yaxis_transform()  # a column of labels, where no mark can be
     for place, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"
         axes.text(1.02, place, label, transform=beside, va="center", fontsize=8.5, weight=weight)
     axes.set_yticks(places, list(shown), fontsize=9)
-    low, high = min(*ratios, *memcpy, 0.9), max(*ratios, *memcpy)
+    low, high = min(*ratios, *memcpy.values(), 0.9), max(*ratios, *memcpy.values(), 1)
     axes.set_xlim(low * 0.93, high * 1.1)
     ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if low * 0.93 <= t <= high * 1.1]
     axes.set_xticks(ticks)

@@ -117,8 +117,8 @@ def _cases_table(cases: Results) -> str:
     rows = [["case, ms", "ndtool", *names, "ratio", "of memcpy"]]
     for case, record in cases.items():
         cells = [_peer_cell(record["peers"].get(name)) for name in names]
-        memcpy = f"{record['memcpy_ratio']:.2f}"
-        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, _ratio(record["ratio"]), memcpy])
+        ratios = _ratio(record["ratio"]), _number(record["memcpy_ratio"])
+        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, *ratios])
     notes = (
         "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
         " a two-thread memcpy of the same output bytes / ndtool's time. ~: the peer's answer is not"
@@ -133,17 +133,20 @@ def _peer_cell(peer: Results | None) -> str:
     return f"{peer['ms']:.1f}{MARKS[peer['answer']]}"
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
 def _ratio(ratio: float | None) -> str:
-    if ratio is None:
-        return "-"
-    return f"{ratio:.2f}" if ratio >= 1 else f"{LOSS}{ratio:.2f}{LOSS}"
+    lost = ratio is not None and ratio < 1
+    return f"{LOSS}{ratio:.2f}{LOSS}" if lost else _number(ratio)
 
 
 def _ladder_table(ladder: Results) -> str:
     rows = [["case", "ndtool, ms", "numpy, ms", "ratio", "of memcpy"]]
     for case, r in ladder.items():
         ours, theirs = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
-        rows.append([case, ours, theirs, _ratio(r["ratio"]), f"{r['memcpy_ratio']:.2f}"])
+        rows.append([case, ours, theirs, _ratio(r["ratio"]), _number(r["memcpy_ratio"])])
     return _markdown(rows)
 
 

@@ -118,10 +118,11 @@ def show(name: str, record: dict) -> dict:
     ratio = "-"
     if record["ratio"]:
         ratio = f"{record['ratio']:.2f} (of best times {record['best_ratio']:.2f})"
+    memcpy = f"{record['memcpy_ratio']:.2f}" if record["memcpy_ratio"] else "-"
     verdict = "" if record["verified"] else "  WRONG"
     print(
         f"{name:36} {record['ndtool_ms']:8.2f} ms  ratio {ratio}"
-        f"  of memcpy {record['memcpy_ratio']:.2f}  ({peers}){verdict}"
+        f"  of memcpy {memcpy}  ({peers}){verdict}"
     )
     return record
 

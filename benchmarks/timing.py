@@ -65,6 +65,9 @@ def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
     return [median(taken) * 1e6 for taken in times]
 
 
+LARGE = 1 << 20  # bytes below which a memcpy by two threads measures the waking of one
+
+
 class Memcpy:
     """libc's memcpy of `nbytes`, shared out to two threads, between buffers that are kept."""
 
@@ -76,6 +79,7 @@ class Memcpy:
         self._copy = ctypes.CDLL(None).memcpy
         self._copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
         self._copy.restype = ctypes.c_void_p
+        self()
 
     def __call__(self) -> None:
         other = self._pool.submit(self._part, self._half, self._source.nbytes - self._half)

@@ -36,7 +36,8 @@ cdef extern from * nogil:
             while (before == ND_ENDING) pause(); /* another thread is at the same place */
             if (number != SIGBUS) return;        /* the output has its name: too late to stop */
         }
-        if (__atomic_load_n(&nd_left.name[0], __ATOMIC_SEQ_CST)) unlinkat(nd_left.folder, nd_left.name, 0);
+        if (__atomic_load_n(&nd_left.name[0], __ATOMIC_SEQ_CST))
+            unlinkat(nd_left.folder, nd_left.name, 0);
         while (done < nd_endings[number].length) {
             more = write(2, nd_endings[number].words + done, nd_endings[number].length - done);
             if (more <= 0) break;

@@ -16,9 +16,7 @@ class Addressing:
 
 @final
 class Layout:
-    def __new__(
-        cls, sizes: tuple[int, ...], strides: tuple[int, ...], item: int
-    ) -> Layout: ...
+    def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], item: int) -> Layout: ...
 
 @final
 class Grid:
@@ -34,19 +32,8 @@ class Grid:
         negatives: bool,
     ) -> Grid: ...
 
-def check(
-    a: Addressing,
-    indices: Any,
-    kind: int,
-    count: int,
-    threads: int,
-) -> int: ...
-def find(
-    a: Addressing,
-    indices: Any,
-    kind: int,
-    count: int,
-) -> tuple[int, int, int]: ...
+def check(a: Addressing, indices: Any, kind: int, count: int, threads: int) -> int: ...
+def find(a: Addressing, indices: Any, kind: int, count: int) -> tuple[int, int, int]: ...
 def gather(
     a: Addressing,
     data: Any,
@@ -121,14 +108,7 @@ def gather_strided(
     elements: int,
     threads: int,
 ) -> int: ...
-def pack(
-    layout: Layout,
-    data: Any,
-    origin: int,
-    out: Any,
-    first: int,
-    count: int,
-) -> None: ...
+def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
 def gather_units(
     g: Grid,
     data: Any,
@@ -155,16 +135,8 @@ def scatter_units(
     scratch: Any,
     threads: int,
 ) -> int: ...
-def copy(
-    data: Any,
-    out: Any,
-    threads: int,
-    streamed: bool,
-) -> None: ...
-def swap(
-    buffer: Any,
-    unit: int,
-) -> None: ...
+def copy(data: Any, out: Any, threads: int, streamed: bool) -> None: ...
+def swap(buffer: Any, unit: int) -> None: ...
 def will_need(
     a: Addressing,
     data: Any,

@@ -546,7 +546,10 @@ def settle(bint settled) -> None:
 
 
 def startable(int wanted) -> int:
-    """Return how many threads there can be at once, this one included, up to `wanted`."""
+    """Return how many threads there can be, up to `wanted`, and let OpenMP keep so many."""
+    cdef int64_t part, last = 0
     with nogil:
         wanted = nd_startable(wanted)
-    return wanted
+        for part in prange(wanted, num_threads=wanted, use_threads_if=wanted > 1):
+            last = part
+    return last + 1

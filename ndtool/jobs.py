@@ -163,6 +163,7 @@ class Job:
             return
         rooms: list[memoryview] = []
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
+        each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
         if cold and self.nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
@@ -172,9 +173,7 @@ class Job:
                 engine.will_need(runs, data, self.indices, kind, piece)
             room = rooms.pop() if rooms else memoryview(bytearray(min(self.nbytes, most)))
             to = room[: piece.tuples * piece.width]
-            if not engine.gather_piece(
-                runs, data, self.indices, kind, to, piece, self.threads // writers, False
-            ):
+            if not engine.gather_piece(runs, data, self.indices, kind, to, piece, each, False):
                 raise self._changed()
             place = piece.place(runs)
             output.write(place.start, to)

@@ -7,6 +7,7 @@ shared out), by units (along an axis that is not the last).
 """
 
 import mmap
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -80,6 +81,8 @@ def scatter(s: Scatter) -> bool:
     if not len(s.updates):
         copy(s)
         return True
+    if not len(s.out):  # no index is valid where there is nothing
+        return False
     strides = layouts.contiguous(plan.data, itemsize)
     runs = bind_runs(plan, strides, itemsize, s.negatives)
     if runs is None:
@@ -280,6 +283,8 @@ def _part_shift(rows: int, width: int) -> int:
 
 
 _NOTHING = memoryview(bytearray())
+# Or a forked child would sort in the same memory.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
 _spare: list[mmap.mmap] = []  # scratch of the last call: fresh pages cost more than their use
 
 
@@ -289,7 +294,7 @@ def _room(size: int) -> mmap.mmap:
         room = _spare.pop()
         if len(room) >= size:
             return room
-    room = mmap.mmap(-1, size)
+    room = mmap.mmap(-1, size, **_PRIVATE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         room.madvise(mmap.MADV_HUGEPAGE)
     return room

@@ -1,8 +1,8 @@
 """How many threads a run may use."""
 
 import os
-import time
 from functools import cache
+from threading import local
 
 from ndtool import _kernels
 from ndtool.errors import UsageError
@@ -10,7 +10,7 @@ from ndtool.errors import UsageError
 MOST = 1024
 _WORTH = 1 << 18  # bytes of work that pay for waking a thread
 _forked = False
-_proven = 1  # threads that could be started once
+_local = local()  # each Python thread that calls kernels gets a team of its own
 
 
 def _after_fork() -> None:
@@ -29,28 +29,9 @@ def team(threads: int, work: int) -> int:
     They can be started: where they cannot, libgomp would end the process.
     """
     wanted = 1 if _forked else max(1, min(threads, work // _WORTH))
-    return wanted if wanted <= _proven else _startable(wanted)
-
-
-def _startable(wanted: int) -> int:
-    """Return how many threads the system lets us have at once, up to `wanted`."""
-    global _proven
-    before = _alive()
-    number = _kernels.startable(wanted)
-    for _ in range(1000):  # one that has ended may still count as there
-        if _alive() <= before:
-            break
-        time.sleep(0.0001)
-    if number == wanted:
-        _proven = wanted
-    return number
-
-
-def _alive() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 0
+    if wanted > getattr(_local, "team", 1):
+        wanted = _local.team = _kernels.startable(wanted)
+    return wanted
 
 
 def resolve(threads: int | None) -> int:

@@ -1,23 +1,18 @@
 """Systems that fail, processes that die, files that change: nothing is lost and nothing torn."""
 
-import errno
 import json
 import os
-import random
-import resource
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, Ran, environment, ndtool, save, state
+from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
@@ -162,7 +157,7 @@ def test_death_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -
 
 def waiting_for(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
     """Start a run whose last input comes on standard input; return it and what it waits for."""
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(command, env=environment(), **pipes)
     raw = Path("upd.npy").read_bytes()
     assert process.stdin is not None
@@ -247,8 +242,9 @@ def test_an_input_that_loses_its_name(here: Path) -> None:
 
 @linux
 def test_truncated_indices(here: Path) -> None:
-    save(large=np.zeros((1 << 16, 2), "i8"), upd=np.ones((1 << 16, 2), "f4"))
-    process, rest = waiting_for([*NDTOOL, "gather-elements", "-", "large.npy", "-o", "out.npy"])
+    save(large=np.zeros((2, 1 << 16), "i8"))
+    run = ("scatter-elements", "data.npy", "large.npy", "-", "-o", "out.npy")
+    process, rest = waiting_for([*NDTOOL, *run])
     os.truncate("large.npy", 4096)
     out, err = process.communicate(rest)
     assert (process.returncode, out, err.decode()) == (7, b"", LOST)
@@ -285,8 +281,8 @@ def test_a_full_disk(small_disk: Path, here: Path) -> None:
         for name in ("out.npy", "new.npy", "out.npz", "new.npz:x"):
             ran = ndtool(*run, "-o", f"small/{name}")
             assert (ran.status, ran.out) == (6, b"")
-            assert "needs 20972" in ran.err
-            assert "bytes of disk, 10444" in ran.err
+            assert f"small/{name.partition(':')[0]}: needs 209" in ran.err
+            assert "bytes of disk, 104" in ran.err
             assert os.listdir(small_disk) == ["out.npy"]
             assert old.read_bytes() == OLD
     ran = ndtool(*scatter, stdin=b"", env={"TMPDIR": str(small_disk)})  # to a pipe: fits memory
@@ -311,7 +307,10 @@ def test_a_full_disk_for_temporary_files(small_disk: Path, here: Path) -> None:
 
 def test_a_disk_that_fills_up_behind_a_map(small_disk: Path, here: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), idx=np.zeros((2, 1 << 17), "i8"))
-    for command in ([sys.executable, "-c", FULL_MAP], [sys.executable, "-c", f"import os; del os.O_TMPFILE{FULL_MAP}"]):
+    for command in (
+        [sys.executable, "-c", FULL_MAP],
+        [sys.executable, "-c", f"import os; del os.O_TMPFILE{FULL_MAP}"],
+    ):
         run = ("gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
         ran = subprocess.run([*command, *run], capture_output=True, env=environment(), check=False)
         assert (ran.returncode, ran.stdout, ran.stderr.decode()) == (7, b"", LOST)
@@ -379,7 +378,7 @@ def test_stacks_that_no_thread_can_have() -> None:
 
 FEW_PROCESSES = """
 import concurrent.futures.thread, os, resource, sys
-from ndtool import __main__, cli, jobs, threads
+from ndtool import __main__
 data, out, started, limit = sys.argv[1:]
 os.umask(0)
 run = ["gather-nd", data, "idx.npy", "-o", out, "--threads"]
@@ -388,9 +387,7 @@ os.setgroups([])
 os.setgid(54321)
 os.setuid(54321)
 resource.setrlimit(resource.RLIMIT_NPROC, (int(limit),) * 2)
-status = __main__._run([*run, started])
-print(threads._startable(int(started)))
-sys.exit(status)
+sys.exit(__main__._run([*run, started]))
 """
 
 
@@ -409,7 +406,6 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) ->
         [*command, str(threads), str(limit)], capture_output=True, env=environment(), check=False
     )
     assert (ran.returncode, ran.stderr.decode()) == (0, "")
-    assert int(ran.stdout) <= max(threads, limit)
     assert right("open/out.npy")
 
 
@@ -559,9 +555,7 @@ def test_four_at_once(here: Path) -> None:
 @ways
 def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
     command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1], "new.npy", "--no-clobber"]
-    runs = [
-        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)
-    ]
+    runs = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)]
     said = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 7, 7, 7]
     assert sum(b"new.npy exists" in text for text in said) == 3

@@ -95,10 +95,7 @@ BAD = {
     "N33 V0": (shaped("(3,)", "'|V0'"), "0 bytes per element"),
     "N33 empty record": (shaped("(3,)", "[]"), "x.npy: "),
     "descr is a number": (shaped("(3,)", "5"), "x.npy: "),
-    "not UTF-8": (
-        header(GOOD.replace("<f4", "\xff"), version=(3, 0)),
-        "not UTF-8",
-    ),
+    "not UTF-8": (header(GOOD.replace("<f4", "\xff"), version=(3, 0)), "not UTF-8"),
 }
 
 

@@ -1,7 +1,7 @@
 """What ThreadSanitizer must find, and what it must not: planted.c, and kernels that are misused.
 
-    python planted.py            runs every case in a process of its own
-    python planted.py CASE       runs one
+python planted.py            runs every case in a process of its own
+python planted.py CASE       runs one
 """
 
 import ctypes

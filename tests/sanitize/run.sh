@@ -30,9 +30,11 @@ library() { "$cc" -print-file-name="$1"; }
 export PYTHONPATH=$folder PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
 if [ "$kind" = address ]; then
   export LD_PRELOAD=$(library libasan.so)
-  export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+  # Python never frees all; a fault at a guard page is for faulthandler to tell
+  export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0
   export UBSAN_OPTIONS=print_stacktrace=1
-  exec "$python" -m pytest -q -p no:cacheprovider "$@"
+  export PYTHONPATH=$PYTHONPATH:$folder/tests/sanitize
+  exec "$python" -m pytest -q -p no:cacheprovider -p unlimited "$@"
 fi
 "$cc" -O1 -g -shared -fPIC tests/sanitize/gomp.c -o gomp.so -Wl,--no-as-needed -fopenmp -ldl
 ./cc -shared -fPIC -fopenmp tests/sanitize/planted.c -o planted.so

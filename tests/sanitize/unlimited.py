@@ -1,0 +1,32 @@
+"""A pytest plugin for AddressSanitizer, whose map of memory takes 16 TiB of addresses.
+
+Tests that limit the addresses of a child run without that limit; those about the limit do not run.
+"""
+
+import resource
+
+import pytest
+
+ABOUT_LIMITS = (
+    "test_cli_environment.py::test_limits",
+    "test_files.py::test_limits_c17",
+    "test_outputs.py::test_other_limits_c17[AS]",
+)
+_setrlimit = resource.setrlimit
+
+
+def _without_addresses(kind: int, limits: tuple[int, int]) -> None:
+    if kind != resource.RLIMIT_AS:
+        _setrlimit(kind, limits)
+
+
+def pytest_configure() -> None:
+    """Leave the limit out, in this process and in what its children do before they start."""
+    resource.setrlimit = _without_addresses  # type: ignore[assignment]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what tests the limit itself."""
+    out = [item for item in items if item.nodeid.endswith(ABOUT_LIMITS)]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]

@@ -1,0 +1,106 @@
+"""Let the kernel fail every system call of a run, one after the other, with strace.
+
+syscalls.py [STEP]: every STEP-th call only. Also those of Python's own start are hit, so a run may
+end in any way: but where it says 0 the output must be right, and else nothing may have changed.
+Prints one JSON object: how many runs there were, how many ended with which status, and how many
+were wrong (which must be 0).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+FAULTS = (
+    "openat:error=EMFILE",
+    "openat:error=EACCES",
+    "read:error=EIO",
+    "pread64:error=EIO",
+    "mmap:error=ENOMEM",
+    "newfstatat:error=EIO",
+    "pwrite64:error=ENOSPC",
+    "pwrite64:error=EIO",
+    "pwrite64:signal=KILL",
+    "fallocate:error=ENOSPC",
+    "fallocate:error=EOPNOTSUPP",
+    "fallocate:signal=KILL",
+    "ftruncate:error=EIO",
+    "fsync:error=EIO",
+    "linkat:error=EPERM",
+    "linkat:signal=KILL",
+    "linkat:signal=TERM",
+    "renameat:error=EIO",
+    "renameat:signal=TERM",
+    "close:error=EIO",
+    "clone3:error=EAGAIN",
+    "madvise:error=EINVAL",
+)
+RUN = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--sync", "--threads", "2")
+STRACE = ("strace", "-f", "-qq", "--seccomp-bpf", "-o", "../log")
+OLD = b"what was there before"
+ROWS = 1 << 10
+
+
+def everything() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path().iterdir()}
+
+
+def hit(fault: str, number: int) -> int | None:
+    """Run once with a fault; return the status, None where the run did not come to it."""
+    call = fault.partition(":")[0]
+    inject = ("-e", f"trace={call}", "-e", f"inject={fault}:when={number}")
+    command = [*STRACE, *inject, sys.executable, "-m", "ndtool", *RUN]
+    status = subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+    log = Path("../log").read_text(errors="replace")
+    return status if "INJECTED" in log or "+++ killed" in log else None
+
+
+def torture(step: int) -> dict[str, object]:
+    rng = np.random.default_rng(0)
+    np.save("data.npy", rng.random((ROWS, 128)))
+    np.save("idx.npy", rng.integers(0, ROWS, (ROWS, 1)))
+    np.save("upd.npy", rng.random((ROWS, 128)))
+    subprocess.run([sys.executable, "-m", "ndtool", *RUN], check=True)
+    wanted = Path("out.npy").read_bytes()
+    Path("out.npy").write_bytes(OLD)
+    before = everything()
+    statuses: Counter[int] = Counter()
+    wrong = []
+    for fault in FAULTS:
+        number = 1
+        while (status := hit(fault, number)) is not None:
+            statuses[status] += 1
+            after = everything()
+            done = after.get("out.npy") == wanted
+            told = status in (0, 7) or "signal=KILL" in fault  # 7: --sync failed after the rename
+            hidden = [name for name in after.keys() - before.keys() if after[name] == wanted]
+            if "signal=KILL" in fault:
+                for name in hidden:
+                    del after[name]
+                    os.unlink(name)
+            if {**after, "out.npy": b""} != {**before, "out.npy": b""}:
+                wrong.append([fault, number, status, sorted(after)])
+            elif done != (status == 0) and not (told and (done or after == before) and status):
+                wrong.append([fault, number, status, "done" if done else "not done"])
+            Path("out.npy").write_bytes(OLD)
+            number += step
+    return {"runs": statuses.total(), "statuses": dict(sorted(statuses.items())), "wrong": wrong}
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(f"{folder}/run")
+        os.chdir(f"{folder}/run")
+        found = torture(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+        os.chdir("/")
+    print(json.dumps(found))
+    return int(bool(found["wrong"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
