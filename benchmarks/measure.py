@@ -46,9 +46,10 @@ class Measured:
 
 
 def measure(case: Case, names: Sequence[str], repeats: int) -> Record:
-    """Return the record of a case: medians in ms, who is fastest, ratios above 1 are ours.
+    """Return the record of a case: medians in ms; ratios above 1 are ours.
 
-    memcpy's are None for small outputs. best_ratio compares the best times instead: far from ratio, the machine was not at rest.
+    best_ratio compares the best times instead: far from ratio, the machine was not at rest. What
+    is about memcpy is None for small outputs.
     """
     mine = Measured(case)
     record: Record = {"ndtool_ms": None, "verified": mine.verified, "peers": {}}

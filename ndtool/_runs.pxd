@@ -120,6 +120,15 @@ cdef inline void gather_rows(
             memcpy(to + i * pitch, source + offsets[i], width)
 
 
+cdef inline void prefetch_line(
+    const uint8_t* source, int64_t stride, int64_t elements
+) noexcept nogil:
+    """Ask for the first elements of a run that lie apart."""
+    cdef int64_t i
+    for i in range(elements):
+        prefetch(source + i * stride)
+
+
 cdef inline uint64_t gather_views(
     const Nd* nd, const View* run, const uint8_t* source, const uint8_t* index, int kind,
     uint8_t* to, int64_t first, int64_t t, int64_t stop, int64_t element, int64_t elements
@@ -133,6 +142,8 @@ cdef inline uint64_t gather_views(
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         for i in range(take):
+            if run.rank == 1 and i + 2 < take:
+                prefetch_line(source + offsets[i + 2], run.strides[0], min(elements, LINE))
             copy_view(
                 to + (t + i) * elements * run.item, source + offsets[i], run, element, elements
             )
@@ -153,10 +164,11 @@ cdef inline uint64_t scatter_range(
 ) noexcept nogil:
     cdef int64_t offsets[BLOCK]
     cdef Cursor at
-    cdef Py_ssize_t i, width = end - column
+    cdef Py_ssize_t i, ahead, width = end - column
     cdef int64_t take, step = block_of(nd)
     if width == 0:
         return 0
+    ahead = max(1, AHEAD // width)
     seek(&at, nd, first + t)
     while t < stop:
         take = min(step, stop - t)
@@ -169,6 +181,8 @@ cdef inline uint64_t scatter_range(
             apply_block(to, offsets, updates + t * pitch, take, width, code, op)
         else:
             for i in range(take):
+                if i + ahead < take:
+                    prefetch_run(to + column + offsets[i + ahead], width)
                 apply_block(
                     to + column, offsets + i, updates + (t + i) * pitch + column, 1, width, code, op
                 )

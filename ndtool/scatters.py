@@ -91,8 +91,10 @@ def scatter(s: Scatter) -> bool:
     rows = len(s.out) // runs.width
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
-    many = runs.tuples >= FEW and rows >= 4 * s.threads and runs.width <= CACHED
-    if many and len(s.out) > 2 * CACHED and (one_line or line > CACHED):
+    threads = team(s.threads, len(s.updates))
+    shared = runs.width >= LINE * threads and s.write is None  # by columns, without sorting
+    many = runs.tuples >= FEW and rows >= 4 * threads and runs.width <= CACHED
+    if many and not shared and len(s.out) > 2 * CACHED and (one_line or line > CACHED):
         return _by_destination(s, runs, rows)
     if isinstance(plan, ElementsPlan) and not one_line:
         return _by_lines(s, runs, line)
@@ -117,9 +119,7 @@ def copy(s: Scatter) -> None:
 def _by_columns(s: Scatter, runs: Runs) -> bool:
     """Each thread applies all tuples, in order, to its share of every run's columns."""
     pitch = runs.entries * (s.kind & 15)
-    threads = 1
-    if runs.width >= 16 * LINE:
-        threads = team(s.threads, runs.width * min(runs.tuples, 64))
+    threads = min(team(s.threads, len(s.updates)), max(1, runs.width // LINE))
     step = max(1, PIECE // (runs.width + pitch))
     window = whole_elements(runs.itemsize, PIECE)
     for first in range(0, runs.tuples, step):

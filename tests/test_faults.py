@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -411,6 +412,7 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) ->
 
 FORKED = """
 import os
+import shutil
 import numpy as np, ndtool
 rng = np.random.default_rng(1)
 data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
@@ -561,3 +563,91 @@ def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
     assert sum(b"new.npy exists" in text for text in said) == 3
     assert right("new.npy")
     assert not [name for name in os.listdir() if "ndtool-" in name]
+
+
+# Signals and death at any time
+
+
+@pytest.fixture
+def long_run(here: Path) -> tuple[str, ...]:
+    """Return a run that copies a gigabyte, most of it from a hole in a file."""
+    shape = (1 << 14, 1 << 14)
+    with open("large.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": shape}
+        )
+        file.truncate(file.tell() + (4 << 28))
+    save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
+    run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
+    return (*run, "--reduction", "add")
+
+
+def at_work(pid: int, here: Path) -> bool:
+    """Whether a process has its new output open."""
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        targets = [os.readlink(folder / name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return False
+    hidden = [t for t in targets if "ndtool-" in t or "(deleted)" in t]
+    return any(t.startswith(str(here)) for t in hidden)
+
+
+@linux
+@ways
+@pytest.mark.parametrize(("name", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
+def test_signals_during_the_work(
+    name: str, status: int, nameless: bool, long_run: tuple[str, ...], here: Path
+) -> None:
+    before = {p.name: p.stat() for p in here.iterdir()}
+    process = subprocess.Popen(
+        [*(NDTOOL if nameless else HIDDEN), *long_run],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while not at_work(process.pid, here):
+        assert process.poll() is None
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (status, b"", b"")
+    assert Path("out.npy").read_bytes() == OLD
+    after = {p.name: p.stat() for p in here.iterdir()}
+    assert {k: v.st_mtime_ns for k, v in after.items()} == {
+        k: v.st_mtime_ns for k, v in before.items()
+    }
+
+
+def tortured(script: str, *arguments: object) -> Any:
+    """Return what a script in tests/torture prints."""
+    command = [sys.executable, str(TORTURE / script), *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, env=environment(), check=False)
+    assert ran.stderr == b""
+    return json.loads(ran.stdout)
+
+
+@linux
+def test_death_at_random_times() -> None:
+    found = tortured("kill.py", 100)
+    assert found["killed"] + found["done"] == 100
+    assert found["torn"] + found["inputs"] + found["left"] == 0, found
+
+
+@linux
+@pytest.mark.slow
+def test_the_kernel_fails_any_call() -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    found = tortured("syscalls.py", 11)
+    assert found["runs"] > 100
+    assert found["wrong"] == []
+
+
+# Memory
+
+
+@linux
+@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.slow)])
+def test_private_memory(name: str) -> None:
+    for run, megabytes in tortured("memory.py", name).items():
+        assert megabytes <= 96, run

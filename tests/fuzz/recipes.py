@@ -1,0 +1,217 @@
+"""Files that are nearly right: from bytes, which choose, to .npy and .npz files.
+
+Structure comes first and damage second, so that a file gets past the first check. Any bytes give
+a file: from Hypothesis, from a coverage-guided fuzzer or from a random generator alike.
+"""
+
+import io
+import struct
+import warnings
+import zipfile
+import zlib
+from typing import Any
+
+NUMBERS = (
+    0, 1, 2, 3, 7, 24, 63, 64, 65, 96, 255, 256, 9999, 10_000, 65_535, 65_536, 2**31 - 1, 2**31,
+    2**32 - 2, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, -1, -2**63,
+)  # fmt: skip
+CODES = (
+    "<f4", ">f4", "<i8", "|u1", "|b1", "<f2", "<c8", "<c16", "<f16", "<M8[ns]", "<m8[7D]", "<M8",
+    "|S3", "<U2", "|V2", "|S0", "<U0", "|O", "O", "f", ",f4", "<f5", "<i3", "|S2147483647",
+    "<U536870911", "<V2", "=i4", "i4", "<f4\\", "<f4'", "2i4", "(2,)f4", "|V1", ">U1", "\u0660",
+)  # fmt: skip
+WORDS = (
+    "True", "False", "None", "1", "0", "'no'", "()", "[]", "{}", "b'x'", "3L", "np.int64(3)",
+    "1.0", "1e3", "-1", "+1", "...", "__import__('os')", "lambda: 0", "2,", "1_0", "0x10", "1j",
+    "'a' 'b'", "f'{1}'", "(1 for x in ())", "not 1", "1 if 1 else 2", "x", "*()", "**{}", "\x00",
+)  # fmt: skip
+KEYS = ("descr", "fortran_order", "shape", "more", "", "'", "\\", "Descr")
+NAMES = ("a.npy", "a", "b.npy", "../../x.npy", "/x", "x.npz", "", "\x1b[31m", "ü.npy", "a:b.npy")
+
+
+class Choices:
+    """Choices that bytes make; zeros when they are used up."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._at = 0
+
+    def below(self, count: int) -> int:
+        """Choose a number in 0..count - 1."""
+        width = 1 if count <= 256 else 4
+        piece = self._raw[self._at : self._at + width]
+        self._at += width
+        return int.from_bytes(piece, "little") % count
+
+    def of(self, options: tuple[Any, ...]) -> Any:
+        return options[self.below(len(options))]
+
+    def rarely(self) -> bool:
+        return self.below(8) == 7
+
+    def bytes(self, most: int) -> bytes:
+        count = self.below(most + 1)
+        piece = self._raw[self._at : self._at + count]
+        self._at += count
+        return piece
+
+
+def shape(choose: Choices) -> str:
+    if choose.rarely():
+        return choose.of(WORDS)
+    rank = choose.below(70) if choose.rarely() else choose.below(5)
+    sizes = [
+        choose.of(WORDS) if choose.rarely() else str(choose.of(NUMBERS))
+        if choose.rarely() else str(choose.below(6))
+        for _ in range(rank)
+    ]  # fmt: skip
+    return "(" + ", ".join(sizes) + ("," if rank == 1 else "") + ")"
+
+
+def descr(choose: Choices, depth: int = 0) -> str:
+    if choose.rarely():
+        return choose.of(WORDS)
+    if choose.rarely() and depth < 5:
+        fields = []
+        for number in range(choose.below(4)):
+            name = choose.of(("'a'", "'b'", "''", "('t', 'n')", f"'f{number}'", "1", "'\u00fc'"))
+            more = f", {shape(choose)}" if choose.rarely() else ""
+            fields.append(f"({name}, {descr(choose, depth + 1)}{more})")
+        return "[" + ", ".join(fields) + "]"
+    return repr(choose.of(CODES)) if choose.rarely() else repr(choose.of(CODES[:17]))
+
+
+def text(choose: Choices) -> str:
+    values = {
+        "descr": descr(choose),
+        "fortran_order": choose.of(WORDS[:2]) if not choose.rarely() else choose.of(WORDS),
+        "shape": shape(choose),
+    }
+    pairs = [f"'{key}': {value}" for key, value in values.items()]
+    if choose.rarely():
+        pairs.insert(choose.below(4), f"{choose.of(KEYS)!r}: {choose.of(WORDS)}")
+    if choose.rarely():
+        del pairs[choose.below(len(pairs))]
+    whole = "{" + ", ".join(pairs) + ", }"
+    if choose.rarely():
+        whole = choose.of(("(", "[", "-", "{", "{**", "'", "#", "\\")) * choose.below(3000) + whole
+    if choose.rarely():
+        whole = whole[: choose.below(len(whole) + 1)]
+    return whole + " " * choose.below(64) + ("\n" if not choose.rarely() else "")
+
+
+def npy(choose: Choices) -> bytes:
+    """Return what is nearly a .npy file."""
+    version = choose.of(((1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (0, 0), (1, 1), (9, 0)))
+    raw = text(choose).encode("utf-8" if version == (3, 0) else "latin-1", "replace")
+    width = 2 if version[0] < 2 else 4
+    length = choose.of(NUMBERS) % 256**width if choose.rarely() else len(raw) % 256**width
+    payload = bytes(choose.of((0, 1, 24, 95, 96, 97, 200, 4096, 100_000)))
+    whole = b"\x93NUMPY" + bytes(version) + length.to_bytes(width, "little") + raw + payload
+    return damaged(choose, whole) if choose.rarely() else whole
+
+
+FIELDS = {
+    b"PK\3\4": (
+        (4, "H"), (6, "H"), (8, "H"), (14, "I"), (18, "I"), (22, "I"), (26, "H"), (28, "H"),
+    ),
+    b"PK\1\2": (
+        (8, "H"), (10, "H"), (16, "I"), (20, "I"), (24, "I"), (28, "H"), (30, "H"), (32, "H"),
+        (34, "H"), (42, "I"),
+    ),
+    b"PK\5\6": ((4, "H"), (6, "H"), (8, "H"), (10, "H"), (12, "I"), (16, "I"), (20, "H")),
+    b"PK\6\6": ((4, "Q"), (16, "I"), (24, "Q"), (32, "Q"), (40, "Q"), (48, "Q")),
+    b"PK\6\7": ((4, "I"), (8, "Q"), (16, "I")),
+}  # fmt: skip
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+
+
+def npz(choose: Choices) -> bytes:
+    """Return what is nearly an archive: a right one, then some of its numbers changed."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(stream, "w") as archive:
+        for number in range(choose.below(4)):
+            info = zipfile.ZipInfo(choose.of(NAMES) if choose.rarely() else f"{number}.npy")
+            info.compress_type = choose.of(METHODS)
+            if choose.rarely():
+                info.extra = choose.bytes(40)
+            if choose.rarely():
+                info.flag_bits |= 1 << choose.below(16)
+            content = npy(choose) if not choose.rarely() else choose.bytes(200)
+            with archive.open(info, "w", force_zip64=choose.rarely()) as member:
+                member.write(content)
+        if choose.rarely():
+            archive.comment = choose.of((b"PK\5\6", b"x", b"PK\5\6" + bytes(18)))
+    raw = bytearray(stream.getvalue())
+    if choose.rarely():
+        raw = wide(raw)
+    for _ in range(choose.below(3)):
+        change(choose, raw)
+    whole = (b"#!/bin/sh\n" if choose.rarely() else b"") + bytes(raw)
+    return damaged(choose, whole) if choose.rarely() else whole
+
+
+def wide(raw: bytearray) -> bytearray:
+    """Return an archive with an end record of 64 bits before the usual one."""
+    at = raw.find(b"PK\5\6")
+    if at + 22 > len(raw):
+        return raw
+    count, length, offset = struct.unpack_from("<H2L", raw, at + 10)
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
+    end += struct.pack("<4sLQL", b"PK\6\7", 0, at, 1)
+    struct.pack_into("<2H2L", raw, at + 8, 0xFFFF, 0xFFFF, 2**32 - 1, 2**32 - 1)
+    return raw[:at] + end + raw[at:]
+
+
+def change(choose: Choices, raw: bytearray) -> None:
+    """Give one field of one record another value, in place."""
+    kinds = [(signature, fields) for signature, fields in FIELDS.items() if signature in raw]
+    if not kinds:
+        return
+    signature, fields = kinds[choose.below(len(kinds))]
+    at = raw.index(signature)
+    if choose.below(2) and raw.count(signature) > 1:
+        at = raw.index(signature, at + 4)
+    place, form = choose.of(fields)
+    size = struct.calcsize(form)
+    if at + place + size > len(raw):
+        return
+    (old,) = struct.unpack_from("<" + form, raw, at + place)
+    new = old + choose.below(5) - 2 if choose.below(2) else choose.of(NUMBERS)
+    struct.pack_into("<" + form, raw, at + place, new % 256**size)
+    if choose.rarely():  # a lie in one record is found by the other: tell it in both
+        other = raw.find(b"PK\1\2")
+        if signature == b"PK\3\4" and other >= 0 and 14 <= place <= 22:
+            struct.pack_into("<" + form, raw, other + place + 2, new % 256**size)
+
+
+def damaged(choose: Choices, raw: bytes) -> bytes:
+    """Return the bytes cut, doubled, overwritten or with some put in."""
+    at = choose.below(len(raw) + 1)
+    how = choose.below(5)
+    if how == 0:
+        return raw[:at]
+    if how == 1:
+        return raw[at:]
+    if how == 2:
+        return raw[:at] + choose.bytes(16) + raw[at:]
+    if how == 3:
+        return raw + raw[at:]
+    flipped = bytearray(raw)
+    if at < len(raw):
+        flipped[at] ^= 1 << choose.below(8)
+    return bytes(flipped)
+
+
+def file(raw: bytes) -> bytes:
+    """Return the file that some bytes choose."""
+    choose = Choices(raw)
+    kind = choose.below(8)
+    if kind == 0:
+        return raw[1:]
+    if kind < 4:
+        return npy(choose)
+    if kind == 4:
+        packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+        return npy(choose) + packer.compress(raw) + packer.flush()
+    return npz(choose)

@@ -1,0 +1,79 @@
+"""Fuzz the readers of headers and archives: run.py SECONDS [FOLDER].
+
+With atheris (coverage-guided) where it is installed, else with random choices. A finding ends the
+run with a traceback and is kept as a file in FOLDER, tests/fuzz/regressions unless given; the
+tests read every file there. Prints how many inputs there were.
+"""
+
+import hashlib
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+try:
+    import atheris
+except ImportError:
+    atheris = None
+else:
+    with atheris.instrument_imports(include=["ndtool"]):
+        import ndtool.archives
+        import ndtool.dtypes
+        import ndtool.files
+        import ndtool.headers  # noqa: F401
+
+import recipes
+import target
+
+SLOW = 2.0  # seconds that no file may take
+
+count = 0
+folder = Path(__file__).parent / "regressions"
+
+
+def one(raw: bytes) -> None:
+    """Check the file that some bytes choose; keep it if something is wrong."""
+    global count
+    count += 1
+    content = recipes.file(raw)
+    started = time.perf_counter()
+    try:
+        target.check(content)
+        lasted = time.perf_counter() - started
+        assert lasted < SLOW, f"it took {lasted} s"
+    except BaseException:
+        name = hashlib.sha256(content).hexdigest()[:16]
+        (folder / name).write_bytes(content)
+        print(f"kept as {folder / name}, after {count} inputs", file=sys.stderr)
+        raise
+
+
+def main() -> None:
+    global folder
+    seconds = int(sys.argv[1])
+    if len(sys.argv) > 2:
+        folder = Path(sys.argv[2])
+    if atheris is None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            one(random.randbytes(random.randrange(400)))
+        print(f"{count} inputs, random")
+        return
+    # libFuzzer ends the process by itself: a line now and then says how far it came
+    started = time.monotonic()
+
+    def counted(raw: bytes) -> None:
+        one(raw)
+        if time.monotonic() - started > seconds:
+            print(f"{count} inputs, guided by coverage", flush=True)
+            os._exit(0)
+
+    atheris.Setup(
+        [sys.argv[0], "-max_len=400", "-rss_limit_mb=4096", "-timeout=10", "-verbosity=0"], counted
+    )
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

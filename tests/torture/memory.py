@@ -1,0 +1,126 @@
+"""Measure the memory of its own that each operator takes: memory.py small|large.
+
+Prints a JSON object: the most megabytes of private memory (RssAnon and RssShmem; pages of mapped
+files belong to the system, which can drop them) that each run had, on data of 128 MB or 16 GB in
+sparse files, with two threads, to a file and from and to pipes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+NDTOOL = [sys.executable, "-m", "ndtool"]
+COLUMNS = 1 << 13
+
+
+def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> None:
+    """Write an array of zeros that takes no disk."""
+    with open(name, "wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": descr, "fortran_order": fortran, "shape": shape}
+        )
+        file.truncate(file.tell() + int(np.prod(shape)) * np.dtype(descr).itemsize)
+
+
+def make_inputs(rows: int) -> None:
+    """Write data of rows x 32 kB and indices and updates of up to 64 MB."""
+    rng = np.random.default_rng(0)
+    sparse("data.npy", "<f4", (rows, COLUMNS))
+    sparse("fortran.npy", "<f4", (rows, COLUMNS), True)
+    sparse("swapped.npy", ">f4", (rows, COLUMNS))
+    count = 1 << 22
+    pairs = np.stack([rng.integers(0, n, count) for n in (rows, COLUMNS)], 1)
+    np.save("pairs.npy", pairs)
+    np.save("ones.npy", np.ones(count, "<f4"))
+    few = 1 << 9
+    down = rng.integers(0, rows, (few, COLUMNS), dtype="i4")
+    np.save("down.npy", down)
+    np.save("down_fortran.npy", np.asfortranarray(down))
+    np.save("down_ones.npy", np.ones((few, COLUMNS), "<f4"))
+    tall = min(rows, 1 << 13)
+    np.save("along.npy", rng.integers(0, COLUMNS, (tall, few), dtype="i4"))
+    np.save("along_ones.npy", np.ones((tall, few), "<f4"))
+
+
+FILES = (
+    "gather-nd data pairs",
+    "gather-nd fortran pairs",
+    "scatter-nd data pairs ones",
+    "scatter-nd swapped pairs ones --reduction add",
+    "gather-elements data down",
+    "gather-elements fortran down_fortran",
+    "gather-elements data along --axis 1",
+    "scatter-elements data down down_ones --reduction max",
+    "scatter-elements fortran down_fortran down_ones --reduction add",
+    "scatter-elements data along along_ones --axis 1",
+)
+PIPES = (
+    "gather-nd data pairs",
+    "scatter-nd swapped pairs ones --reduction add",
+    "scatter-elements fortran down_fortran down_ones --reduction add",
+)
+
+
+def own_megabytes(pid: int) -> float:
+    """Return what a process has of its own now, 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split(":", 1) for line in lines)
+    return sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem")) / 1024
+
+
+def peak(run: str, piped: bool) -> float:
+    """Run once and return the most that was seen."""
+    words = run.split()
+    inputs = [f"{word}.npy" for word in words[1:] if os.path.exists(f"{word}.npy")]
+    rest = words[1 + len(inputs) :]
+    names = ["-"] * len(inputs) if piped else inputs
+    command = [
+        *NDTOOL,
+        words[0],
+        *names,
+        *rest,
+        "--threads",
+        "2",
+        "-o",
+        "-" if piped else "out.npy",
+    ]
+    cat = subprocess.Popen(["cat", *inputs] if piped else ["true"], stdout=subprocess.PIPE)
+    sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    most = 0.0
+    with subprocess.Popen(command, stdin=cat.stdout, stdout=sink.stdin) as process:
+        while process.poll() is None:
+            most = max(most, own_megabytes(process.pid))
+            time.sleep(0.001)
+    assert process.returncode == 0, run
+    assert cat.stdout is not None
+    assert sink.stdin is not None
+    cat.stdout.close()
+    sink.stdin.close()
+    cat.wait()
+    sink.wait()
+    return most
+
+
+def main() -> None:
+    rows = {"small": 1 << 12, "large": 1 << 19}[sys.argv[1]]
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+        os.chdir(folder)
+        make_inputs(rows)
+        found = {run: round(peak(run, False)) for run in FILES}
+        if sys.argv[1] == "small":
+            found |= {f"{run}, piped": round(peak(run, True)) for run in PIPES}
+        os.chdir("/")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
