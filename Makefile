@@ -42,6 +42,28 @@ bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the same in under a mi
 bench-ci: .venv-bench/kernels ## only what must never get slower; ARGS=--record when it got faster
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
 
+.PHONY: torture fuzz
+torture: .venv/kernels .venv/test.txt ## a thousand kills, every system call failing, 16 GB; an hour
+	@$(IN_VENV) python tests/torture/kill.py 1000 $(ARGS)
+	@$(IN_VENV) python tests/torture/syscalls.py
+	@$(IN_VENV) pytest -q -m slow tests/test_faults.py tests/test_bad_files.py
+
+fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 10 minutes; ARGS=seconds
+	@.venv-fuzz/bin/python tests/fuzz/run.py $(or $(ARGS),600)
+
+.PHONY: sanitize sanitize-address sanitize-thread determinism
+sanitize: sanitize-address sanitize-thread ## the tests under ASan, UBSan and TSan; 20 minutes
+
+sanitize-address: .venv/build.txt .venv/test.txt
+	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python address $(ARGS)
+
+sanitize-thread: .venv/build.txt .venv/test.txt
+	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python thread \
+	  $(or $(ARGS),tests/test_determinism.py tests/test_large.py)
+
+determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
+	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/test_determinism.py
+
 .PHONY: wheel
 wheel: .venv/dist.txt ## sdist and wheel in dist/
 	@rm -rf dist
@@ -50,11 +72,11 @@ wheel: .venv/dist.txt ## sdist and wheel in dist/
 
 .PHONY: clean
 clean: ## remove environments, builds and caches
-	@rm -rf .venv .venv-bench build dist *.egg-info ndtool/_kernels.c ndtool/*.so
+	@rm -rf .venv .venv-bench .venv-fuzz build dist *.egg-info ndtool/_kernels.c ndtool/*.so
 	@rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
-.venv/pyvenv.cfg .venv-bench/pyvenv.cfg:
+.venv/pyvenv.cfg .venv-bench/pyvenv.cfg .venv-fuzz/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer")'
 	@echo "setting up $(@D)"
 	@$(PYTHON) -m venv --clear $(@D)
@@ -70,6 +92,7 @@ export LIST
 
 .venv/build.txt .venv/test.txt .venv/lint.txt .venv/dist.txt: | .venv/pyvenv.cfg
 .venv-bench/build.txt .venv-bench/bench.txt: | .venv-bench/pyvenv.cfg
+.venv-fuzz/build.txt .venv-fuzz/fuzz.txt: | .venv-fuzz/pyvenv.cfg
 %.txt: pyproject.toml
 	@$(@D)/bin/python -c "$$LIST" $(*F) > $@
 	@$(@D)/bin/python -m pip install -q -r $@
@@ -81,7 +104,7 @@ export LIST
 	  $(@D)/bin/python -m pip install -q "$$peer" < /dev/null || echo "not installed: $$peer"; \
 	done < $@
 
-.venv/kernels .venv-bench/kernels: %/kernels: %/build.txt setup.py $(CYTHON) build/mode
+.venv/kernels .venv-bench/kernels .venv-fuzz/kernels: %/kernels: %/build.txt setup.py $(CYTHON) build/mode
 	@echo "building ndtool for $(@D)"
 	@rm -f $(@D)/build.log
 	@$(@D)/bin/python -m pip install -q --no-build-isolation --log $(@D)/build.log -e .

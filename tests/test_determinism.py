@@ -124,9 +124,7 @@ def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Arra
     return rows[:, None] - size, (rows[:, None] * width + np.arange(width)).ravel()
 
 
-def elements(
-    rng: np.random.Generator, way: Way, axis: int, heavy: bool
-) -> tuple[Array, Array]:
+def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tuple[Array, Array]:
     """Return an index for each element and the numbers of the elements that they name."""
     size, shape = way.data[axis], list(way.indices)
     if heavy:
@@ -273,7 +271,9 @@ def test_calls_from_several_threads_at_once(small: None) -> None:
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(6) as pool:
-            for call, result in zip(calls * 20, pool.map(lambda c: c.run(2), calls * 20), strict=True):
+            for call, result in zip(
+                calls * 20, pool.map(lambda c: c.run(2), calls * 20), strict=True
+            ):
                 assert same(result, call.expected), call.way
     finally:
         sys.setswitchinterval(interval)

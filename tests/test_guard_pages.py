@@ -171,7 +171,7 @@ def limits() -> Iterator[None]:
     """Take small calls to the code for large ones: not at all, and with streamed outputs."""
     limit(_WORTH=1)
     yield
-    limit(STREAMED=1, PIECE=1 << 14)
+    limit(STREAMED=1, PIECE=1 << 16)
     yield
 
 
@@ -241,10 +241,25 @@ def strided() -> None:
             )
             index = ends(rng, (3,), (9,))
             call(gather_nd, data[index[:, 0]], (data, index))
+            limit(PIECE=3 * width)  # runs are cut into pieces
+            call(gather_nd, data[index[:, 0]], (data, index))
+            limit(PIECE=1 << 26)
             along = ends(rng, (2,), (3, 5, 4))[..., 0]
             call(gather_elements, np.take_along_axis(data, along, 1), (data, along), 1)
             last = ends(rng, (4,), (3, 2, 9))[..., 0]
             call(gather_elements, np.take_along_axis(data, last, 2), (data, last), 2)
+
+
+def refused(data: Array, index: Array, component: int, value: int) -> None:
+    """Gather by tuples of which one is out of bounds."""
+    bad = index.copy()
+    bad[component % len(bad), component] = value
+    for threads in (1, 2):
+        try:
+            gather_nd(fenced(data), fenced(bad), threads=threads)
+        except IndexError:
+            continue
+        raise AssertionError((bad.dtype, bad.shape, component, value))
 
 
 @way
@@ -260,17 +275,16 @@ def index_types() -> None:
         call(gather_nd, data[places], (data, index))
         if k < 4:
             call(gather_nd, np.empty((count, 0)), (np.empty((*sizes, 0)), index))
-        bad = index.copy()
-        bad[-1, -1] = 100
-        try:
-            gather_nd(fenced(data), fenced(bad), threads=2)
-        except IndexError:
-            continue
-        raise AssertionError("an index of 100 was taken")
+        for component, size in enumerate(sizes[:5]):
+            refused(data, index, component, size)
+            if "i" in code:
+                refused(data, index, component, -size - 1)
     for code, axis, count in product(INDEX_CODES, (0, 1), (1, 3, 33, 513)):
         index = rng.integers(0, 3, (count, 3) if axis == 0 else (3, count)).astype(code)
         data = values(rng, "f4", (3, 3))
-        call(gather_elements, np.take_along_axis(data, index.astype(int), axis), (data, index), axis)
+        call(
+            gather_elements, np.take_along_axis(data, index.astype(int), axis), (data, index), axis
+        )
 
 
 @way
@@ -292,9 +306,7 @@ def other_axis() -> None:
         limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 1 << 14)
         data = values(rng, f"V{width}", (2, 5, columns + (columns == 6)))
         index = ends(rng, (5,), (2, 9, columns))[..., 0]
-        call(
-            gather_elements, np.take_along_axis(data[..., :columns], index, 1), (data, index), 1
-        )
+        call(gather_elements, np.take_along_axis(data[..., :columns], index, 1), (data, index), 1)
     limit(CACHED=1 << 19)
     for columns in (511, 512, 513, 1030):
         data, index = values(rng, "f4", (3, columns)), rng.integers(-3, 3, (600, columns))
@@ -395,8 +407,8 @@ def copies() -> None:
         turned = fenced(data)
         engine.swap(memoryview(turned.view(np.uint8)), unit)
         assert turned.tobytes() == data.byteswap().tobytes()
-    for width in WIDTHS:
-        data = fenced(values(rng, f"V{width}", (3, 5, 4)))
+    for width in (*WIDTHS, 1009, 1999):
+        data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))

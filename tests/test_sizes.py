@@ -245,7 +245,7 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
-        ndtool.gather_nd(data, index + [[1 << 58, 0]])
+        ndtool.gather_nd(data, [*index, [1 << 58, 0]])
 
 
 # 64 axes, long tuples, many batches

@@ -6,7 +6,7 @@ set -euo pipefail
 python=$1 kind=$2
 shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-root=$PWD folder=$PWD/build/$kind cc=${CC:-gcc}
+folder=$PWD/build/$kind cc=${CC:-gcc}
 
 # -fno-wrapv: Python's own flag -fwrapv would define the overflow that is looked for.
 case $kind in
@@ -18,8 +18,9 @@ esac
 
 rm -rf "$folder"
 mkdir -p "$folder"
-tar -c --exclude='*.so' --exclude='_kernels.c' --exclude=__pycache__ \
-  ndtool tests fixtures setup.py pyproject.toml README.md | tar -x -C "$folder"
+tar -c --exclude=./.git --exclude='./.venv*' --exclude=./build --exclude=./dist \
+  --exclude='*.so' --exclude=_kernels.c --exclude='.*_cache' --exclude=.hypothesis --exclude=__pycache__ . \
+  | tar -x -C "$folder"
 cd "$folder"
 # Flags that follow setup.py's own: lines in reports, and a build in less than a minute.
 printf '#!/bin/sh\nexec %s "$@" -O1 -g -fno-omit-frame-pointer %s\n' "$cc" "$flags" > cc
