@@ -75,6 +75,7 @@ cdef enum:
     ENTRIES = 1024       # index components widened at once
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
+    FEW = 16             # tuples of one batch that are not worth a call
     AHEAD = 2048         # bytes that a copy of rows prefetches ahead
     NEAR = 262144        # bytes that fit a core's cache beside all else
 
@@ -245,7 +246,9 @@ cdef inline uint64_t next_offsets(
         if at.left == 0:
             next_batch(at, nd)
         take = min(n - done, at.left)
-        if nd.k == 1:
+        if take < FEW:
+            bad |= offsets_k(index + done * nd.k, take, nd, at.base, offsets + done)
+        elif nd.k == 1:
             bad |= offsets_1(
                 index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
                 offsets + done,

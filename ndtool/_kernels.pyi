@@ -50,6 +50,8 @@ def gather(
 ) -> int: ...
 def scatter(
     a: Addressing,
+    data: Any,
+    line: int,
     out: Any,
     indices: Any,
     kind: int,

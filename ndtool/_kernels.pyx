@@ -164,18 +164,23 @@ def gather(
 
 
 def scatter(
-    Addressing a, uint8_t[::1] out, const uint8_t[::1] indices, int kind,
-    const uint8_t[::1] updates, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
+    Addressing a, const uint8_t[::1] data, Py_ssize_t line, uint8_t[::1] out,
+    const uint8_t[::1] indices, int kind, const uint8_t[::1] updates, int64_t first,
+    int64_t count, Py_ssize_t column, Py_ssize_t width,
     Py_ssize_t pitch, int code, int op, int threads, bint by_batches,
 ) -> int:
     """Apply bytes [column, column + width) of the updates of tuples first.., in order.
 
     `pitch` is the length of one update; `code` the arithmetic type, `op` the reduction (0: none,
-    bytes). Threads share the batches, whose destinations must be disjoint, or the columns.
+    bytes). Threads share the batches, whose destinations must be disjoint, or the columns. With
+    data, the `line` bytes that a batch can name are copied from it to out when the batch begins.
     """
     a._door(0, column + width, out.shape[0], indices.shape[0], kind, count)
     if count and updates.shape[0] < (count - 1) * pitch + column + width:
         raise ValueError("the updates buffer is shorter than its shape")
+    if data.shape[0] and (data.shape[0] < out.shape[0] or line > a.nd.reach + width):
+        raise ValueError("the data buffer is shorter than its shape")
+    cdef const uint8_t* old = &data[0] if data.shape[0] else NULL
     cdef uint8_t* to = &out[0] + column
     cdef const uint8_t* index = &indices[0]
     cdef const uint8_t* source = &updates[0] + column
@@ -187,18 +192,18 @@ def scatter(
     with nogil:
         if parts == 1:
             bad = scatter_range(
-                nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op)
+                nd, old, line, to, index, kind, source, first, 0, count, 0, width, pitch, code, op)
         elif by_batches:
             parts = shares(threads)
             for part in prange(parts, num_threads=threads, schedule="dynamic"):
                 bad |= scatter_range(
-                    nd, to, index, kind, source, first, batches * part // parts * per,
+                    nd, old, line, to, index, kind, source, first, batches * part // parts * per,
                     batches * (part + 1) // parts * per, 0, width, pitch, code, op,
                 )
         else:
             for part in prange(parts, num_threads=threads, schedule="static"):
                 bad |= scatter_range(
-                    nd, to, index, kind, source, first, 0, count,
+                    nd, old, line, to, index, kind, source, first, 0, count,
                     column_of(part, parts, width), column_of(part + 1, parts, width), pitch,
                     code, op,
                 )

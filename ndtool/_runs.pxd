@@ -158,8 +158,9 @@ cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nog
 
 
 cdef inline uint64_t scatter_range(
-    const Nd* nd, uint8_t* to, const uint8_t* index, int kind, const uint8_t* updates,
-    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
+    const Nd* nd, const uint8_t* data, Py_ssize_t line, uint8_t* to, const uint8_t* index,
+    int kind, const uint8_t* updates, int64_t first, int64_t t, int64_t stop, Py_ssize_t column,
+    Py_ssize_t end, Py_ssize_t pitch,
     int code, int op,
 ) noexcept nogil:
     cdef int64_t offsets[BLOCK]
@@ -172,10 +173,16 @@ cdef inline uint64_t scatter_range(
     seek(&at, nd, first + t)
     while t < stop:
         take = min(step, stop - t)
+        if data:
+            if at.left == 0:
+                next_batch(&at, nd)
+            if at.left == nd.per_batch:
+                memcpy(to + at.base, data + at.base, line)
+            take = min(take, at.left)
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if width == pitch and width <= LINE:
-            if not nd.near:
+            if not (nd.near or data):
                 for i in range(take):
                     prefetch(to + offsets[i])
             apply_block(to, offsets, updates + t * pitch, take, width, code, op)

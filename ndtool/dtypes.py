@@ -3,6 +3,7 @@
 import re
 import sys
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError
@@ -42,6 +43,7 @@ _SIZES = {
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _DESCR = re.compile(r"([<>|=]?)([biufcmMSUV])([0-9]{1,10})(\[[0-9]{0,9}[A-Za-z]{1,2}\])?")
 _LARGEST = 2**31 - 1  # NumPy's limit for one element
+_AXES = 64  # of a field; NumPy's limit too
 
 
 class Dtype(NamedTuple):
@@ -145,9 +147,10 @@ def _record_size(descr: Any, depth: int) -> int:
             raise DtypeError("a field's shape is not a tuple of sizes")
         names.add(name)
         item = _record_size(field[1], depth + 1)
-        for d in shape:
-            item *= d
-        size += item
+        # Zeros count as ones, as NumPy takes no size that it could not count with.
+        if len(shape) > _AXES or item * prod(d or 1 for d in shape) > _LARGEST:
+            raise DtypeError(f"a field has more than {_LARGEST} bytes or {_AXES} axes")
+        size += item * prod(shape)
         if size > _LARGEST:
             raise DtypeError(f"a record has more than {_LARGEST} bytes")
     if not size:

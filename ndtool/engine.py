@@ -22,6 +22,7 @@ Tick = Callable[[float], object]  # called with the share of the work that is do
 
 PIECE = 1 << 26  # bytes that one kernel call may move: a fraction of a second, even from disk
 STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would only flush
+LINE = 64  # bytes of a cache line
 UNSIGNED, SWAPPED = 16, 32
 
 
@@ -190,7 +191,8 @@ def gather(
 ) -> bool:
     """Copy all runs to out; False if an index is out of bounds."""
     size = runs.tuples * runs.width
-    streamed = size >= STREAMED
+    # a streamed row that ends within a line would have that line written twice
+    streamed = size >= STREAMED and (runs.width <= LINE or runs.width % LINE == 0)
     if size <= PIECE:
         whole = Piece(0, runs.tuples, 0, runs.width)
         return gather_piece(runs, data, indices, kind, out, whole, threads, streamed)

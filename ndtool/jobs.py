@@ -165,7 +165,7 @@ class Job:
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
         each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
-        if cold and self.nbytes < source.nbytes // 2:
+        if self.nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
 
         def move(piece: Piece) -> None:

@@ -16,6 +16,7 @@ from ndtool.crew import share
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.engine import (
     CACHED,
+    LINE,
     PIECE,
     STREAMED,
     Buffer,
@@ -33,9 +34,9 @@ from ndtool.shapes import ElementsPlan, Plan
 from ndtool.threads import team
 
 GROUP = 1 << 15  # tuples sorted at once, as in _parts.pxd
-LINE = 64  # bytes from which an update is not carried along, but looked up
 MOST_PARTS = 1024
 WRITTEN = 1 << 21  # bytes that are written to a file at once
+LONG = 128  # indices of a line that is worth a copy of its own
 FEW = 1 << 14  # tuples that are not worth sorting
 
 
@@ -129,7 +130,7 @@ def _by_columns(s: Scatter, runs: Runs) -> bool:
         for column in range(0, runs.width, window):
             width = min(window, runs.width - column)
             if _kernels.scatter(
-                runs.addressing, s.out, indices, s.kind, updates, first, n,
+                runs.addressing, _NOTHING, 0, s.out, indices, s.kind, updates, first, n,
                 column, width, runs.width, *s.how, threads, False,
             ):  # fmt: skip
                 return False
@@ -138,22 +139,20 @@ def _by_columns(s: Scatter, runs: Runs) -> bool:
 
 
 def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
-    """Along the last axis: lines are copied and updated a few at a time, while in cache."""
+    """Along the last axis: threads share the lines, each copied just before its updates."""
     lines, data = runs.tuples // runs.per_batch, s.data
-    if lines * line != len(s.out):
+    if lines * line != len(s.out) or runs.per_batch < LONG:
         copy(s)
         data = None
     update_pitch, index_pitch = runs.per_batch * runs.itemsize, runs.per_batch * (s.kind & 15)
     moved = line + update_pitch + index_pitch
     threads = min(team(s.threads, lines * moved), lines)
-    step = max(1, (PIECE if data is None else threads * CACHED) // moved)
+    step = max(threads, PIECE // moved)
     for first in range(0, lines, step):
         n = min(step, lines - first)
-        if data is not None:
-            begin, end = first * line, (first + n) * line
-            _kernels.copy(data[begin:end], s.out[begin:end], threads, False)
         if _kernels.scatter(
-            runs.addressing, s.out, s.indices[first * index_pitch : (first + n) * index_pitch],
+            runs.addressing, _NOTHING if data is None else data, line,
+            s.out, s.indices[first * index_pitch : (first + n) * index_pitch],
             s.kind, s.updates[first * update_pitch : (first + n) * update_pitch],
             first * runs.per_batch, n * runs.per_batch,
             0, runs.width, runs.width, *s.how, threads, True,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -412,6 +413,7 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) ->
 
 FORKED = """
 import os
+import re
 import shutil
 import numpy as np, ndtool
 rng = np.random.default_rng(1)
@@ -651,3 +653,11 @@ def test_the_kernel_fails_any_call() -> None:
 def test_private_memory(name: str) -> None:
     for run, megabytes in tortured("memory.py", name).items():
         assert megabytes <= 96, run
+
+
+def test_every_promise_names_its_test() -> None:
+    text = (FIXTURES.parent / "docs" / "reliability.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(\w+)`", text)
+    assert len(named) > 40
+    for file, name in named:
+        assert f"\ndef {name}(" in (FIXTURES.parent / "tests" / file).read_text(), (file, name)

@@ -5,7 +5,6 @@ begin at a page ("start"), end at one ("end") or stand unaligned ("odd"); scratc
 """
 
 import ctypes
-import mmap
 import os
 import signal
 import subprocess
@@ -13,14 +12,18 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import product
+from threading import Thread
 from typing import Any
 
+import fences
 import numpy as np
 import pytest
+from fences import fenced, room, scratch
 
 from ndtool import (
     dtypes,
     engine,
+    errors,
     gather_elements,
     gather_nd,
     ops,
@@ -34,7 +37,6 @@ Array = np.ndarray[Any, Any]
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
 
-PAGE = mmap.PAGESIZE
 WIDTHS = range(1, 131)
 CALLS = (("end", 1), ("start", 1), ("end", 3), ("start", 2), ("odd", 2))  # places and threads
 REDUCTIONS = {
@@ -44,8 +46,6 @@ REDUCTIONS = {
 INDEX_CODES = [f"{o}{kind}{size}" for o in "<>" for kind in "iu" for size in (1, 2, 4, 8)]
 
 ways: dict[str, Callable[[], None]] = {}
-place = "end"
-rooms: dict[int, deque[Array]] = {}
 
 
 def way(function: Callable[[], None]) -> Callable[[], None]:
@@ -57,6 +57,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
 @pytest.mark.parametrize("name", [
     "rows", "columns", "batches", "strided", "index_types", "last_axis", "other_axis",
     "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",
+    "changing_indices",
 ])  # fmt: skip
 def test_no_access_outside_the_arrays(name: str) -> None:
     run = child(name)
@@ -84,43 +85,6 @@ def child(name: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def room(size: int) -> Array:
-    """Return bytes between two pages that fault, at the `place` asked for; reused a few calls later."""
-    inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
-    made = rooms.setdefault(inner, deque())
-    whole = made.popleft() if len(made) == 8 else pages(inner)
-    made.append(whole)
-    begin = PAGE + inner - size if place == "end" else PAGE + (place == "odd")
-    return whole[begin : begin + size]
-
-
-def pages(inner: int) -> Array:
-    """Map pages, of which the first and the last fault."""
-    whole = np.frombuffer(mmap.mmap(-1, inner + 2 * PAGE), np.uint8)
-    for guard in (0, PAGE + inner):
-        if protect(whole.ctypes.data + guard, PAGE, 0):
-            raise OSError("mprotect failed")
-    return whole
-
-
-def fenced(array: Array) -> Array:
-    """Return a copy of an array, its strides and gaps kept, between pages that fault."""
-    low, high = np.lib.array_utils.byte_bounds(array)
-    first = array.ctypes.data
-    copy = room(high - low if array.size else 0)
-    ctypes.memmove(copy.ctypes.data, low, copy.size)
-    return np.ndarray(array.shape, array.dtype, copy, first - low, array.strides)
-
-
-def scratch(size: int) -> memoryview:
-    """Stand in for bytearray: what it makes for the kernels is fenced too, and not zero."""
-    global place
-    place, asked = "start" if place == "odd" else place, place  # bytearrays are aligned
-    made, place = room(size), asked
-    made[: 1 << 14] = 0xA5
-    return memoryview(made)
-
-
 def limit(**limits: int) -> None:
     """Set the constants that decide which way a call takes."""
     for name, value in limits.items():
@@ -141,22 +105,20 @@ def call(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
     """Call an operator with fenced arrays and a fenced output, in all places."""
-    global place
-    for place, threads in CALLS:
+    for fences.place, threads in CALLS:
         out = room(expected.nbytes).view(expected.dtype).reshape(expected.shape)
         operator(*(fenced(a) for a in arrays), *rest, out=out, threads=threads)
-        assert out.tobytes() == expected.tobytes(), (place, threads, arrays)
+        assert out.tobytes() == expected.tobytes(), (fences.place, threads, arrays)
 
 
 def in_place(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
     """Like call, where the output is data itself."""
-    global place
-    for place in ("end", "start"):
+    for fences.place in ("end", "start"):
         data, indices, updates = (fenced(a) for a in arrays)
         operator(data, indices, updates, *rest, out=data, threads=2)
-        assert data.tobytes() == expected.tobytes(), (place, arrays)
+        assert data.tobytes() == expected.tobytes(), (fences.place, arrays)
 
 
 def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
@@ -416,6 +378,40 @@ def copies() -> None:
             assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
 
 
+@way
+def changing_indices() -> None:
+    """Somebody changes the indices during the runs: wrong values, but nothing outside is touched."""
+    rng = np.random.default_rng(13)
+    limit(_WORTH=1, FEW=1, CACHED=1 << 10)
+    data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
+    index, right = fenced(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
+    wrong = np.where(rng.random(30_000) < 0.01, 1 << 40, right)
+    tuples, over, outcomes = index[:, None], False, set()
+
+    def disturb() -> None:
+        while not over:
+            np.copyto(index, wrong)
+            np.copyto(index, right)
+
+    thread = Thread(target=disturb)
+    thread.start()
+    for _ in range(150):
+        for operator, *arguments in (
+            (gather_nd, data, tuples),
+            (gather_elements, data, index),
+            (scatter_nd, data, tuples, updates, "add"),
+            (scatter_elements, data, index, updates, 0, "max"),
+        ):
+            try:
+                operator(*arguments, threads=2)
+                outcomes.add("done")
+            except errors.NdtoolError as error:
+                outcomes.add(type(error).__name__)
+    over = True
+    thread.join()
+    assert {"done", "BoundsError"} <= outcomes, outcomes
+
+
 def bfloat16() -> np.dtype:
     """Return bfloat16, an import that only two children need."""
     import ml_dtypes
@@ -425,8 +421,7 @@ def bfloat16() -> np.dtype:
 
 @way
 def reads_before() -> None:
-    global place
-    place = "start"
+    fences.place = "start"
     ctypes.string_at(fenced(np.ones(3)).ctypes.data - 1, 1)
 
 
@@ -434,10 +429,6 @@ def reads_before() -> None:
 def reads_after() -> None:
     ctypes.string_at(fenced(np.ones(3)).ctypes.data + 24, 1)
 
-
-if os.name == "posix":
-    protect = ctypes.CDLL(None).mprotect
-    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 if __name__ == "__main__":
     limit(ASIDE=0)

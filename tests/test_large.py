@@ -4,7 +4,6 @@ The expected values come from ufunc.at on flat indices, which test_reference.py 
 reference; a gather's and a move's come from one fancy index on opaque bytes.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -166,7 +165,8 @@ def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
 
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scatters, "scatter", partial(scatters.scatter, scratch_limit=1 << 22))
+    scatter = scatters.scatter
+    monkeypatch.setattr(scatters, "scatter", lambda s: scatter(s._replace(limit=1 << 22)))
     rng = np.random.default_rng(27)
     data = numbers(rng, np.dtype("f4"), (400_003, width))
     indices = rng.integers(-400_003, 400_003, (500_001, 1))

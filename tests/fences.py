@@ -1,0 +1,56 @@
+"""Arrays between pages that fault: a read or write outside of them ends the process.
+
+place: where the next ones stand: "start" or "end" of the pages between, or "odd": unaligned.
+"""
+
+import ctypes
+import mmap
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+PAGE = mmap.PAGESIZE
+place = "end"
+_rooms: dict[int, deque[Array]] = {}
+
+
+def room(size: int) -> Array:
+    """Return bytes between two pages that fault; they are used again a few calls later."""
+    inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
+    made = _rooms.setdefault(inner, deque())
+    whole = made.popleft() if len(made) == 8 else _pages(inner)
+    made.append(whole)
+    begin = PAGE + inner - size if place == "end" else PAGE + (place == "odd")
+    return whole[begin : begin + size]
+
+
+def _pages(inner: int) -> Array:
+    """Map pages, of which the first and the last fault."""
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    whole = np.frombuffer(mmap.mmap(-1, inner + 2 * PAGE), np.uint8)
+    for guard in (0, PAGE + inner):
+        if protect(whole.ctypes.data + guard, PAGE, 0):
+            raise OSError("mprotect failed")
+    return whole
+
+
+def fenced(array: Array) -> Array:
+    """Return a copy of an array, its strides and gaps kept, between pages that fault."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    first = array.ctypes.data
+    copy = room(high - low if array.size else 0)
+    ctypes.memmove(copy.ctypes.data, low, copy.size)
+    return np.ndarray(array.shape, array.dtype, copy, first - low, array.strides)
+
+
+def scratch(size: int) -> memoryview:
+    """Stand in for bytearray: what it makes for the kernels is fenced too, and not zero."""
+    global place
+    place, asked = "start" if place == "odd" else place, place  # bytearrays are aligned
+    made, place = room(size), asked
+    made[: 1 << 14] = 0xA5
+    return memoryview(made)
