@@ -59,7 +59,7 @@ sanitize-address: .venv/build.txt .venv/test.txt
 
 sanitize-thread: .venv/build.txt .venv/test.txt
 	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python thread \
-	  $(or $(ARGS),tests/test_determinism.py tests/test_large.py)
+	  tests/test_determinism.py tests/test_large.py $(ARGS)
 
 determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
 	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/test_determinism.py

@@ -36,6 +36,7 @@ from ndtool.threads import team
 GROUP = 1 << 15  # tuples sorted at once, as in _parts.pxd
 MOST_PARTS = 1024
 WRITTEN = 1 << 21  # bytes that are written to a file at once
+STRIPE = 64  # bytes of a run that are worth a thread of their own
 LONG = 128  # indices of a line that is worth a copy of its own
 FEW = 1 << 14  # tuples that are not worth sorting
 
@@ -93,7 +94,7 @@ def scatter(s: Scatter) -> bool:
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
-    shared = runs.width >= LINE * threads and s.write is None  # by columns, without sorting
+    shared = runs.width >= STRIPE * threads and s.write is None  # by columns, without sorting
     many = runs.tuples >= FEW and rows >= 4 * threads and runs.width <= CACHED
     if many and not shared and len(s.out) > 2 * CACHED and (one_line or line > CACHED):
         return _by_destination(s, runs, rows)
@@ -120,7 +121,7 @@ def copy(s: Scatter) -> None:
 def _by_columns(s: Scatter, runs: Runs) -> bool:
     """Each thread applies all tuples, in order, to its share of every run's columns."""
     pitch = runs.entries * (s.kind & 15)
-    threads = min(team(s.threads, len(s.updates)), max(1, runs.width // LINE))
+    threads = min(team(s.threads, len(s.updates)), max(1, runs.width // STRIPE))
     step = max(1, PIECE // (runs.width + pitch))
     window = whole_elements(runs.itemsize, PIECE)
     for first in range(0, runs.tuples, step):

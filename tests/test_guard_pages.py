@@ -385,7 +385,7 @@ def changing_indices() -> None:
     limit(_WORTH=1, FEW=1, CACHED=1 << 10)
     data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
     index, right = fenced(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
-    wrong = np.where(rng.random(30_000) < 0.01, 1 << 40, right)
+    wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)
     tuples, over, outcomes = index[:, None], False, set()
 
     def disturb() -> None:
@@ -395,7 +395,7 @@ def changing_indices() -> None:
 
     thread = Thread(target=disturb)
     thread.start()
-    for _ in range(150):
+    for _ in range(300):
         for operator, *arguments in (
             (gather_nd, data, tuples),
             (gather_elements, data, index),

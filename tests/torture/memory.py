@@ -107,6 +107,7 @@ def peak(run: str, piped: bool) -> float:
     sink.stdin.close()
     cat.wait()
     sink.wait()
+    Path("out.npy").unlink(missing_ok=True)
     return most
 
 
