@@ -642,7 +642,7 @@ def test_death_at_random_times() -> None:
 
 
 @linux
-@pytest.mark.slow
+@pytest.mark.huge
 def test_the_kernel_fails_any_call() -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
@@ -655,7 +655,7 @@ def test_the_kernel_fails_any_call() -> None:
 
 
 @linux
-@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.huge)])
 def test_private_memory(name: str) -> None:
     for run, megabytes in tortured("memory.py", name).items():
         assert megabytes <= 96, run
