@@ -239,6 +239,16 @@ def test_a_truncated_input_in_json(here: Path) -> None:
 
 
 @linux
+def test_verify_of_a_truncated_input(here: Path) -> None:
+    assert ndtool(*SCATTER).status == 0
+    run = ("verify", "scatter-nd", "data.npy", "idx.npy", "-", "out.npy", "--reduction", "add")
+    process, rest = waiting_for([*NDTOOL, *run])
+    truncate()
+    out, err = process.communicate(rest)
+    assert (process.returncode, out, err.decode()) == (7, b"", LOST)
+
+
+@linux
 def test_an_input_that_loses_its_name(here: Path) -> None:
     process, rest = waiting_for([*NDTOOL, *PIPED])
     os.unlink("data.npy")
