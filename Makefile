@@ -55,10 +55,10 @@ fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 20 
 .PHONY: sanitize sanitize-address sanitize-thread determinism
 sanitize: sanitize-address sanitize-thread ## the tests under ASan, UBSan and TSan; 20 minutes
 
-sanitize-address: .venv/build.txt .venv/test.txt
+sanitize-address: .venv/kernels .venv/test.txt
 	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python address $(ARGS)
 
-sanitize-thread: .venv/build.txt .venv/test.txt
+sanitize-thread: .venv/kernels .venv/test.txt
 	@tests/sanitize/run.sh $(CURDIR)/.venv/bin/python thread \
 	  tests/test_determinism.py tests/test_large.py $(ARGS)
 
