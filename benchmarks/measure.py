@@ -27,7 +27,7 @@ class Measured:
     def __init__(self, case: Case) -> None:
         self.problem = problems.make(case)
         self.wanted = problems.expected(self.problem)
-        self.out = np.zeros_like(self.wanted, order="C")
+        self.out = problems.aligned(np.zeros_like(self.wanted, order="C"))
         self._operator = getattr(ndtool, case.operator)
         self.verified = self.verify(1)
         self.verified &= self.verify(peers.THREADS)

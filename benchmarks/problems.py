@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+LINE = 64
+
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -39,9 +41,18 @@ class Problem(NamedTuple):
 def make(case: Case) -> Problem:
     """Draw the arrays of a case, the same ones in every run."""
     rng = np.random.default_rng(crc32(case.name.encode()))
-    data = _laid_out(_values(rng, case.dtype, case.data), case.layout)
-    updates = _values(rng, case.dtype, case.selected) if case.scatters else None
-    return Problem(case, data, _indices(rng, case), updates)
+    data = _laid_out(aligned(_values(rng, case.dtype, case.data)), case.layout)
+    updates = aligned(_values(rng, case.dtype, case.selected)) if case.scatters else None
+    return Problem(case, data, aligned(_indices(rng, case)), updates)
+
+
+def aligned(array: Array) -> Array:
+    """Return a copy that begins with a cache line, as an array in a mapped .npy file does."""
+    room = np.empty(array.nbytes + LINE, np.uint8)
+    begin = -room.ctypes.data % LINE
+    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def expected(problem: Problem) -> Array:

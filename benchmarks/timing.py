@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 Call = Callable[[], Any]
 
 
+TICK = 0.025  # seconds in which the system accounts what every running thread has used
+
+
 def rest() -> None:
     """Wait until none of our threads works: pools spin after a call, and would slow the next."""
-    for _ in range(100):
+    for _ in range(20):
         used = time.process_time()
-        time.sleep(0.002)
-        if time.process_time() - used < 0.0002:
+        time.sleep(TICK)
+        if time.process_time() - used < 0.001:
             return
 
 
