@@ -121,6 +121,23 @@ cdef inline real multiplied(real a, real b) noexcept nogil:
     return product if product == product else a * (b if a == a else a)
 
 
+cdef inline real chosen(real a, real b, bint first) noexcept nogil:
+    """Return a or b, without a branch: which one it is cannot be foreseen."""
+    cdef uint32_t a4, b4
+    cdef uint64_t a8, b8
+    if real is float:
+        memcpy(&a4, &a, 4)
+        memcpy(&b4, &b, 4)
+        a4 = b4 ^ ((a4 ^ b4) & <uint32_t> -<int32_t> first)
+        memcpy(&a, &a4, 4)
+    else:
+        memcpy(&a8, &a, 8)
+        memcpy(&b8, &b, 8)
+        a8 = b8 ^ ((a8 ^ b8) & <uint64_t> -<int64_t> first)
+        memcpy(&a, &a8, 8)
+    return a
+
+
 cdef inline number combined(int op, number a, number b) noexcept nogil:
     """Return `a op b`; callers pass a constant op, so that only one branch is compiled."""
     cdef number r
@@ -163,9 +180,9 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
         elif op == MUL:
             r = multiplied(a, b)
         elif op == MAX:
-            r = a if a > b or a != a else b
+            r = chosen(a, b, (a > b) | (a != a))
         else:
-            r = a if a < b or a != a else b
+            r = chosen(a, b, (a < b) | (a != a))
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:

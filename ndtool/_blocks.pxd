@@ -8,44 +8,21 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
+from ndtool._memory cimport prefetch
+
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
     #if defined(__GNUC__) || defined(__clang__)
-      #define ndtool_prefetch(address) __builtin_prefetch(address)
       #define ndtool_swap16 __builtin_bswap16
       #define ndtool_swap32 __builtin_bswap32
       #define ndtool_swap64 __builtin_bswap64
     #else
       #include <stdlib.h>
-      #define ndtool_prefetch(address) ((void) (address))
       #define ndtool_swap16 _byteswap_ushort
       #define ndtool_swap32 _byteswap_ulong
       #define ndtool_swap64 _byteswap_uint64
-    #endif
-    /* reads through consecutive lines: a prefetch instruction for each does not reach this pace */
-    static inline void ndtool_touch(const uint8_t *from, Py_ssize_t n) {
-        volatile uint8_t seen;
-        for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
-        (void) seen;
-    }
-    #if defined(__SSE2__)
-      #include <emmintrin.h>
-      /* stores that bypass the cache: no read of the line before it is overwritten */
-      static inline void ndtool_stream(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
-          Py_ssize_t head = (Py_ssize_t) (-(uintptr_t) to & 15), i;
-          if (head > n) head = n;
-          memcpy(to, from, (size_t) head);
-          for (i = head; i + 16 <= n; i += 16)
-              _mm_stream_si128((__m128i *) (to + i),
-                               _mm_loadu_si128((const __m128i *) (from + i)));
-          memcpy(to + i, from + i, (size_t) (n - i));
-      }
-      #define ndtool_stream_end() _mm_sfence()
-    #else
-      #define ndtool_stream(to, from, n) memcpy(to, from, (size_t) (n))
-      #define ndtool_stream_end() ((void) 0)
     #endif
     #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
       /* built once more for wider vectors; the loader picks by the processor at hand */
@@ -62,13 +39,9 @@ cdef extern from *:
         uint64_t, int64_t *
     ) ndtool_clones;
     """
-    void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
     uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
     uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
     uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
-    void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
-    void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
-    void stream_end "ndtool_stream_end"() noexcept nogil
 
 cdef enum:
     BLOCK = 512          # index tuples whose offsets stand on the stack at once
@@ -76,7 +49,7 @@ cdef enum:
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
     FEW = 16             # tuples of one batch that are not worth a call
-    AHEAD = 2048         # bytes that a copy of rows prefetches ahead
+    AHEAD = 16384        # bytes that a copy of rows prefetches ahead
     NEAR = 262144        # bytes that fit a core's cache beside all else
 
 cdef enum:               # an index type: its bytes, and these

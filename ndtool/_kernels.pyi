@@ -50,8 +50,6 @@ def gather(
 ) -> int: ...
 def scatter(
     a: Addressing,
-    data: Any,
-    line: int,
     out: Any,
     indices: Any,
     kind: int,
@@ -65,6 +63,24 @@ def scatter(
     op: int,
     threads: int,
     by_batches: bool,
+    streamed: bool,
+) -> int: ...
+def scatter_lines(
+    a: Addressing,
+    data: Any,
+    line: int,
+    out: Any,
+    indices: Any,
+    kind: int,
+    updates: Any,
+    first: int,
+    count: int,
+    width: int,
+    code: int,
+    op: int,
+    windows: Any,
+    threads: int,
+    streamed: bool,
 ) -> int: ...
 def partition(
     rows: Addressing,
@@ -78,6 +94,7 @@ def partition(
     scratch: Any,
     ends: Any,
     threads: int,
+    streamed: bool,
 ) -> int: ...
 def apply_parts(
     data: Any,

@@ -16,9 +16,14 @@ from ndtool._blocks cimport (
     BLOCK, LINE, MOST_RANK, NEAR, Nd, View, copy_view, swap16, swap32, swap64, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
+from ndtool._memory cimport write_window
 from ndtool._panels cimport Panels, gather_unit, scatter_unit
-from ndtool._parts cimport GROUP, apply_part, carried_bytes, partition_group, write_window
-from ndtool._runs cimport check_range, gather_range, gather_views, scatter_range, will_need_range
+from ndtool._parts cimport (
+    GROUP, apply_part, carried_bytes, partition_group, region_bytes, room_bytes,
+)
+from ndtool._runs cimport (
+    check_range, gather_range, gather_views, scatter_lines_range, scatter_range, will_need_range,
+)
 from ndtool._startable cimport nd_startable
 
 
@@ -164,69 +169,113 @@ def gather(
 
 
 def scatter(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t line, uint8_t[::1] out,
-    const uint8_t[::1] indices, int kind, const uint8_t[::1] updates, int64_t first,
-    int64_t count, Py_ssize_t column, Py_ssize_t width,
-    Py_ssize_t pitch, int code, int op, int threads, bint by_batches,
+    Addressing a, uint8_t[::1] out, const uint8_t[::1] indices, int kind,
+    const uint8_t[::1] updates, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
+    Py_ssize_t pitch, int code, int op, int threads, bint by_batches, bint streamed,
 ) -> int:
     """Apply bytes [column, column + width) of the updates of tuples first.., in order.
 
     `pitch` is the length of one update; `code` the arithmetic type, `op` the reduction (0: none,
-    bytes). Threads share the batches, whose destinations must be disjoint, or the columns. With
-    data, the `line` bytes that a batch can name are copied from it to out when the batch begins.
+    bytes). Threads share the batches, whose destinations must be disjoint, or the runs of the
+    output, or, for a few long ones, their columns. `streamed` bypasses the cache.
     """
     a._door(0, column + width, out.shape[0], indices.shape[0], kind, count)
     if count and updates.shape[0] < (count - 1) * pitch + column + width:
         raise ValueError("the updates buffer is shorter than its shape")
-    if data.shape[0] and (data.shape[0] < out.shape[0] or line > a.nd.reach + width):
-        raise ValueError("the data buffer is shorter than its shape")
-    cdef const uint8_t* old = &data[0] if data.shape[0] else NULL
     cdef uint8_t* to = &out[0] + column
     cdef const uint8_t* index = &indices[0]
     cdef const uint8_t* source = &updates[0] + column
     cdef const Nd* nd = &a.nd
     cdef uint64_t bad = 0
     cdef int64_t part, parts = threads, batches = count // a.nd.per_batch, per = a.nd.per_batch
+    cdef bint owned = count >= 16 * parts and width > LINE
+    streamed = streamed and (width | pitch | <Py_ssize_t> to) % LINE == 0
     if by_batches and (first % per or count % per):
         raise ValueError("batches are shared out whole")
     with nogil:
         if parts == 1:
             bad = scatter_range(
-                nd, old, line, to, index, kind, source, first, 0, count, 0, width, pitch, code, op)
+                nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op, 0, 1,
+                streamed,
+            )
         elif by_batches:
             parts = shares(threads)
             for part in prange(parts, num_threads=threads, schedule="dynamic"):
                 bad |= scatter_range(
-                    nd, old, line, to, index, kind, source, first, batches * part // parts * per,
-                    batches * (part + 1) // parts * per, 0, width, pitch, code, op,
+                    nd, to, index, kind, source, first, batches * part // parts * per,
+                    batches * (part + 1) // parts * per, 0, width, pitch, code, op, 0, 1, streamed,
+                )
+        elif owned:  # every thread goes through all tuples, in order
+            for part in prange(parts, num_threads=threads, schedule="static"):
+                bad |= scatter_range(
+                    nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op,
+                    part, parts, streamed,
                 )
         else:
             for part in prange(parts, num_threads=threads, schedule="static"):
                 bad |= scatter_range(
-                    nd, old, line, to, index, kind, source, first, 0, count,
+                    nd, to, index, kind, source, first, 0, count,
                     column_of(part, parts, width), column_of(part + 1, parts, width), pitch,
-                    code, op,
+                    code, op, 0, 1, streamed,
                 )
+    return bad != 0
+
+
+def scatter_lines(
+    Addressing a, const uint8_t[::1] data, Py_ssize_t line, uint8_t[::1] out,
+    const uint8_t[::1] indices, int kind, const uint8_t[::1] updates, int64_t first,
+    int64_t count, Py_ssize_t width, int code, int op, uint8_t[::1] windows, int threads,
+    bint streamed,
+) -> int:
+    """Apply updates of `width` bytes to whole batches, each on the `line` bytes that it can name.
+
+    Each line is copied from data to a window of its thread, changed there, and written to out.
+    """
+    a._door(0, width, out.shape[0], indices.shape[0], kind, count)
+    if updates.shape[0] < count * width:
+        raise ValueError("the updates buffer is shorter than its shape")
+    if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1 or line != a.nd.reach + width:
+        raise ValueError("the data buffer is shorter than its shape")
+    if windows.shape[0] < threads * line:
+        raise ValueError("the window buffer is too short")
+    if first % a.nd.per_batch or count % a.nd.per_batch:
+        raise ValueError("batches are shared out whole")
+    cdef const uint8_t* old = &data[0]
+    cdef uint8_t* to = &out[0]
+    cdef const uint8_t* index = &indices[0]
+    cdef const uint8_t* source = &updates[0]
+    cdef uint8_t* window = &windows[0]
+    cdef uint64_t bad = 0
+    cdef int64_t part, parts = shares(threads), per = a.nd.per_batch, batches = count // per
+    with nogil:
+        for part in prange(
+            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
+        ):
+            bad |= scatter_lines_range(
+                &a.nd, old, line, window + threadid() * line, to, index, kind, source, first,
+                batches * part // parts * per, batches * (part + 1) // parts * per, width,
+                code, op, streamed,
+            )
     return bad != 0
 
 
 def partition(
     Addressing rows, const uint8_t[::1] indices, int kind, const uint8_t[::1] updates,
     Py_ssize_t width, int64_t first, int64_t count, int shift, uint8_t[::1] scratch,
-    uint32_t[:, ::1] ends, int threads,
+    uint32_t[:, ::1] ends, int threads, bint streamed,
 ) -> int:
     """Sort tuples first.. by destination, stably, into parts of 2^shift rows.
 
     `rows` addresses rows of `width` bytes, not bytes. Each GROUP of tuples becomes one region of
     scratch: the rows within their parts, then the updates (or, for long runs, their numbers);
-    ends[g, p] is where part p of group g ends. Scratch also holds one int64 per tuple of a
-    group, per thread.
+    ends[g, p] is where part p of group g ends. Scratch also holds each thread's room_bytes.
     """
     cdef int64_t groups = ends.shape[0], group
-    cdef Py_ssize_t carried = carried_bytes(width), region = GROUP * (4 + carried)
+    cdef Py_ssize_t carried = carried_bytes(width), region = region_bytes(width)
+    cdef Py_ssize_t room = room_bytes(width)
     cdef uint64_t bad = 0
     rows._door(-rows.lowest, 0, rows.highest - rows.lowest, indices.shape[0], kind, count)
-    if groups * GROUP < count or scratch.shape[0] < groups * region + threads * GROUP * 8:
+    if groups * GROUP < count or scratch.shape[0] < groups * region + threads * room:
         raise ValueError("the scratch buffer is too short")
     if rows.lowest < 0 or shift > 32 or rows.highest >> shift >= ends.shape[1]:
         raise ValueError("the rows are more than the parts hold")
@@ -245,7 +294,7 @@ def partition(
             bad |= partition_group(
                 nd, index, kind, source, width, first, group * GROUP,
                 min(count, group * GROUP + GROUP), shift, base + group * region, carried,
-                <int64_t*> (base + groups * region) + threadid() * GROUP, end + group * columns,
+                base + groups * region + threadid() * room, streamed, end + group * columns,
                 columns,
             )
     return bad != 0
@@ -264,7 +313,7 @@ def apply_parts(
     how many rows there are up to the end of the last part.
     """
     cdef int64_t p, first_row = part << shift
-    cdef Py_ssize_t carried = carried_bytes(width), region = GROUP * (4 + carried)
+    cdef Py_ssize_t region = region_bytes(width)
     cdef Py_ssize_t window = width << shift
     cdef bint copied = data.shape[0] > 0
     if out.shape[0] < (rows - first_row) * width or (copied and data.shape[0] < out.shape[0]):

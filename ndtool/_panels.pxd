@@ -9,9 +9,14 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, MOST_RANK, NEAR, copy_line, gather_block, offsets_1, prefetch, widened,
+    BLOCK, MOST_RANK, NEAR, copy_line, gather_block, offsets_1, widened,
 )
+from ndtool._memory cimport prefetch_soon
 from ndtool._runs cimport apply_block
+
+cdef enum:
+    SOON = 4             # rows of a tile that are asked for ahead
+
 
 cdef struct Panels:
     int rank                            # the axes that number the panels
@@ -70,7 +75,7 @@ cdef inline void prefetch_line(const uint8_t* line, int64_t n) noexcept nogil:
     """Ask for n bytes that the hardware cannot foresee: the next row of a tile."""
     cdef int64_t i
     for i in range(0, n, 64):
-        prefetch(line + i)
+        prefetch_soon(line + i)
 
 
 cdef inline void pack(
@@ -97,7 +102,7 @@ cdef inline uint64_t gather_unit(
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef Unit u = unit_at(p, number)
-    cdef int64_t row = 0, rows, place, step = p.step, column_stride = p.column_stride
+    cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
     cdef int bytes_each = kind & 15
     cdef const uint8_t* source = data + u.data
     cdef const int64_t* index
@@ -110,8 +115,9 @@ cdef inline uint64_t gather_unit(
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
-        if u.rows == 1 and row + 8 < p.length:
-            prefetch_line(indices + (place + 8 * p.index_step) * bytes_each, u.columns * bytes_each)
+        if u.rows == 1 and row + SOON < p.length:
+            soon = place + SOON * p.index_step
+            prefetch_line(indices + soon * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         gather_block(
@@ -130,7 +136,7 @@ cdef inline uint64_t scatter_unit(
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef Unit u = unit_at(p, number)
-    cdef int64_t row = 0, rows, place, step = p.step, column_stride = p.column_stride
+    cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
     cdef int bytes_each = kind & 15
     cdef uint8_t* to = out + u.data
     cdef const int64_t* index
@@ -143,9 +149,10 @@ cdef inline uint64_t scatter_unit(
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
-        if u.rows == 1 and row + 8 < p.length:
-            prefetch_line(indices + (place + 8 * p.index_step) * bytes_each, u.columns * bytes_each)
-            prefetch_line(updates + (place + 8 * p.index_step) * p.item, u.columns * p.item)
+        if u.rows == 1 and row + SOON < p.length:
+            soon = place + SOON * p.index_step
+            prefetch_line(indices + soon * bytes_each, u.columns * bytes_each)
+            prefetch_line(updates + soon * p.item, u.columns * p.item)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)

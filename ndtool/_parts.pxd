@@ -6,9 +6,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, prefetch, seek, stream,
-    stream_end,
+    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek,
 )
+from ndtool._memory cimport prefetch, stream, stream_end
 from ndtool._runs cimport apply_block, prefetch_run
 
 cdef enum:
@@ -20,13 +20,29 @@ cdef inline Py_ssize_t carried_bytes(Py_ssize_t width) noexcept nogil:
     return width if width < LINE else 4
 
 
+cdef inline Py_ssize_t region_bytes(Py_ssize_t width) noexcept nogil:
+    """Return how many bytes a sorted group takes: rows within parts, then what they carry."""
+    return GROUP * (4 + carried_bytes(width))
+
+
+cdef inline Py_ssize_t room_bytes(Py_ssize_t width) noexcept nogil:
+    """Return how many bytes a thread needs to sort a group: rows, and a region in cache."""
+    return GROUP * 8 + region_bytes(width)
+
+
 cdef inline uint64_t partition_group(
     const Nd* nd, const uint8_t* index, int kind, const uint8_t* updates, Py_ssize_t width,
     int64_t first, int64_t t, int64_t stop, int shift, uint8_t* region, Py_ssize_t carried,
-    int64_t* destination, uint32_t* ends, Py_ssize_t parts,
+    uint8_t* room, bint streamed, uint32_t* ends, Py_ssize_t parts,
 ) noexcept nogil:
-    cdef uint32_t* local = <uint32_t*> region
-    cdef uint8_t* payload = region + GROUP * 4
+    """Sort tuples [t, stop) into a region; `room` is the thread's own: see room_bytes.
+
+    Streamed, they are sorted in the room, where every line is in cache, and copied out as a whole.
+    """
+    cdef int64_t* destination = <int64_t*> room
+    cdef uint8_t* sorted_here = room + GROUP * 8 if streamed else region
+    cdef uint32_t* local = <uint32_t*> sorted_here
+    cdef uint8_t* payload = sorted_here + GROUP * 4
     cdef int64_t begin = t, take, row
     cdef Py_ssize_t i, part, count = stop - t
     cdef uint32_t place, total = 0
@@ -61,6 +77,9 @@ cdef inline uint64_t partition_group(
         else:
             number = <uint32_t> i
             memcpy(payload + 4 * <Py_ssize_t> place, &number, 4)
+    if streamed:
+        stream(region, sorted_here, GROUP * 4 + count * carried)
+        stream_end()
     return 0
 
 
@@ -92,7 +111,7 @@ cdef inline void apply_part(
             if width < LINE:
                 apply_block(window, offsets, payload + place * width, take, width, code, op)
             else:
-                apply_rows(
+                apply_carried(
                     window, offsets, updates + group * GROUP * width,
                     <const uint32_t*> payload + place, take, width, code, op,
                 )
@@ -109,7 +128,7 @@ cdef inline void prefetch_entries(
     prefetch(region + GROUP * 4 + carried * place + LINE)
 
 
-cdef inline void apply_rows(
+cdef inline void apply_carried(
     uint8_t* window, const int64_t* offsets, const uint8_t* updates, const uint32_t* numbers,
     Py_ssize_t n, Py_ssize_t width, int code, int op,
 ) noexcept nogil:
@@ -121,13 +140,3 @@ cdef inline void apply_rows(
         if i + ahead < n:
             prefetch_run(updates + numbers[i + ahead] * width, width)
         apply_block(window, offsets + i, updates + numbers[i] * width, 1, width, code, op)
-
-
-cdef inline void write_window(
-    uint8_t* to, const uint8_t* window, Py_ssize_t length, bint streamed
-) noexcept nogil:
-    if streamed:
-        stream(to, window, length)
-        stream_end()
-    else:
-        memcpy(to, window, length)

@@ -7,9 +7,9 @@ from libc.string cimport memcpy
 from ndtool._arithmetic cimport reduce_block
 from ndtool._blocks cimport (
     AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_batch,
-    next_offsets, prefetch, scatter_block,
-    seek, stream, stream_end, touch,
+    next_offsets, scatter_block, seek,
 )
+from ndtool._memory cimport prefetch, prefetch_next, stream, stream_end, touch, write_window
 
 cdef enum:
     STAGE = 16384        # bytes that a gather of small runs collects before it streams them
@@ -153,48 +153,99 @@ cdef inline uint64_t gather_views(
 
 cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nogil:
     cdef Py_ssize_t line
-    for line in range(0, min(width, AHEAD // 2), 64):
+    for line in range(0, min(width, AHEAD // 8), 64):
         prefetch(run + line)
 
 
+cdef inline Py_ssize_t kept(
+    int64_t* offsets, int64_t* numbers, Py_ssize_t n, int64_t owner, int64_t owners
+) noexcept nogil:
+    """Keep those of n offsets whose bytes `owner` changes, with their numbers; return how many."""
+    cdef Py_ssize_t i, n_kept = 0
+    cdef uint64_t mixed
+    for i in range(n):
+        mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32
+        offsets[n_kept] = offsets[i]
+        numbers[n_kept] = i
+        n_kept += owners == 1 or <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+    return n_kept
+
+
 cdef inline uint64_t scatter_range(
-    const Nd* nd, const uint8_t* data, Py_ssize_t line, uint8_t* to, const uint8_t* index,
-    int kind, const uint8_t* updates, int64_t first, int64_t t, int64_t stop, Py_ssize_t column,
-    Py_ssize_t end, Py_ssize_t pitch,
-    int code, int op,
+    const Nd* nd, uint8_t* to, const uint8_t* index, int kind, const uint8_t* updates,
+    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
+    int code, int op, int64_t owner, int64_t owners, bint streamed,
 ) noexcept nogil:
     cdef int64_t offsets[BLOCK]
+    cdef int64_t numbers[BLOCK]
     cdef Cursor at
-    cdef Py_ssize_t i, ahead, width = end - column
+    cdef Py_ssize_t i, width = end - column
     cdef int64_t take, step = block_of(nd)
     if width == 0:
         return 0
-    ahead = max(1, AHEAD // width)
     seek(&at, nd, first + t)
     while t < stop:
         take = min(step, stop - t)
-        if data:
-            if at.left == 0:
-                next_batch(&at, nd)
-            if at.left == nd.per_batch:
-                memcpy(to + at.base, data + at.base, line)
-            take = min(take, at.left)
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
             return 1
         if width == pitch and width <= LINE:
-            if not (nd.near or data):
+            if not nd.near:
                 for i in range(take):
                     prefetch(to + offsets[i])
+            prefetch_next(updates + t * pitch, take * width)
             apply_block(to, offsets, updates + t * pitch, take, width, code, op)
         else:
-            for i in range(take):
-                if i + ahead < take:
-                    prefetch_run(to + column + offsets[i + ahead], width)
-                apply_block(
-                    to + column, offsets + i, updates + (t + i) * pitch + column, 1, width, code, op
-                )
+            apply_rows(
+                to + column, offsets, updates + t * pitch + column, numbers,
+                kept(offsets, numbers, take, owner, owners), width, pitch, code, op, streamed,
+            )
         t += take
+    if streamed:
+        stream_end()
     return 0
+
+
+cdef inline uint64_t scatter_lines_range(
+    const Nd* nd, const uint8_t* data, Py_ssize_t line, uint8_t* window, uint8_t* to,
+    const uint8_t* index, int kind, const uint8_t* updates, int64_t first, int64_t t,
+    int64_t stop, Py_ssize_t width, int code, int op, bint streamed,
+) noexcept nogil:
+    """Copy the bytes that a batch can name to the window, change them there, write them once."""
+    cdef int64_t offsets[BLOCK]
+    cdef Cursor at, within
+    cdef int64_t take, end
+    seek(&at, nd, first + t)
+    while t < stop:
+        within = at
+        within.base = 0
+        memcpy(window, data + at.base, line)
+        end = t + nd.per_batch
+        while t < end:
+            take = min(BLOCK, end - t)
+            if next_offsets(&within, nd, index + t * (kind & 15), kind, take, offsets):
+                return 1
+            prefetch_next(updates + t * width, take * width)
+            apply_block(window, offsets, updates + t * width, take, width, code, op)
+            t += take
+        write_window(to + at.base, window, line, streamed)
+        next_batch(&at, nd)
+    return 0
+
+
+cdef inline void apply_rows(
+    uint8_t* to, const int64_t* offsets, const uint8_t* updates, const int64_t* numbers,
+    Py_ssize_t n, Py_ssize_t width, Py_ssize_t pitch, int code, int op, bint streamed,
+) noexcept nogil:
+    """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
+    cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width)
+    for i in range(n):
+        if streamed:  # whole lines, overwritten without being read
+            stream(to + offsets[i], updates + numbers[i] * pitch, width)
+            continue
+        if i + ahead < n:
+            prefetch_run(to + offsets[i + ahead], width)
+            prefetch_run(updates + numbers[i + ahead] * pitch, width)
+        apply_block(to, offsets + i, updates + numbers[i] * pitch, 1, width, code, op)
 
 
 cdef inline void apply_block(

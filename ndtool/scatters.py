@@ -2,8 +2,8 @@
 
 Results are those of the sequential loop: a thread owns a part of the output, and applies what
 falls there in row-major order of indices. Ways: by destination (tuples are sorted into parts of
-the output that fit the cache), by lines (batches have disjoint outputs), by columns (every run is
-shared out), by units (along an axis that is not the last).
+the output that fit the cache), by lines (batches have disjoint outputs), in order (of long runs
+every thread changes some), by units (along an axis that is not the last).
 """
 
 import mmap
@@ -35,8 +35,9 @@ from ndtool.threads import team
 
 GROUP = 1 << 15  # tuples sorted at once, as in _parts.pxd
 MOST_PARTS = 1024
+LARGEST_PART = 1 << 22  # bytes of a part that is finished in a buffer, one per thread
 WRITTEN = 1 << 21  # bytes that are written to a file at once
-STRIPE = 64  # bytes of a run that are worth a thread of their own
+WIDE = LINE + 1  # bytes of a run that is changed where it stands, without sorting
 LONG = 128  # indices of a line that is worth a copy of its own
 FEW = 1 << 14  # tuples that are not worth sorting
 
@@ -94,14 +95,14 @@ def scatter(s: Scatter) -> bool:
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
-    shared = runs.width >= STRIPE * threads and s.write is None  # by columns, without sorting
+    wide = runs.width >= WIDE and s.write is None
     many = runs.tuples >= FEW and rows >= 4 * threads and runs.width <= CACHED
-    if many and not shared and len(s.out) > 2 * CACHED and (one_line or line > CACHED):
+    if many and not wide and len(s.out) > 2 * CACHED and (one_line or line > CACHED):
         return _by_destination(s, runs, rows)
     if isinstance(plan, ElementsPlan) and not one_line:
         return _by_lines(s, runs, line)
     copy(s)
-    return _by_columns(s, runs)
+    return _in_order(s, runs)
 
 
 def copy(s: Scatter) -> None:
@@ -118,10 +119,11 @@ def copy(s: Scatter) -> None:
         _kernels.copy(piece, to, team(s.threads, len(piece)), size >= STREAMED)
 
 
-def _by_columns(s: Scatter, runs: Runs) -> bool:
-    """Each thread applies all tuples, in order, to its share of every run's columns."""
+def _in_order(s: Scatter, runs: Runs) -> bool:
+    """Each thread goes through all tuples and applies those to its share of the output's runs."""
     pitch = runs.entries * (s.kind & 15)
-    threads = min(team(s.threads, len(s.updates)), max(1, runs.width // STRIPE))
+    threads = team(s.threads, len(s.updates)) if runs.width >= WIDE else 1
+    streamed = s.reduction == "none" and len(s.out) >= STREAMED
     step = max(1, PIECE // (runs.width + pitch))
     window = whole_elements(runs.itemsize, PIECE)
     for first in range(0, runs.tuples, step):
@@ -131,8 +133,8 @@ def _by_columns(s: Scatter, runs: Runs) -> bool:
         for column in range(0, runs.width, window):
             width = min(window, runs.width - column)
             if _kernels.scatter(
-                runs.addressing, _NOTHING, 0, s.out, indices, s.kind, updates, first, n,
-                column, width, runs.width, *s.how, threads, False,
+                runs.addressing, s.out, indices, s.kind, updates, first, n,
+                column, width, runs.width, *s.how, threads, False, streamed,
             ):  # fmt: skip
                 return False
         s.tick((first + n) / runs.tuples)
@@ -140,24 +142,31 @@ def _by_columns(s: Scatter, runs: Runs) -> bool:
 
 
 def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
-    """Along the last axis: threads share the lines, each copied just before its updates."""
-    lines, data = runs.tuples // runs.per_batch, s.data
-    if lines * line != len(s.out) or runs.per_batch < LONG:
+    """Along the last axis: threads share the lines, each changed in cache and written once."""
+    lines, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
+    if lines * line != len(s.out) or per < LONG or line > CACHED:
         copy(s)
         data = None
-    update_pitch, index_pitch = runs.per_batch * runs.itemsize, runs.per_batch * (s.kind & 15)
+    update_pitch, index_pitch = per * runs.itemsize, per * (s.kind & 15)
     moved = line + update_pitch + index_pitch
     threads = min(team(s.threads, lines * moved), lines)
+    windows = memoryview(bytearray(0 if data is None else threads * line))
     step = max(threads, PIECE // moved)
     for first in range(0, lines, step):
         n = min(step, lines - first)
-        if _kernels.scatter(
-            runs.addressing, _NOTHING if data is None else data, line,
-            s.out, s.indices[first * index_pitch : (first + n) * index_pitch],
-            s.kind, s.updates[first * update_pitch : (first + n) * update_pitch],
-            first * runs.per_batch, n * runs.per_batch,
-            0, runs.width, runs.width, *s.how, threads, True,
-        ):  # fmt: skip
+        indices = s.indices[first * index_pitch : (first + n) * index_pitch]
+        updates = s.updates[first * update_pitch : (first + n) * update_pitch]
+        if data is None:
+            bad = _kernels.scatter(
+                runs.addressing, s.out, indices, s.kind, updates, first * per, n * per,
+                0, runs.width, runs.width, *s.how, threads, True, False,
+            )  # fmt: skip
+        else:
+            bad = _kernels.scatter_lines(
+                runs.addressing, data, line, s.out, indices, s.kind, updates, first * per, n * per,
+                runs.width, *s.how, windows, threads, len(s.out) >= STREAMED,
+            )  # fmt: skip
+        if bad:
             return False
         s.tick((first + n) / lines)
     return True
@@ -193,10 +202,14 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     parts = (rows + (1 << shift) - 1) >> shift
     entry = 4 + (width if width < LINE else 4)
     threads = team(s.threads, runs.tuples * (pitch + width))
-    most = max(1, (s.limit - threads * GROUP * 8) // (GROUP * entry))
+    rooms = threads * GROUP * (8 + entry)
+    most = max(1, (s.limit - rooms) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
     data = s.data
-    scratch = _room(groups * GROUP * entry + threads * GROUP * 8)
+    if data is not None and width << shift > LARGEST_PART:
+        copy(s)
+        data = None
+    scratch = _room(groups * GROUP * entry + rooms)
     windows = memoryview(bytearray(0 if data is None else threads * (width << shift)))
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
@@ -204,7 +217,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
         ends = memoryview(bytearray(-(-n // GROUP) * parts * 4)).cast("I", (-(-n // GROUP), parts))
         if _kernels.partition(
             bind_rows(s.plan, s.negatives), s.indices[first * pitch : (first + n) * pitch], s.kind,
-            updates, width, first, n, shift, scratch, ends, threads,
+            updates, width, first, n, shift, scratch, ends, threads, n * entry >= STREAMED,
         ):  # fmt: skip
             return False
         work = Sorted(updates, scratch, ends, shift, width, rows)

@@ -35,6 +35,7 @@ SMALL = {
     (scatters, "STREAMED"): 1 << 12,
     (scatters, "CACHED"): 1 << 11,
     (scatters, "FEW"): 256,
+    (scatters, "LONG"): 32,
     (threads_of, "_WORTH"): 1,
 }
 
@@ -53,24 +54,27 @@ class Way(NamedTuple):
     in_place: bool = False
 
 
-COLUMNS = ("_by_columns", "scatter")
+IN_ORDER = ("_in_order", "scatter")
 PARTS = ("_by_destination", "apply_parts")
-LINES = ("_by_lines", "scatter")
+LINES = ("_by_lines", "scatter_lines")
+SHORT_LINES = ("_by_lines", "scatter")
 UNITS = ("_by_units", "scatter_units")
 WAYS = (
-    Way("columns", COLUMNS, (5, 3000), (7, 1)),
+    Way("columns", IN_ORDER, (5, 3000), (7, 1)),
+    Way("runs", IN_ORDER, (40, 70), (300, 1)),
     Way("parts", PARTS, (5000,), (700, 1)),
     Way("parts in place", PARTS, (5000,), (700, 1), None, True),
     Way("parts of rows", PARTS, (300, 70), (400, 1)),
     Way("parts of a line", PARTS, (5000,), (700,), 0),
     Way("lines", LINES, (30, 64), (30, 64), 1),
-    Way("lines in part", LINES, (30, 64), (29, 40), 1),
+    Way("lines in part", SHORT_LINES, (30, 64), (29, 40), 1),
     Way("packed units", UNITS, (20, 70), (20, 70), 0),
     Way("units in place", UNITS, (20, 70), (20, 70), 0, True),
     Way("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
 )
 LARGE = (
-    Way("columns", COLUMNS, (5, 300_000), (9, 1)),
+    Way("columns", IN_ORDER, (5, 300_000), (9, 1)),
+    Way("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
     Way("parts", PARTS, (1_500_000,), (400_000, 1)),
     Way("parts of rows", PARTS, (20_000, 70), (20_000, 1)),
     Way("parts of a line", PARTS, (600_000,), (600_000,), 0),
@@ -156,7 +160,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         function = getattr(module, name)
 
         def noting(*args: Any) -> Any:
-            numbers = [a for a in args[-2:] if type(a) is int]
+            numbers = [a for a in args[-3:] if type(a) is int]
             seen[name] = max([seen.get(name, 0), *numbers[-1:]])
             return function(*args)
 
@@ -165,13 +169,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for way, kernel in {way.taken for way in WAYS}:
         spy(scatters, way)
         spy(engine._kernels, kernel)
-    monkeypatch.setattr(scatters, "STRIPE", scatters.STRIPE)  # `lead` changes it
+    monkeypatch.setattr(scatters, "WIDE", scatters.WIDE)  # `lead` changes it
     return seen
 
 
 def lead(way: Way) -> None:
-    """Let no run be wide enough to be shared out by columns where another way is meant."""
-    scatters.STRIPE = 64 if way.taken == COLUMNS else 1 << 40
+    """Let no run be wide enough to be shared out in order where another way is meant."""
+    scatters.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
@@ -207,6 +211,30 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 def test_ways_at_their_real_size(reduction: str, heavy: bool, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(32)
     compare([a_call(rng, w, np.dtype("f4"), reduction, heavy) for w in LARGE], REPEATS, taken)
+
+
+@pytest.mark.parametrize("begin", [0, 4, 16])
+@pytest.mark.parametrize("width", [16, 48, 1024, 1025])
+def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None:
+    """Whole lines where they begin with one; other starts and widths beside them."""
+    rng = np.random.default_rng(37)
+    room = np.empty(64 * 40 * width + 128, np.uint8)
+    begin += -room.ctypes.data % 64
+    out = room[begin : begin + 40 * width * 4].view("f4").reshape(40, width)
+    data, updates = (rng.random((n, width), np.float32) for n in (40, 500))
+    for indices in (rng.integers(-40, 40, (500, 1)), np.repeat(rng.integers(0, 3, (250, 1)), 2, 0)):
+        expected, gathered = data.copy(), data[indices[:, 0]]
+        for place, update in zip(indices[:, 0], updates, strict=True):
+            expected[place] = update
+        for threads in TEAMS:
+            out[...] = 0
+            assert same(
+                ndtool.scatter_nd(data, indices, updates, out=out, threads=threads), expected
+            )
+            part = out[: len(indices[:40])]
+            assert same(
+                ndtool.gather_nd(data, indices[:40], out=part, threads=threads), gathered[:40]
+            )
 
 
 def test_gathers(small: None) -> None:
@@ -256,7 +284,7 @@ def test_files_in_chunks_of_any_size(
                 assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
 
 
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[5], WAYS[7]], ids=lambda w: w.name)
+@pytest.mark.parametrize("way", [WAYS[2], WAYS[6], WAYS[8]], ids=lambda w: w.name)
 def test_streams(way: Way, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     call = a_call(np.random.default_rng(35), way, np.dtype("f2"), "mul", True)

@@ -18,6 +18,8 @@ import pytest
 from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
 
+from ndtool import jobs, scatters
+
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
 DATA = np.arange(COUNT, dtype="f4").reshape(2, -1)
@@ -669,6 +671,21 @@ def test_the_kernel_fails_any_call() -> None:
 def test_private_memory(name: str) -> None:
     for run, megabytes in tortured("memory.py", name).items():
         assert megabytes <= 96, run
+
+
+def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
+    save(upd=rng.random(1 << 18))
+    for largest in (scatters.LARGEST_PART, 1):
+        monkeypatch.setattr(scatters, "LARGEST_PART", largest)
+        request = jobs.Request(
+            "scatter_nd", "data.npy", "idx.npy", "upd.npy", f"{largest}.npy", reduction="add"
+        )
+        with jobs.Job(request) as job:
+            job.check()
+            job.run()
+    assert Path("1.npy").read_bytes() == Path(f"{1 << 22}.npy").read_bytes()
 
 
 PROMISES = FIXTURES.parent / "docs" / "reliability.md"

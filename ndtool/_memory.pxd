@@ -1,0 +1,88 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Memory: how bytes are asked for before they are needed, and stored where the cache is no use.
+
+from libc.stdint cimport uint8_t
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if defined(__GNUC__) || defined(__clang__)
+      /* into the second cache: more lines than the first one has room for are on their way */
+      #define ndtool_prefetch(address) __builtin_prefetch(address, 0, 2)
+      #define ndtool_prefetch_soon(address) __builtin_prefetch(address)
+    #else
+      #define ndtool_prefetch(address) ((void) (address))
+      #define ndtool_prefetch_soon(address) ((void) (address))
+    #endif
+    /* reads through consecutive lines: a prefetch instruction for each does not reach this pace */
+    static inline void ndtool_touch(const uint8_t *from, Py_ssize_t n) {
+        volatile uint8_t seen;
+        for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
+        (void) seen;
+    }
+    /* stores that bypass the cache: no line is read before it is overwritten. Those of a whole
+       line at once are the fastest, where the processor has them */
+    #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
+      #include <immintrin.h>
+      #define NDTOOL_STREAM(bytes, vector, load, store, features)                              \\
+          __attribute__((target(features))) static Py_ssize_t ndtool_stream_##bytes(           \\
+              uint8_t *to, const uint8_t *from, Py_ssize_t n) {                                \\
+              Py_ssize_t i;                                                                    \\
+              for (i = 0; i + bytes <= n; i += bytes)                                          \\
+                  store((vector *) (to + i), load((const vector *) (from + i)));               \\
+              return i;                                                                        \\
+          }
+      NDTOOL_STREAM(16, __m128i, _mm_loadu_si128, _mm_stream_si128, "sse2")
+      NDTOOL_STREAM(32, __m256i, _mm256_loadu_si256, _mm256_stream_si256, "avx")
+      NDTOOL_STREAM(64, __m512i, _mm512_loadu_si512, _mm512_stream_si512, "avx512f")
+      static inline Py_ssize_t ndtool_stream_lines(
+          uint8_t *to, const uint8_t *from, Py_ssize_t n) {
+          if (__builtin_cpu_supports("avx512f")) return ndtool_stream_64(to, from, n);
+          if (__builtin_cpu_supports("avx")) return ndtool_stream_32(to, from, n);
+          return ndtool_stream_16(to, from, n);
+      }
+      /* less than a line, from or up to where one begins */
+      static void ndtool_stream_rest(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
+          Py_ssize_t i = (Py_ssize_t) (-(uintptr_t) to & 15);
+          if (i > n) i = n;
+          if (i) memcpy(to, from, (size_t) i);
+          i += ndtool_stream_16(to + i, from + i, n - i);
+          if (i < n) memcpy(to + i, from + i, (size_t) (n - i));
+      }
+      static inline void ndtool_stream(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
+          Py_ssize_t i = (Py_ssize_t) (-(uintptr_t) to & 63);
+          if (i > n) i = n;
+          if (i) ndtool_stream_rest(to, from, i);
+          i += ndtool_stream_lines(to + i, from + i, n - i);
+          if (i < n) ndtool_stream_rest(to + i, from + i, n - i);
+      }
+      #define ndtool_stream_end() _mm_sfence()
+    #else
+      #define ndtool_stream(to, from, n) memcpy(to, from, (size_t) (n))
+      #define ndtool_stream_end() ((void) 0)
+    #endif
+    """
+    void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
+    void prefetch_soon "ndtool_prefetch_soon"(const void* address) noexcept nogil
+    void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void stream_end "ndtool_stream_end"() noexcept nogil
+
+
+cdef inline void prefetch_next(const uint8_t* block, Py_ssize_t n) noexcept nogil:
+    """Ask for the n bytes that come after n: the hardware follows one stream, not two in turn."""
+    cdef Py_ssize_t i
+    for i in range(n, 2 * n, 64):
+        prefetch_soon(block + i)
+
+
+cdef inline void write_window(
+    uint8_t* to, const uint8_t* window, Py_ssize_t length, bint streamed
+) noexcept nogil:
+    if streamed:
+        stream(to, window, length)
+        stream_end()
+    else:
+        memcpy(to, window, length)
