@@ -42,13 +42,18 @@ class Pair(NamedTuple):
 
 
 def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
-    """Time two calls made in turn: ours, theirs, ours, theirs, ..."""
+    """Time two calls made in turn: ours, theirs, ours, theirs, ...
+
+    Of two calls in a row the second counts: the first one lets the system spread woken threads over
+    the processors, for which some take milliseconds.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     gc.disable()
     try:
         for _ in range(repeats):
             for call, taken in zip((ours, theirs), times, strict=True):
                 rest()
+                call()
                 taken.append(seconds(call) * 1e3)
     finally:
         gc.enable()

@@ -22,8 +22,6 @@ def main() -> int:
     guard_descriptors()
     for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
         os.environ.pop(name, None)  # libgomp ends the process where it is nonsense, or crashes
-    # a thread of libgomp that has nothing to do would burn the processor that a writer needs
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, which we never need and pay for
     try:
         _listen()

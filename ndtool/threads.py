@@ -8,7 +8,7 @@ from ndtool import _kernels
 from ndtool.errors import UsageError
 
 MOST = 1024
-_WORTH = 1 << 18  # bytes of work that pay for waking a thread
+_WORTH = 1 << 20  # bytes of work that pay for waking a thread: a tenth of a millisecond
 _forked = False
 _local = local()  # each Python thread that calls kernels gets a team of its own
 
