@@ -65,6 +65,17 @@ sanitize-thread: .venv/kernels .venv/test.txt
 determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 threads, 5 times each
 	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/test_determinism.py
 
+.PHONY: coverage
+coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines and branches that the tests reach; 15 minutes
+	@$(IN_VENV) coverage erase
+	@$(IN_VENV) coverage run -m pytest -q $(ARGS)
+	@$(IN_VENV) coverage combine -q
+	@$(IN_VENV) coverage report
+
+.PHONY: mutants
+mutants: .venv/kernels .venv/test.txt ## flipped operators and bounds, which the tests must notice; an hour
+	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
+
 .PHONY: wheel
 wheel: .venv/dist.txt ## sdist and wheel in dist/
 	@rm -rf dist
@@ -91,7 +102,7 @@ print(*groups[sys.argv[1]], sep="\n")
 endef
 export LIST
 
-.venv/build.txt .venv/test.txt .venv/lint.txt .venv/dist.txt: | .venv/pyvenv.cfg
+.venv/build.txt .venv/test.txt .venv/lint.txt .venv/dist.txt .venv/coverage.txt: | .venv/pyvenv.cfg
 .venv-bench/build.txt .venv-bench/bench.txt: | .venv-bench/pyvenv.cfg
 .venv-fuzz/build.txt .venv-fuzz/fuzz.txt: | .venv-fuzz/pyvenv.cfg
 %.txt: pyproject.toml

@@ -1,0 +1,206 @@
+"""Flip operators and bounds in the sources, one at a time, and expect the tests to fail.
+
+    python tests/mutants/run.py [--sample N] [--seed S] [--only FILE] [--show]
+
+What the tests do not notice is listed: either a test is missing, or nothing changes, and the site
+belongs in EQUIVALENT with the reason. Sources are copied to build/mutants; kernels are built there
+for each mutant. Exit status 1 if one survives.
+"""
+
+import argparse
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("shapes.py", "layouts.py", "engine.py", "scatters.py")
+KERNELS = ("_blocks.pxd", "_runs.pxd", "_parts.pxd", "_panels.pxd", "_kernels.pyx")
+TESTS = (
+    "test_spec_examples.py", "test_reference.py", "test_determinism.py", "test_properties.py",
+    "test_guard_pages.py", "test_sizes.py", "test_cli.py",
+)  # fmt: skip
+WORKERS = 2
+LIMIT = 300  # seconds for the tests of one mutant; a hang counts as noticed
+MEMORY = 8 << 30  # bytes of addresses, so that a wrong size fails at once
+
+FLIPS = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
+    "*": "+", "//": "*", "%": "+", "<<": ">>", ">>": "<<", "&": "|", "|": "&", "and": "or",
+    "or": "and", "min": "max", "max": "min", "0": "1", "1": "2", "True": "False", "False": "True",
+}  # fmt: skip
+TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|\b\w+\b")
+CAST = re.compile(
+    r"<(?:const )?(?:u?int\d*_t|Py_ssize_t|size_t|number|float|double|uint\d+_t) ?\*?>"
+)
+# What decides how fast, and not what comes out; and text.
+SPEED = re.compile(
+    r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|shares\(|tick\("
+)
+TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
+
+# (file, a part of the line): why no test can notice it.
+EQUIVALENT: dict[tuple[str, str], str] = {}
+
+
+class Mutant(NamedTuple):
+    """One token of a source, and what stands there instead."""
+
+    file: str
+    line: int  # from 0
+    column: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line + 1}:{self.column + 1}: {self.old} -> {self.new}"
+
+    def apply(self, text: str) -> str:
+        """Return the source with the token replaced."""
+        lines = text.splitlines(keepends=True)
+        line, end = lines[self.line], self.column + len(self.old)
+        lines[self.line] = line[: self.column] + self.new + line[end:]
+        return "".join(lines)
+
+
+def code_lines(file: str) -> Iterator[tuple[int, str]]:
+    """Give the lines whose tokens decide what comes out, texts and casts blanked."""
+    text = (ROOT / "ndtool" / file).read_text()
+    text = re.sub(r'""".*?"""', lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
+    for number, line in enumerate(text.splitlines()):
+        if TEXT.search(line) or SPEED.search(line) or "def " in line or not line.startswith(" "):
+            continue
+        line = CAST.sub(lambda m: " " * len(m[0]), line)
+        line = re.sub(r'"[^"]*"|\'[^\']*\'', lambda m: " " * len(m[0]), line)
+        yield number, line.partition("#")[0]
+
+
+def mutants(file: str) -> Iterator[Mutant]:
+    """Give every mutant of a file."""
+    for number, line in code_lines(file):
+        if any(file == name and part in line for name, part in EQUIVALENT):
+            continue
+        for token in TOKEN.finditer(line):
+            before = line[: token.start()].rstrip()
+            unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
+            keyword = token[0] == "*" and before.endswith(("(", ","))
+            if token[0] in FLIPS and not (unary and token[0] != "-") and not keyword:
+                yield Mutant(file, number, token.start(), token[0], FLIPS[token[0]])
+
+
+def prepare(worker: int) -> Path:
+    """Return a folder with a copy of all that the tests need."""
+    folder = ROOT / "build" / "mutants" / str(worker)
+    shutil.rmtree(folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.c", "regressions")
+    for name in ("ndtool", "tests", "fixtures"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def limits() -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def succeeds(folder: Path, *arguments: str) -> bool:
+    """Run Python in the folder, where its ndtool is found first; a hang is no success."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, preexec_fn=limits,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "passive"},
+    )  # fmt: skip
+    try:
+        return process.wait(LIMIT) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+
+def tested(folder: Path) -> bool:
+    tests = [f"tests/{name}" for name in TESTS]
+    return succeeds(
+        folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
+        "-m", "not slow and not huge", *tests,
+    )  # fmt: skip
+
+
+def survives(mutant: Mutant, folder: Path) -> bool:
+    """Build and test the mutant; what does not build is noticed too."""
+    path = folder / "ndtool" / mutant.file
+    original = path.read_text()
+    kernels = next((folder / "ndtool").glob("_kernels*.so"))
+    built = kernels.read_bytes()
+    path.write_text(mutant.apply(original))
+    try:
+        if mutant.file in KERNELS:
+            path.with_name("_kernels.c").unlink(missing_ok=True)
+            if not succeeds(folder, "setup.py", "-q", "build_ext", "--inplace"):
+                return False
+        return tested(folder)
+    finally:
+        path.write_text(original)
+        kernels.unlink(missing_ok=True)
+        kernels.write_bytes(built)
+        kernels.chmod(0o755)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sample", type=int, default=60, help="mutants of Python, and of kernels")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="one file")
+    parser.add_argument("--show", action="store_true", help="list the mutants, run nothing")
+    options = parser.parse_args()
+    chosen: list[Mutant] = []
+    for group in (SOURCES, KERNELS):
+        files = [name for name in group if options.only in (None, name)]
+        every = [mutant for name in files for mutant in mutants(name)]
+        random.Random(options.seed).shuffle(every)
+        chosen += every[: options.sample]
+    if options.show:
+        print(*chosen, sep="\n")
+        return 0
+    folders: SimpleQueue[Path] = SimpleQueue()
+    for worker in range(WORKERS):
+        folders.put(prepare(worker))
+
+    def judge(mutant: Mutant) -> bool:
+        folder = folders.get()
+        try:
+            alive = survives(mutant, folder)
+        finally:
+            folders.put(folder)
+        print(f"{'SURVIVED' if alive else 'noticed':8} {mutant}", flush=True)
+        return alive
+
+    folder = folders.get()
+    if not tested(folder):
+        print("the tests fail without a mutant")
+        return 2
+    folders.put(folder)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        alive = [m for m, lives in zip(chosen, pool.map(judge, chosen), strict=True) if lives]
+    print(f"{len(chosen)} mutants, {len(alive)} survived", *alive, sep="\n")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
