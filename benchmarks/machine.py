@@ -50,12 +50,17 @@ def memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def processor(machine: dict[str, Any]) -> str:
+    """Return what tells one kind of processor from another."""
+    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
+    return f"{machine['cpu']}, {machine['cpus']} CPUs ({caches})"
+
+
 def written(machine: dict[str, Any]) -> str:
     """Return the description as a sentence."""
-    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
     peers = ", ".join(f"{name} {number}" for name, number in machine["peers"].items() if number)
     return (
-        f"{machine['cpu']}, {machine['cpus']} CPUs ({caches}),"
+        f"{processor(machine)},"
         f" {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']} {machine['kernel']},"
         f" Python {machine['python']}, {machine['compiler']}. {peers}."
     )

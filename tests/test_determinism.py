@@ -36,6 +36,7 @@ SMALL = {
     (scatters, "CACHED"): 1 << 11,
     (scatters, "FEW"): 256,
     (scatters, "LONG"): 32,
+    (scatters, "SORTED"): 0,
     (threads_of, "_WORTH"): 1,
 }
 
@@ -75,9 +76,9 @@ WAYS = (
 LARGE = (
     Way("columns", IN_ORDER, (5, 300_000), (9, 1)),
     Way("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
-    Way("parts", PARTS, (1_500_000,), (400_000, 1)),
-    Way("parts of rows", PARTS, (20_000, 70), (20_000, 1)),
-    Way("parts of a line", PARTS, (600_000,), (600_000,), 0),
+    Way("parts", PARTS, (5_000_000,), (400_000, 1)),
+    Way("parts of rows", PARTS, (80_000, 70), (20_000, 1)),
+    Way("parts of a line", PARTS, (4_500_000,), (600_000,), 0),
     Way("lines", LINES, (300, 3000), (300, 3000), 1),
     Way("packed units", UNITS, (900, 1100), (900, 1100), 0),
     Way("units in place", UNITS, (900, 1100), (900, 1100), 0, True),

@@ -49,6 +49,7 @@ LIMITS = {
     (scatters, "PIECE"): 192,
     (scatters, "STREAMED"): 100,
     (scatters, "CACHED"): 128,
+    (scatters, "SORTED"): 1,
     (scatters, "FEW"): 2,
     (threads_of, "_WORTH"): 1,
 }
