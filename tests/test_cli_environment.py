@@ -91,6 +91,22 @@ def test_nonsense_from_openmp(value):  # C5
     assert right()
 
 
+@pytest.mark.parametrize(
+    ("env", "spins"),
+    [
+        ({}, "30000"),
+        ({"GOMP_SPINCOUNT": "5"}, "5"),
+        ({"OMP_WAIT_POLICY": "active"}, "None"),
+    ],
+    ids=["default", "spin count", "wait policy"],
+)
+def test_how_long_waiting_threads_spin(env, spins):
+    script = "import os, ndtool; print(os.environ.get('GOMP_SPINCOUNT'))"
+    env = environment(**{"GOMP_SPINCOUNT": None, **env})
+    ran = subprocess.run([NDTOOL[0], "-c", script], env=env, capture_output=True, check=True)
+    assert ran.stdout.decode().strip() == spins
+
+
 @pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
 def test_output_is_an_input(alias, here):  # C6, C7
     os.mkdir("sub")
