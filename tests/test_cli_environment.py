@@ -93,11 +93,7 @@ def test_nonsense_from_openmp(value):  # C5
 
 @pytest.mark.parametrize(
     ("env", "spins"),
-    [
-        ({}, "30000"),
-        ({"GOMP_SPINCOUNT": "5"}, "5"),
-        ({"OMP_WAIT_POLICY": "active"}, "None"),
-    ],
+    [({}, "30000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
     ids=["default", "spin count", "wait policy"],
 )
 def test_how_long_waiting_threads_spin(env, spins):
