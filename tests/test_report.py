@@ -7,7 +7,7 @@ import pytest
 from command import NDTOOL, at_terminal, ndtool, save
 
 from ndtool import dtypes, infer, ops, records, specs, values
-from ndtool.errors import DtypeError, RuleError, UsageError
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,35 @@ def test_types_that_no_file_holds():
 
 
 def test_data_that_a_standard_does_not_take():
-    with pytest.raises(DtypeError, match=r"does not take data of float128: no version of onnx does"):
+    with pytest.raises(
+        DtypeError, match=r"does not take data of float128: no version of onnx does"
+    ):
         specs.accept("onnx:13", "gather_nd", dtypes.from_code("<f16"), dtypes.from_code("<i8"))
+
+
+@pytest.mark.parametrize(
+    ("descr", "reason"),
+    [
+        (["a"], r"not a \(name, descr\)"),
+        ([("a", "<i4", [2])], "shape is not a tuple of sizes"),
+        ([("a", "|V2000000000"), ("b", "|V2000000000")], "a record has more than"),
+    ],
+)
+def test_records_that_are_none(descr, reason):
+    with pytest.raises(DtypeError, match=reason):
+        dtypes.from_descr(descr)
+
+
+def test_negative_indices_where_none_are_taken():
+    with pytest.raises(BoundsError) as caught:
+        ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), spec="openvino:8")
+    assert caught.value.hint.startswith("this spec does not count from the end")
+
+
+def test_a_dry_run_into_an_archive_and_a_device(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=np.zeros((4, 3)), idx=np.array([[3]]))
+    for target in ("x.npz:a", "/dev/null"):
+        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", target, "--dry-run", "-q")
+        assert (ran.status, ran.err) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npy", "idx.npy"]
