@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, ndtool, save
 
+import ndtool as ndtool_package
 from ndtool import dtypes, infer, ops, records, specs, values
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 
@@ -117,3 +118,10 @@ def test_a_dry_run_into_an_archive_and_a_device(tmp_path, monkeypatch):
         ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", target, "--dry-run", "-q")
         assert (ran.status, ran.err) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npy", "idx.npy"]
+
+
+def test_public_names_come_at_their_first_use(monkeypatch):
+    monkeypatch.delitem(vars(ndtool_package), "RuleError", raising=False)
+    assert ndtool_package.RuleError is RuleError
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = ndtool_package.nothing

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ndtool import crew, threads
+from ndtool.errors import UsageError
 
 
 @pytest.fixture
@@ -101,3 +102,9 @@ def test_the_first_failure_ends_all_work(count):
     with pytest.raises(KeyError):
         crew.share(work, iter(range(10**6)), count)
     assert len(done) < 10**6
+
+
+@pytest.mark.parametrize("count", [0, 1025, "2", 1.5])
+def test_counts_that_no_run_can_have(count):
+    with pytest.raises(UsageError, match=r"it must be in 1\.\.1024"):
+        threads.resolve(count)
