@@ -310,6 +310,6 @@ def _room(size: int) -> mmap.mmap:
         if len(room) >= size:
             return room
     room = mmap.mmap(-1, size, **_PRIVATE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # pragma: no branch - Linux has them
         room.madvise(mmap.MADV_HUGEPAGE)
     return room

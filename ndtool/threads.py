@@ -18,7 +18,7 @@ def _after_fork() -> None:
     _forked = True
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     # libgomp's threads do not exist in a forked child, and it would wait for them for ever
     os.register_at_fork(after_in_child=_after_fork)
 

@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -414,3 +415,66 @@ def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, cut):
         return
     # A CRC of 32 bits stands between these bytes and a wrong answer.
     assert zlib.crc32(got.tobytes()) == zlib.crc32(ARRAY.tobytes())
+
+
+def test_a_directory_entry_longer_than_the_directory(place):
+    raw = pack([("a.npy", npy())])
+    refused(place(patch_central(raw, 28, "<H", 60_000)), "the directory is damaged at byte")
+
+
+def test_a_locator_that_leads_nowhere(place, monkeypatch):
+    monkeypatch.setattr(archive_writer, "_WIDE", 0)
+    name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
+    raw = archive_writer.head(name, size, crc) + npy() + archive_writer.tail(name, size, crc)
+    assert np.array_equal(load(place(raw)), ARRAY)
+    at = raw.rindex(b"PK\6\6")
+    refused(place(raw[:at] + b"PK\6\5" + raw[at + 4 :]), "is not before its end")
+
+
+def test_other_extra_fields_before_the_sizes(place, monkeypatch):
+    monkeypatch.setattr(archive_writer, "_WIDE", 0)
+    name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
+    raw = archive_writer.head(name, size, crc) + npy() + archive_writer.tail(name, size, crc)
+    begin = 30 + len(name)
+    end = begin + struct.unpack_from("<H", raw, 28)[0]
+    sizes, padding = raw[begin : begin + 20], raw[begin + 20 : end]
+    turned = raw[:begin] + padding + sizes + raw[end:]
+    assert np.array_equal(load(place(turned)), ARRAY)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_member_that_becomes_shorter_while_it_is_read(place, method):
+    array = np.random.default_rng(0).random(1 << 14)
+    raw = pack([("a.npy", npy(array))], METHODS[method])
+    path = place(raw)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        (member,) = archives.members(fd, len(raw), path)
+        os.truncate(path, len(raw) // 2)
+        with pytest.raises(InputError, match=rf"expected {member.size} bytes, found \d+"):
+            archives.check(fd, member, path)
+    finally:
+        os.close(fd)
+
+
+def test_no_memory_to_unpack(place, monkeypatch):
+    def unpack(*_):
+        raise MemoryError
+
+    path = place(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
+    monkeypatch.setattr(archives, "_unpack", unpack)
+    refused(path, "x.npz:a: not enough memory to unpack it", ResourceError)
+
+
+@pytest.mark.parametrize(("method", "module"), [("bzip2", "bz2"), ("lzma", "lzma")])
+def test_a_python_that_lacks_a_method(place, monkeypatch, method, module):
+    path = place(pack([("a.npy", npy())], METHODS[method]))
+    monkeypatch.setitem(sys.modules, module, None)
+    refused(path, f"x.npz:a: this Python cannot unpack {method}")
+
+
+def test_lzma_properties_that_no_decoder_takes(place):
+    raw = pack([("a.npy", npy())], zipfile.ZIP_LZMA)
+    at = raw.index(b"\5\0", raw.index(b"a.npy")) + 2
+    damaged = raw[:at] + bytes([8 + 9 * 4]) + raw[at + 1 :]  # lc + lp may be 4 at most
+    refused(place(damaged), "x.npz:a: the compressed bytes are damaged")

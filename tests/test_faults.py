@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ import pytest
 from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
 
-from ndtool import jobs, scatters
+from ndtool import dtypes, endings, engine, jobs, scatters, shapes, sources
+from ndtool.errors import BoundsError, OutputError
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
@@ -358,6 +360,7 @@ def test_few_descriptors(count: int, here: Path) -> None:
 @linux
 @pytest.mark.parametrize("megabytes", [24, 48, 64, 96, 128])
 @pytest.mark.parametrize("run", [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")])
+@pytest.mark.usefixtures("unmeasured")
 def test_little_memory(run: tuple[str, ...], megabytes: int, here: Path) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     save(data=data, upd=data)
@@ -413,6 +416,7 @@ sys.exit(__main__._run([*run, started]))
 
 @pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
 @pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
+@pytest.mark.usefixtures("unmeasured")
 def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) -> None:
     folder = here / "open"
     folder.mkdir()
@@ -686,6 +690,59 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
             job.check()
             job.run()
     assert Path("1.npy").read_bytes() == Path(f"{1 << 22}.npy").read_bytes()
+
+
+# Indices that were right when they were checked
+
+
+CHANGED = (
+    ("gather_nd", None, 0, "none"),
+    ("gather_elements", None, 0, "none"),
+    ("scatter_nd", "upd.npy", 0, "add"),
+)
+
+
+@pytest.mark.parametrize(("operator", "updates", "axis", "reduction"), CHANGED)
+def test_indices_that_change_after_the_check(
+    operator: str, updates: str | None, axis: int, reduction: str, here: Path
+) -> None:
+    bad = np.full(DATA.shape if "elements" in operator else (2, 1), 9)
+    save(idx=bad)
+    request = jobs.Request(operator, "data.npy", "idx.npy", updates, "out.npy", axis, reduction)
+    with jobs.Job(request) as job:
+        with pytest.raises(BoundsError):
+            job.check()
+        with pytest.raises(OutputError, match=r"^idx.npy changed during the run$"):
+            job.run()
+    assert Path("out.npy").read_bytes() == OLD
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_data_that_are_not_in_memory(
+    fortran: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources.Source, "cached", lambda _: 0.0)
+    save(data=np.asfortranarray(DATA) if fortran else DATA)
+    with jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as job:
+        job.check()
+        job.run()
+    assert right()
+
+
+def test_indices_that_are_right_again() -> None:
+    plan = shapes.gather_nd((3,), (2, 1))[1]
+    index = memoryview(np.array([0, 2]).tobytes())
+    error = engine.refusal(plan, index, dtypes.from_code("<i8"), True)
+    assert isinstance(error, OutputError)
+    assert error.message == "indices changed during the run"
+
+
+def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    listened = []
+    monkeypatch.setattr(endings, "signal", SimpleNamespace(SIGINT=2, SIGTERM=15))
+    monkeypatch.setattr(endings._kernels, "end_on", lambda *words: listened.append(words))
+    endings.prepare(b"lost", b"stopped")
+    assert listened == [(2, 130, b"stopped"), (15, 143, b"stopped")]
 
 
 PROMISES = FIXTURES.parent / "docs" / "reliability.md"

@@ -1,5 +1,6 @@
 """Inputs: what opens, what is refused, and what standard input gives."""
 
+import errno
 import gc
 import io
 import os
@@ -130,6 +131,7 @@ def test_not_regular_n41():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become someone else")
+@pytest.mark.usefixtures("unmeasured")
 def test_no_permission_n42():
     put("x.npy", npy())
     os.chmod("x.npy", 0)
@@ -262,6 +264,7 @@ def limited(code, **limits):
     return child(program)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_limits_c17():
     with open("x.npy", "wb") as file:
         head = headers.encode(files.headers.dtypes.from_code("|u1"), (1 << 32,))
@@ -454,3 +457,110 @@ def test_describe():
             files.describe(bad)
     with pytest.raises(InputError, match="no members"):
         files.describe("x.npy:a")
+
+
+def failing(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_disk_that_fails_under_a_header(monkeypatch):
+    put("x.npy", npy())
+    monkeypatch.setattr(os, "pread", failing(errno.EIO))
+    for read in (files.describe, load):
+        with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
+            read("x.npy")
+
+
+def test_advice_that_is_not_taken():
+    class Area(bytearray):
+        asked = 0
+
+        def madvise(self, *_):
+            self.asked += 1
+            raise OSError(errno.EINVAL, "no such advice")
+
+    area = Area(100)
+    header = headers.Header(headers.dtypes.from_code("|u1"), (100,), False, (1, 0), 0)
+    source = sources.Source("x.npy", header, memoryview(area), position=0)
+    source.advise("random")
+    assert area.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "share"), [(errno.EAGAIN, 0.0), (errno.EOPNOTSUPP, 1.0), (None, 1.0)]
+)
+def test_what_is_in_memory(monkeypatch, wrong, share):
+    put("x.npy", npy(LARGE))
+    if wrong is None:
+        monkeypatch.delattr(os, "RWF_NOWAIT")
+    else:
+        monkeypatch.setattr(os, "preadv", failing(wrong))
+    with files.open_source("x.npy", files.Stdin()) as source:
+        assert source.mapped
+        assert source.cached() == share
+
+
+def test_a_closed_descriptor_is_no_input():
+    put("x.npy", npy())
+    fd = os.open("x.npy", os.O_RDONLY)
+    with files.open_source("x.npy", files.Stdin()) as source:
+        assert source.is_open_as(fd)
+        os.close(fd)
+        assert not source.is_open_as(fd)
+
+
+def test_a_file_that_cannot_be_looked_at():
+    put("x.npy", npy())
+    file = sources.open_file("x.npy")
+    file.close()
+    assert file.change() == "cannot be looked at (Bad file descriptor)"
+
+
+def test_a_close_that_fails_loses_nothing(monkeypatch):
+    put("x.npy", npy())
+    close = os.close
+
+    def fail(fd):
+        close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail)
+        assert np.array_equal(load("x.npy"), ARRAY)
+
+
+def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
+    put("x.npy", npy())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", failing(errno.EIO))
+        with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
+            sources.open_file("x.npy")
+
+
+def test_no_directory_for_temporary_files(monkeypatch):
+    monkeypatch.setattr(os, "open", failing(errno.EROFS))
+    with pytest.raises(ResourceError, match="no temporary file can be made: Read-only") as caught:
+        storage.unnamed_file()
+    assert "TMPDIR" in caught.value.hint
+
+
+def test_a_spool_that_cannot_be_mapped(monkeypatch):
+    monkeypatch.setattr(storage, "MEMORY", 10)
+    spool = storage.Spool()
+    spool.write(bytes(100))
+    monkeypatch.setattr(storage, "map_bytes", failing(errno.ENOMEM))
+    with pytest.raises(ResourceError, match="beyond 100 bytes: Cannot allocate memory"):
+        spool.finish()
+
+
+def test_reads_that_give_less_than_asked_for(monkeypatch):
+    put("x.npy", npy(LARGE))
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 1000), at))
+    with open("x.npy", "rb") as file:
+        assert storage.read_at(file.fileno(), 10, 5000) == npy(LARGE)[10:5010]
+        size = len(npy(LARGE))
+        assert storage.read_at(file.fileno(), size - 1500, 5000) == npy(LARGE)[-1500:]

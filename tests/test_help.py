@@ -90,12 +90,14 @@ HEAVY = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_help_loads_little():
     modules = loaded("--help")
     assert "ndtool.cli" in modules
     assert not modules & (HEAVY | {"ndtool.jobs", "ndtool._kernels", "ndtool.files"})
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_run_between_files_loads_little(tmp_path):
     for name, folder in FOLDERS.items():
         files = [FIXTURES / folder / f"{role}.npy" for role in ("data", "indices", "updates")]

@@ -247,6 +247,7 @@ def test_refused_before_any_work_c8_c9():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become someone else")
+@pytest.mark.usefixtures("unmeasured")
 def test_read_only_c9():
     os.mkdir("d")
     os.mkdir("open")
@@ -664,4 +665,181 @@ def test_a_result_can_be_held(monkeypatch, memory):
     with pytest.raises(ValueError, match="released"):
         view[0]
     del out, view
+    assert os.listdir() == []
+
+
+def failing(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_link_to_a_file_without_a_name():
+    fd = os.open("x.npy", os.O_RDWR | os.O_CREAT)
+    os.unlink("x.npy")
+    with open("x.npy (deleted)", "wb") as file:  # what the link in /proc says, and another file
+        file.write(OLD)
+    with pytest.raises(OutputError, match="a link to a file without a name"):
+        opened(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    assert content("x.npy (deleted)") == OLD
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES])
+def test_file_systems_without_nameless_files(monkeypatch, code):
+    real = os.open
+
+    def fail(path, flags, *rest, **named):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", fail)
+    if code == errno.EACCES:
+        with pytest.raises(OutputError, match=r"x.npy: Permission denied"):
+            save("x.npy")
+        assert os.listdir() == []
+    else:
+        save("x.npy")
+        assert content("x.npy") == npy(ARRAY)
+
+
+def test_an_owner_that_cannot_be_kept(way, monkeypatch):
+    save("x.npy")
+    old = os.stat("x.npy")
+    theirs = os.stat_result((old.st_mode, 0, 0, 1, old.st_uid + 1, old.st_gid, 0, 0, 0, 0))
+    fd = os.open("x.npy", os.O_RDWR)
+    monkeypatch.setattr(os, "fchown", failing(errno.EPERM))
+    newfile.NewFile._inherit(fd, theirs)
+    os.close(fd)
+    assert os.stat("x.npy").st_uid == old.st_uid
+    assert content("x.npy") == npy(ARRAY)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_folders_that_cannot_be_synced(way, monkeypatch, code):
+    real = os.fsync
+
+    def fail(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if code == errno.EIO:
+        with pytest.raises(OutputError, match="is written, but may not survive a power cut"):
+            save("x.npy", sync=True)
+    else:
+        save("x.npy", sync=True)
+    assert content("x.npy") == npy(ARRAY)
+
+
+def test_closes_and_unlinks_that_fail_while_all_is_dropped(way, monkeypatch):
+    close, unlink = os.close, os.unlink
+
+    def closed(fd):
+        close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    def unlinked(*args, **named):
+        unlink(*args, **named)
+        raise OSError(errno.EIO, "Input/output error")
+
+    out = opened("x.npy")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", closed)
+        patch.setattr(os, "unlink", unlinked)
+        out.abort()
+    assert os.listdir() == []
+
+
+def test_a_fifo_whose_close_fails(monkeypatch):
+    fd = os.open("/dev/null", os.O_WRONLY)
+    out = outputs.StreamOutput(fd, "fifo", b"header", 0, owned=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", failing(errno.EIO))
+        with pytest.raises(OutputError, match="fifo: Input/output"):
+            out.commit()
+    os.close(fd)
+
+
+def test_a_stream_that_is_dropped_is_closed():
+    fd = os.open("/dev/null", os.O_WRONLY)
+    with outputs.StreamOutput(fd, "/dev/null", b"header", 10, owned=True):
+        pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
+)
+def test_a_stream_that_fails(monkeypatch, code, kind):
+    with outputs.StreamOutput(1, "standard output", b"header", 10) as out:
+        monkeypatch.setattr(outputs, "write_next", failing(code))
+        with pytest.raises(kind, match="standard output: " + os.strerror(code)):
+            out.write(0, memoryview(bytes(10)))
+
+
+@pytest.mark.parametrize("wrong", [MemoryError, OSError(errno.EIO, "Input/output error")])
+def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
+    def fail(*_):
+        raise wrong
+
+    monkeypatch.setattr(outputs, "MEMORY", 10)
+    monkeypatch.setattr(outputs, "unnamed_file", fail)
+    kind = ResourceError if wrong is MemoryError else OutputError
+    with pytest.raises(kind, match=r"temporary copy of the result: (no memory for 96|Input)"):
+        opened(None)
+
+
+@pytest.mark.parametrize("how", ["write", "map"])
+def test_a_disk_that_fails(way, monkeypatch, how):
+    with opened("x.npy") as out:
+        monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
+        monkeypatch.setattr(outputs, "map_bytes", failing(errno.EIO))
+        with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
+            out.map() if how == "map" else out.write(0, memoryview(bytes(8)))
+
+
+def test_the_map_is_made_once(way):
+    with opened("x.npy") as out:
+        assert out.map() is out.map()
+
+
+def test_an_archive_that_is_cut_before_its_sum_is_known(way):
+    with opened("x.npz") as out:
+        os.ftruncate(out._fd, 100)
+        with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
+            out.commit()
+    assert os.listdir() == []
+
+
+def test_a_stream_that_is_mapped_twice():
+    drain = Drain()
+    with outputs.StreamOutput(drain.end, "standard output", b"", 3) as out:
+        out.map()[:2] = b"ab"
+        out.map()[2:] = b"c"
+        out.commit()
+    assert drain.close() == b"abc"
+
+
+def test_systems_without_fallocate(monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    save("x.npy")
+    assert content("x.npy") == npy(ARRAY)
+
+
+@pytest.mark.parametrize("wrong", [errno.EIO, errno.ENOSPC, OverflowError])
+def test_room_that_cannot_be_had(way, monkeypatch, wrong):
+    def fail(*_):
+        raise wrong if wrong is OverflowError else OSError(wrong, os.strerror(wrong))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(
+        OutputError if wrong == errno.EIO else ResourceError,
+        match=r"x.npy: (Input/output error|needs 224 bytes of disk)",
+    ):
+        save("x.npy")
     assert os.listdir() == []

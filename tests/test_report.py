@@ -1,0 +1,127 @@
+"""What a run says, in the corners that whole runs do not come to."""
+
+import sys
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save
+
+import ndtool as ndtool_package
+from ndtool import dtypes, infer, ops, records, specs, values
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "1 byte"), (999, "999 bytes"), (10_240, "10.2 kB"), (999_499, "999 kB"),
+     (999_500, "1 MB"), (5 << 40, "5.5 TB"), (10**18, "1000 PB")],
+)  # fmt: skip
+def test_sizes(count, text):
+    assert records.sized(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2e-6, "2 us"), (0.0012, "1.2 ms"), (2.5, "2.5 s"), (60, "1 min 0 s"), (125.4, "2 min 5 s")],
+)
+def test_times(seconds, text):
+    assert records.lasted(seconds) == text
+
+
+def test_inference_of_a_type_that_is_stored_as_void():
+    given = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
+    with pytest.raises(DtypeError, match="reduction add has no meaning for data of V2"):
+        infer.infer("scatter_nd", given, reduction="add")
+    found = infer.infer("scatter_nd", given, reduction="add", dtype="bfloat16")
+    assert {g.dtype.name for g in found.inputs.values()} == {"bfloat16", "int8"}
+
+
+def test_a_dry_run_without_an_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=np.zeros((4, 3), "f4"), idx=np.array([[3]]))
+    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
+    assert ran.status == 0
+    assert ran.screen == "dry run: float32[1,3], 12 bytes; nothing was written\n"
+
+
+def test_a_warning_in_colour(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=np.zeros(3))
+    with open("data.npy", "ab") as file:
+        file.write(b"more")
+    ran = ndtool("inspect", "data.npy", env={"FORCE_COLOR": "1"})
+    assert ran.status == 0
+    assert "warning: \x1b[0mdata.npy: 4 bytes after the array are ignored" in ran.err
+
+
+def test_a_preview_of_a_type_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(UsageError, match=r"bfloat16 .* needs the package ml_dtypes") as caught:
+        values.as_array(memoryview(bytes(2)), dtypes.from_name("bfloat16"), (1,))
+    assert caught.value.hint == "pip install 'ndtool[ml]'"
+
+
+def test_arguments_of_the_wrong_kind():
+    for name in ("reduction", "spec"):
+        with pytest.raises(UsageError, match=f"{name} is 3: it must be a str"):
+            ops.scatter_nd([1], [[0]], [1], **{name: 3})
+    with pytest.raises(RuleError, match="axis is 'x': it must be an integer"):
+        ops.gather_elements([1], [0], "x")
+    with pytest.raises(UsageError, match="reduction is 'avg': expected one of none, add"):
+        ops.scatter_nd([1], [[0]], [1], "avg")
+
+
+def test_types_that_no_file_holds():
+    with pytest.raises(DtypeError, match="holds Python objects"):
+        dtypes.from_numpy(np.dtype(object))
+    with pytest.raises(DtypeError, match="0 bytes per element"):
+        dtypes.from_numpy(np.dtype("V0"))
+    float32 = dtypes.from_name("float32")
+    assert dtypes.view_as(float32, "float32") is float32
+    with pytest.raises(DtypeError, match="float32 cannot be taken as bfloat16: only V2"):
+        dtypes.view_as(float32, "bfloat16")
+    with pytest.raises(DtypeError, match="'<b3' is not an element type that NumPy has"):
+        dtypes.from_descr("<b3")
+    assert (dtypes.from_name("bool").name, dtypes.from_name("bool").unit) == ("bool", 1)
+
+
+def test_data_that_a_standard_does_not_take():
+    with pytest.raises(
+        DtypeError, match=r"does not take data of float128: no version of onnx does"
+    ):
+        specs.accept("onnx:13", "gather_nd", dtypes.from_code("<f16"), dtypes.from_code("<i8"))
+
+
+@pytest.mark.parametrize(
+    ("descr", "reason"),
+    [
+        (["a"], r"not a \(name, descr\)"),
+        ([("a", "<i4", [2])], "shape is not a tuple of sizes"),
+        ([("a", "|V2000000000"), ("b", "|V2000000000")], "a record has more than"),
+    ],
+)
+def test_records_that_are_none(descr, reason):
+    with pytest.raises(DtypeError, match=reason):
+        dtypes.from_descr(descr)
+
+
+def test_negative_indices_where_none_are_taken():
+    with pytest.raises(BoundsError) as caught:
+        ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), spec="openvino:8")
+    assert caught.value.hint.startswith("this spec does not count from the end")
+
+
+def test_a_dry_run_into_an_archive_and_a_device(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(data=np.zeros((4, 3)), idx=np.array([[3]]))
+    for target in ("x.npz:a", "/dev/null"):
+        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", target, "--dry-run", "-q")
+        assert (ran.status, ran.err) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npy", "idx.npy"]
+
+
+def test_public_names_come_at_their_first_use(monkeypatch):
+    monkeypatch.delitem(vars(ndtool_package), "RuleError", raising=False)
+    assert ndtool_package.RuleError is RuleError
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = ndtool_package.nothing
