@@ -23,6 +23,7 @@ from test_large import _same, expected_scatter, numbers
 import ndtool
 from ndtool import engine, jobs, ops, scatters
 from ndtool import threads as threads_of
+from ndtool.errors import BoundsError
 
 TEAMS = range(1, 17)
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -248,6 +249,27 @@ def test_gathers(small: None) -> None:
             for axis, index in enumerate(picked):
                 actual = ndtool.gather_elements(data, index, axis, threads=threads)
                 assert same(actual, np.take_along_axis(data, index, axis))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
+def test_every_way_finds_a_bad_index_itself(
+    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is checked before, as if the indices were changed after that."""
+    monkeypatch.setattr(engine, "check", lambda *_: None)
+    call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
+    data, indices, updates = call.arrays
+    size, last = way.data[way.axis or 0], indices.size - 1
+    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
+    lead(way)
+    for place, value, threads in product((0, last // 2, last), (size, -size - 1), (1, 3)):
+        wrong = indices.copy()
+        wrong.flat[place] = value
+        with pytest.raises(BoundsError, match=f"{value}"):
+            call._replace(arrays=(data, wrong, updates)).run(threads)
+        with pytest.raises(BoundsError, match=f"{value}"):
+            moved(data, wrong, way.axis or 0, threads=threads)
+    assert way.taken[0] in taken
 
 
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
