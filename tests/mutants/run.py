@@ -82,6 +82,7 @@ EQUIVALENT = {
     ("scatters.py", "limit: int = 1 <<", "1"): "bounds memory: more or fewer groups, one result",
     ("scatters.py", "limit: int = 1 <<", "<<"): "the same",
     ("scatters.py", "_apply(s, work, _NOTHING", "1"): "threads within a step: one result",
+    ("scatters.py", "    shift = 0", "0"): "parts of two long rows instead of one",
     ("scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 
