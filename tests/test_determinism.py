@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from test_large import _same, expected_scatter, numbers
 import ndtool
 from ndtool import engine, jobs, ops, scatters
 from ndtool import threads as threads_of
+from ndtool.errors import BoundsError
 
 TEAMS = range(1, 17)
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -30,6 +32,7 @@ SMALL = {
     (engine, "PIECE"): 1 << 15,
     (engine, "STREAMED"): 1 << 12,
     (engine, "CACHED"): 1 << 11,
+    (engine, "TILE"): 1 << 12,
     (ops, "ASIDE"): 0,
     (scatters, "PIECE"): 1 << 15,
     (scatters, "STREAMED"): 1 << 12,
@@ -71,6 +74,7 @@ WAYS = (
     Way("lines in part", SHORT_LINES, (30, 64), (29, 40), 1),
     Way("packed units", UNITS, (20, 70), (20, 70), 0),
     Way("units in place", UNITS, (20, 70), (20, 70), 0, True),
+    Way("units too tall to pack", UNITS, (300, 40), (300, 40), 0),
     Way("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
 )
 LARGE = (
@@ -249,6 +253,59 @@ def test_gathers(small: None) -> None:
             for axis, index in enumerate(picked):
                 actual = ndtool.gather_elements(data, index, axis, threads=threads)
                 assert same(actual, np.take_along_axis(data, index, axis))
+
+
+@pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
+def test_tuples_that_are_sorted_in_several_goes(
+    sizes: tuple[int, ...], small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatters, "Scatter", partial(scatters.Scatter, limit=1))
+    rng = np.random.default_rng(39)
+    count = 2 * scatters.GROUP + 999
+    data, updates = (rng.integers(0, 99, n, np.int32) for n in (60_000, count))
+    flat = rng.integers(0, 60_000, count)
+    indices = np.stack(np.unravel_index(flat, sizes), -1)
+    expected = data.copy()
+    np.add.at(expected, flat, updates)
+    for threads in (1, 3):
+        taken.clear()
+        actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, "add", threads=threads)
+        assert same(actual, expected.reshape(sizes))
+        assert "apply_parts" in taken
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
+def test_every_way_finds_a_bad_index_itself(
+    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is checked before, as if the indices were changed after that."""
+    monkeypatch.setattr(engine, "check", lambda *_: None)
+    call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
+    data, indices, updates = call.arrays
+    size, last = way.data[way.axis or 0], indices.size - 1
+    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
+    lead(way)
+    for place, value, threads in product((0, last // 2, last), (size, -size - 1), (1, 3)):
+        wrong = indices.copy()
+        wrong.flat[place] = value
+        with pytest.raises(BoundsError, match=f"{value}"):
+            call._replace(arrays=(data, wrong, updates)).run(threads)
+        with pytest.raises(BoundsError, match=f"{value}"):
+            moved(data, wrong, way.axis or 0, threads=threads)
+    assert way.taken[0] in taken
+
+
+def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
+    rng = np.random.default_rng(40)
+    data = random_values(rng, np.dtype("f4"), (8, 6, 10, 6))[:, ::2, ::2, ::2]
+    for axis in range(4):
+        index = rng.integers(0, data.shape[axis], data.shape)
+        expected = np.take_along_axis(data, index, axis)
+        assert same(ndtool.gather_elements(data, index, axis, threads=2), expected)
+    index = rng.integers(0, 3, (8, 50, 1))  # runs with gaps, in batches
+    expected = data[np.arange(8)[:, None], index[..., 0]]
+    for threads in (1, 2, 5):
+        assert same(ndtool.gather_nd(data, index, 1, threads=threads), expected)
 
 
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
