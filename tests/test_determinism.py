@@ -6,6 +6,7 @@ is also taken at its real size. Expected bits come from ufunc.at, see test_large
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -370,3 +371,10 @@ def test_calls_from_several_threads_at_once(small: None) -> None:
                 assert same(result, call.expected), call.way
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_what_is_planted_for_sanitizers_still_runs() -> None:
+    planted = Path(__file__).parent / "sanitize" / "planted.py"
+    command = [sys.executable, str(planted), "batches_on_their_own"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

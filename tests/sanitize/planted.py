@@ -40,7 +40,7 @@ def batches_on_one_place(overlap: bool) -> None:
     indices = memoryview(bytearray(count))
     updates = memoryview(bytearray(count * 4))
     _kernels.scatter(
-        batches, out, indices, 1, updates, 0, count, 0, 4, 4, 3, 1, THREADS, True
+        batches, out, indices, 1, updates, 0, count, 0, 4, 4, 3, 1, THREADS, True, False
     )  # fmt: skip
 
 

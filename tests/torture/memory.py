@@ -46,6 +46,12 @@ def make_inputs(rows: int) -> None:
     tall = min(rows, 1 << 13)
     np.save("along.npy", rng.integers(0, COLUMNS, (tall, few), dtype="i4"))
     np.save("along_ones.npy", np.ones((tall, few), "<f4"))
+    high = rows * COLUMNS // 4
+    sparse("tall.npy", "<f4", (high, 4))
+    np.save("many.npy", rng.integers(0, high, (1 << 20, 4)))
+    np.save("many_ones.npy", np.ones((1 << 20, 4), "<f4"))
+    np.save("three.npy", rng.integers(0, high, (3, 4)))
+    np.save("three_ones.npy", np.ones((3, 4), "<f4"))
 
 
 FILES = (
@@ -59,6 +65,10 @@ FILES = (
     "scatter-elements data down down_ones --reduction max",
     "scatter-elements fortran down_fortran down_ones --reduction add",
     "scatter-elements data along along_ones --axis 1",
+    "gather-elements tall many",
+    "gather-elements tall three",
+    "scatter-elements tall many many_ones --reduction add",
+    "scatter-elements tall three three_ones",
 )
 PIPES = (
     "gather-nd data pairs",
