@@ -30,7 +30,7 @@ def run(record: bool) -> int:
     if here not in records:  # ratios of another processor say nothing about this one
         print(f"no record for {here}: measured, held against nothing")
     baseline = records.get(here, {case.name: {} for case in CI})
-    best = {name: dict.fromkeys(recorded, 0.0) for name, recorded in baseline.items()}
+    best: dict[str, Ratios] = {name: {} for name in baseline}
     slow = list(baseline)
     for again in range(PASSES):
         time.sleep(2 * again)

@@ -71,11 +71,11 @@ cdef extern from *:
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
-cdef inline void prefetch_next(const uint8_t* block, Py_ssize_t n) noexcept nogil:
-    """Ask for the n bytes that come after n: the hardware follows one stream, not two in turn."""
+cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
+    """Ask for n bytes that the hardware does not foresee: it follows one stream, not two."""
     cdef Py_ssize_t i
-    for i in range(n, 2 * n, 64):
-        prefetch_soon(block + i)
+    for i in range(0, n, 64):
+        prefetch_soon(source + i)
 
 
 cdef inline void write_window(

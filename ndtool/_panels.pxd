@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from ndtool._blocks cimport (
     BLOCK, MOST_RANK, NEAR, copy_line, gather_block, offsets_1, widened,
 )
-from ndtool._memory cimport prefetch_soon
+from ndtool._memory cimport prefetch_lines
 from ndtool._runs cimport apply_block
 
 cdef enum:
@@ -71,13 +71,6 @@ cdef inline uint64_t unit_offsets(
     return bad
 
 
-cdef inline void prefetch_line(const uint8_t* line, int64_t n) noexcept nogil:
-    """Ask for n bytes that the hardware cannot foresee: the next row of a tile."""
-    cdef int64_t i
-    for i in range(0, n, 64):
-        prefetch_soon(line + i)
-
-
 cdef inline void pack(
     const Panels* p, const Unit* u, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
@@ -117,7 +110,7 @@ cdef inline uint64_t gather_unit(
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
-            prefetch_line(indices + soon * bytes_each, u.columns * bytes_each)
+            prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         gather_block(
@@ -151,8 +144,8 @@ cdef inline uint64_t scatter_unit(
         index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
-            prefetch_line(indices + soon * bytes_each, u.columns * bytes_each)
-            prefetch_line(updates + soon * p.item, u.columns * p.item)
+            prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
+            prefetch_lines(updates + soon * p.item, u.columns * p.item)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
         apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)

@@ -9,7 +9,7 @@ from ndtool._blocks cimport (
     AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_batch,
     next_offsets, scatter_block, seek,
 )
-from ndtool._memory cimport prefetch, prefetch_next, stream, stream_end, touch, write_window
+from ndtool._memory cimport prefetch, prefetch_lines, stream, stream_end, touch, write_window
 
 cdef enum:
     STAGE = 16384        # bytes that a gather of small runs collects before it streams them
@@ -192,7 +192,7 @@ cdef inline uint64_t scatter_range(
             if not nd.near:
                 for i in range(take):
                     prefetch(to + offsets[i])
-            prefetch_next(updates + t * pitch, take * width)
+            prefetch_lines(updates + (t + take) * pitch, take * width)
             apply_block(to, offsets, updates + t * pitch, take, width, code, op)
         else:
             apply_rows(
@@ -224,7 +224,7 @@ cdef inline uint64_t scatter_lines_range(
             take = min(BLOCK, end - t)
             if next_offsets(&within, nd, index + t * (kind & 15), kind, take, offsets):
                 return 1
-            prefetch_next(updates + t * width, take * width)
+            prefetch_lines(updates + (t + take) * width, take * width)
             apply_block(window, offsets, updates + t * width, take, width, code, op)
             t += take
         write_window(to + at.base, window, line, streamed)

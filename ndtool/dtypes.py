@@ -42,7 +42,7 @@ _SIZES = {
 }
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _DESCR = re.compile(
-    r"([<>|=]?)([biufcmMSUV])([0-9]{1,10})(\[[0-9]{0,9}([YMWDhms]|ms|us|ns|ps|fs|as)\])?"
+    r"([<>|=]?)([biufcmMSUV])([0-9]{1,10})(\[[0-9]{0,9}(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?"
 )
 _LARGEST = 2**31 - 1  # NumPy's limit for one element
 _AXES = 64  # of a field; NumPy's limit too
@@ -93,7 +93,7 @@ def from_code(code: str) -> Dtype:
     match = _DESCR.fullmatch(code)
     if match is None:
         raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
-    order, kind, digits, unit, _ = match.groups()
+    order, kind, digits, unit = match.groups()
     size = int(digits)
     if size not in _SIZES.get(kind, (size,)) or (unit and kind not in "mM"):
         raise DtypeError(f"{code!r} is not an element type that NumPy has")

@@ -1,9 +1,10 @@
-"""What a test takes away from a child process before it runs: memory, files, rights."""
+"""What a test takes away: memory, files, rights from a child process; a system call from us."""
 
 import ctypes
 import os
 import resource
 from collections.abc import Callable
+from typing import NoReturn
 
 ROOT = os.geteuid() == 0
 ADDRESSES = 4 << 30
@@ -20,6 +21,15 @@ def limited(**limits: int) -> Callable[[], None]:
             resource.setrlimit(number, (value, value))
 
     return apply
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    """Return what stands in for a system call and fails with errno `number`."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def without_overrides() -> None:

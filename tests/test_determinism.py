@@ -180,7 +180,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def lead(way: Way) -> None:
-    """Let no run be wide enough to be shared out in order where another way is meant."""
+    """Let no run be wide enough to be changed in order where another way is meant."""
     scatters.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
 
 

@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+from limits import failing
 
 from ndtool import files, headers, sources, storage
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
@@ -457,13 +458,6 @@ def test_describe():
             files.describe(bad)
     with pytest.raises(InputError, match="no members"):
         files.describe("x.npy:a")
-
-
-def failing(number):
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_a_disk_that_fails_under_a_header(monkeypatch):

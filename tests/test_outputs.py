@@ -14,6 +14,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from limits import failing
 
 from ndtool import archive_writer, dtypes, files, newfile, outputs, storage
 from ndtool.errors import OutputError, ResourceError, UsageError
@@ -431,20 +432,14 @@ def test_limit_on_the_size_of_files_c17(way, target):
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_systems_that_cannot_reserve(monkeypatch, code):
-    def fail(*_):
-        raise OSError(code, "no")
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)
+    monkeypatch.setattr(os, "posix_fallocate", failing(code))
     for how in ("write", "map"):
         save("x.npy", how=how)
         assert content("x.npy") == npy(ARRAY)
 
 
 def test_file_systems_without_shared_maps(monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENODEV, "No such device")
-
-    monkeypatch.setattr(outputs, "map_bytes", fail)
+    monkeypatch.setattr(outputs, "map_bytes", failing(errno.ENODEV))
     save("x.npy", how="map")
     assert content("x.npy") == npy(ARRAY)
 
@@ -666,13 +661,6 @@ def test_a_result_can_be_held(monkeypatch, memory):
         view[0]
     del out, view
     assert os.listdir() == []
-
-
-def failing(number):
-    def fail(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_a_link_to_a_file_without_a_name():

@@ -55,7 +55,7 @@ FLIPS = {
 }  # fmt: skip
 TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|\b\w+\b")
 CAST = re.compile(
-    r"<(?:const )?(?:u?int\d*_t|Py_ssize_t|size_t|number|float|double|uint\d+_t) ?\*?>"
+    r"<(?:const )?(?:u?int\d*_t|Py_ssize_t|size_t|number|float|double) ?\*?>"
     r"|\[(?::, )?::1\]"
 )
 FUNCTION = re.compile(
