@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 ROW = 1024  # float32 elements: 4 KB
 ROWS = 2**18  # 1 GB of such rows
-MOST = 20 << 30  # bytes of the largest output that is written
+MOST = 30 << 30  # bytes of the largest output that is written
 PATIENCE = 600  # seconds that one run may take
 
 GATHER = ["gather-nd", "data.npy", "idx.npy", "-q", "-o", "out.npy"]
