@@ -121,23 +121,6 @@ cdef inline real multiplied(real a, real b) noexcept nogil:
     return product if product == product else a * (b if a == a else a)
 
 
-cdef inline real chosen(real a, real b, bint first) noexcept nogil:
-    """Return a or b, without a branch: which one it is cannot be foreseen."""
-    cdef uint32_t a4, b4
-    cdef uint64_t a8, b8
-    if real is float:
-        memcpy(&a4, &a, 4)
-        memcpy(&b4, &b, 4)
-        a4 = b4 ^ ((a4 ^ b4) & <uint32_t> -<int32_t> first)
-        memcpy(&a, &a4, 4)
-    else:
-        memcpy(&a8, &a, 8)
-        memcpy(&b8, &b, 8)
-        a8 = b8 ^ ((a8 ^ b8) & <uint64_t> -<int64_t> first)
-        memcpy(&a, &a8, 8)
-    return a
-
-
 cdef inline number combined(int op, number a, number b) noexcept nogil:
     """Return `a op b`; callers pass a constant op, so that only one branch is compiled."""
     cdef number r
@@ -179,10 +162,12 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = added(a, b)
         elif op == MUL:
             r = multiplied(a, b)
-        elif op == MAX:
-            r = chosen(a, b, (a > b) | (a != a))
+        elif op == MAX:  # the first choice is one instruction, the second can be foreseen
+            r = a if a > b else b
+            r = a if a != a else r
         else:
-            r = chosen(a, b, (a < b) | (a != a))
+            r = a if a < b else b
+            r = a if a != a else r
     else:
         # through uint64, where overflow wraps by definition, for every width and sign
         if op == ADD:
@@ -194,6 +179,33 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
         else:
             r = a if a < b else b
     return r
+
+
+cdef inline real chosen(real a, real b, bint first) noexcept nogil:
+    """Return a or b, without a branch."""
+    cdef uint32_t a4, b4
+    cdef uint64_t a8, b8
+    if real is float:
+        memcpy(&a4, &a, 4)
+        memcpy(&b4, &b, 4)
+        a4 = b4 ^ ((a4 ^ b4) & <uint32_t> -<int32_t> first)
+        memcpy(&a, &a4, 4)
+    else:
+        memcpy(&a8, &a, 8)
+        memcpy(&b8, &b, 8)
+        a8 = b8 ^ ((a8 ^ b8) & <uint64_t> -<int64_t> first)
+        memcpy(&a, &a8, 8)
+    return a
+
+
+cdef inline number combined_evenly(int op, number a, number b) noexcept nogil:
+    """combined, but with no branch for NaN: loops over it become vectors."""
+    if number is float or number is double:
+        if op == MAX:
+            return chosen(a, b, (a > b) | (a != a))
+        if op == MIN:
+            return chosen(a, b, (a < b) | (a != a))
+    return combined(op, a, b)
 
 
 cdef inline void reduce_run(
@@ -209,10 +221,41 @@ cdef inline void reduce_run(
             out[c] = combined(MUL, out[c], updates[c])
     elif op == MAX:
         for c in range(m):
-            out[c] = combined(MAX, out[c], updates[c])
+            out[c] = combined_evenly(MAX, out[c], updates[c])
     else:
         for c in range(m):
-            out[c] = combined(MIN, out[c], updates[c])
+            out[c] = combined_evenly(MIN, out[c], updates[c])
+
+
+cdef inline void reduce_slot(
+    int op, number* slot, const number* updates, Py_ssize_t n
+) noexcept nogil:
+    """Apply n updates to one element, which stays in a register: its memory would be waited for."""
+    cdef Py_ssize_t i
+    cdef number value = slot[0]
+    if op == ADD:
+        for i in range(n):
+            value = combined(ADD, value, updates[i])
+    elif op == MUL:
+        for i in range(n):
+            value = combined(MUL, value, updates[i])
+    elif op == MAX:
+        for i in range(n):
+            value = combined(MAX, value, updates[i])
+    else:
+        for i in range(n):
+            value = combined(MIN, value, updates[i])
+    slot[0] = value
+
+
+cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    if n < 2 or offsets[0] != offsets[1] or offsets[0] != offsets[n - 1]:
+        return False
+    for i in range(n):
+        if offsets[i] != offsets[0]:
+            return False
+    return True
 
 
 cdef inline void reduce_typed(
@@ -224,6 +267,8 @@ cdef inline void reduce_typed(
     if m != 1:
         for i in range(n):
             reduce_run(op, <number*> (out + offsets[i]), updates + i * m, m)
+    elif all_same(offsets, n):
+        reduce_slot(op, <number*> (out + offsets[0]), updates, n)
     elif op == ADD:
         for i in range(n):
             slot = <number*> (out + offsets[i])

@@ -4,6 +4,7 @@ The expected values come from ufunc.at on flat indices, which test_reference.py 
 reference; a gather's and a move's come from one fancy index on opaque bytes.
 """
 
+from itertools import product
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -161,6 +162,21 @@ def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
                 data, indices, updates, axis, reduction, threads=threads
             )
             assert _same(actual, expected), (shape, threads)
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
+def test_blocks_of_updates_into_one_slot(dtype: np.dtype, reduction: str) -> None:
+    rng = np.random.default_rng(crc32(f"{dtype} {reduction}".encode()))
+    for fill, other in product((numbers, random_values), (None, 0, 1, 255, 511)):
+        if fill is random_values and dtype in COMPLEX:
+            continue
+        indices = np.full((512 + 40, 1), 2)
+        if other is not None:
+            indices[other] = 1
+        data, updates = fill(rng, dtype, (3,)), fill(rng, dtype, (len(indices),))
+        expected = expected_scatter(data, indices[:, 0], updates, reduction)
+        actual = ndtool.scatter_nd(data, indices, updates, reduction)
+        assert _same(actual, expected), (fill, other)
 
 
 @pytest.mark.parametrize("width", [1, 3, 20])
