@@ -48,9 +48,10 @@ torture: .venv/kernels .venv/test.txt ## a thousand kills, every system call fai
 	@$(IN_VENV) python tests/torture/syscalls.py
 	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py
 
-fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 20 minutes; ARGS=seconds
-	@.venv-fuzz/bin/python tests/fuzz/run.py $(or $(ARGS),600)
-	@.venv-fuzz/bin/python tests/fuzz/run.py $(or $(ARGS),600) headers
+fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 40 minutes; ARGS=seconds of each kind
+	@for kind in "" headers random "random headers"; do \
+	  .venv-fuzz/bin/python tests/fuzz/run.py $(or $(ARGS),600) $$kind || exit; \
+	done
 
 .PHONY: sanitize sanitize-address sanitize-thread determinism
 sanitize: sanitize-address sanitize-thread ## the tests under ASan, UBSan and TSan; 20 minutes

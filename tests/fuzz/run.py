@@ -1,9 +1,10 @@
-"""Fuzz the readers of headers and archives: run.py SECONDS [headers] [FOLDER].
+"""Fuzz the readers of headers and archives: run.py SECONDS [headers] [random] [FOLDER].
 
 Whole files are opened in every way; with "headers" only .npy headers are read, which is faster.
-With atheris (coverage-guided) where it is installed, else with random choices. A finding ends the
-run with a traceback and is kept as a file in FOLDER, tests/fuzz/regressions unless given; the
-tests read every file there. Prints how many inputs there were.
+With atheris (coverage-guided) where it is installed; else, or with "random", choices are random,
+twenty times as many. A finding ends the run with a traceback and is kept as a file in FOLDER,
+tests/fuzz/regressions unless given; the tests read every file there. Prints how many inputs there
+were.
 """
 
 import hashlib
@@ -55,12 +56,12 @@ def main() -> None:
     global folder, headers_only
     seconds, *more = sys.argv[1:]
     headers_only = "headers" in more
-    folder = Path(([word for word in more if word != "headers"] or [folder])[0])
-    fuzz(int(seconds))
+    folder = Path(([word for word in more if word not in ("headers", "random")] or [folder])[0])
+    fuzz(int(seconds), atheris is not None and "random" not in more)
 
 
-def fuzz(seconds: int) -> None:
-    if atheris is None:
+def fuzz(seconds: int, guided: bool) -> None:
+    if not guided:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             one(random.randbytes(random.randrange(400)))
