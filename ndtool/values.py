@@ -22,7 +22,13 @@ def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = Fal
 
 def _numpy(dtype: Dtype) -> np.dtype[Any]:
     if dtype.name not in EXTENDED:
-        known: np.dtype[Any] = np.dtype(dtype.descr)
+        try:
+            known: np.dtype[Any] = np.dtype(dtype.descr)
+        except TypeError:  # long doubles have other sizes on other machines
+            raise UsageError(
+                f"{dtype.name} is not one of NumPy's types on this machine",
+                hint="elements of it can be moved from file to file",
+            ) from None
         return known
     try:
         import ml_dtypes

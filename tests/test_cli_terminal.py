@@ -91,6 +91,23 @@ def test_preview_of_bfloat16():
     assert ran.screen == "bfloat16[1,2]\n[[1 2]]\n"
 
 
+def test_a_type_that_only_other_machines_have():
+    header = "{'descr': '<f12', 'fortran_order': False, 'shape': (2,)}".ljust(117) + "\n"
+    with open("data.npy", "wb") as file:
+        file.write(b"\x93NUMPY\1\0\x76\0" + header.encode() + b"a" * 12 + b"b" * 12)
+    save(idx=np.array([[1]]))
+    ran = at_terminal(*RUN, "-q")
+    assert ran.status == 2
+    assert "float96 is not one of NumPy's types on this machine" in ran.screen
+    assert "Traceback" not in ran.screen
+    assert at_terminal(*RUN, "-q", "-o", "out.npy").status == 0
+    with open("out.npy", "rb") as file:
+        assert file.read().endswith(b"\n" + b"b" * 12)
+    checked = at_terminal(*NDTOOL, "verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
+    assert checked.status == 2
+    assert "float96 is not" in checked.screen
+
+
 def test_data_goes_to_a_pipe_and_talk_to_the_terminal():
     ran = at_terminal(*RUN, stdout=False)
     assert ran.out.startswith(b"\x93NUMPY")

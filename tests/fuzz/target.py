@@ -31,12 +31,12 @@ def check_header(content: bytes) -> None:
     """Read only the header of a .npy file with this content: a hundred times as fast."""
     try:
         found = headers.read(io.BytesIO(content).read, len(content), "header")
+        data = memoryview(content)[found.offset : found.offset + found.nbytes]
+        assert len(data) == found.nbytes
+        array = values.as_array(data, found.dtype, found.shape, found.fortran)
     except NdtoolError as error:
         _is_plain(error)
         return
-    data = memoryview(content)[found.offset : found.offset + found.nbytes]
-    assert len(data) == found.nbytes
-    array = values.as_array(data, found.dtype, found.shape, found.fortran)
     assert array.dtype.itemsize == found.dtype.itemsize
 
 
