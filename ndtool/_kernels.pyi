@@ -16,6 +16,7 @@ class Addressing:
 
 @final
 class Layout:
+    strips: int
     def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], item: int) -> Layout: ...
 
 @final
@@ -128,6 +129,9 @@ def gather_strided(
     threads: int,
 ) -> int: ...
 def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
+def copy_strips(
+    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, threads: int
+) -> None: ...
 def gather_units(
     g: Grid,
     data: Any,

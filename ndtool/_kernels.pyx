@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, LINE, MOST_RANK, NEAR, Nd, View, copy_view, swap16, swap32, swap64, widened,
+    BLOCK, LINE, MOST_RANK, NEAR, Nd, swap16, swap32, swap64, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
 from ndtool._memory cimport write_window
@@ -25,6 +25,7 @@ from ndtool._runs cimport (
     check_range, gather_range, gather_views, scatter_lines_range, scatter_range, will_need_range,
 )
 from ndtool._startable cimport nd_startable
+from ndtool._views cimport View, copy_strip, copy_view, strips_of
 
 
 cdef inline int64_t shares(int threads) noexcept nogil:
@@ -355,6 +356,8 @@ cdef class Layout:
     """An array's shape, byte strides and bytes per element."""
 
     cdef View view
+    cdef readonly int64_t strips     # see copy_strips; 0 for an array of one axis
+    cdef int near
     cdef int64_t lowest, highest
 
     def __cinit__(self, tuple sizes, tuple strides, Py_ssize_t item):
@@ -368,6 +371,10 @@ cdef class Layout:
             self.view.strides[d] = strides[d]
             self.lowest += min(0, (self.view.sizes[d] - 1) * self.view.strides[d])
             self.highest += max(0, (self.view.sizes[d] - 1) * self.view.strides[d])
+            if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.near]):
+                self.near = d
+        if self.view.rank > 1:
+            self.strips = strips_of(&self.view, self.near)
 
 
 def gather_strided(
@@ -411,6 +418,28 @@ def pack(
     cdef uint8_t* to = &out[0]
     with nogil:
         copy_view(to, source, &layout.view, first, count)
+
+
+def copy_strips(
+    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
+    int64_t stop, int threads,
+) -> None:
+    """Copy strips [strip, stop) of an array whose last axis steps far to row-major order."""
+    cdef int64_t s
+    cdef Py_ssize_t size = layout.view.item
+    for s in range(layout.view.rank):
+        size *= layout.view.sizes[s]
+    if origin + layout.lowest < 0 or origin + layout.highest + layout.view.item > data.shape[0]:
+        raise ValueError("the data buffer is shorter than its shape")
+    if out.shape[0] < size or stop > layout.strips:
+        raise ValueError("the output buffer is shorter than its shape")
+    cdef const uint8_t* source = &data[0] + origin
+    cdef uint8_t* to = &out[0]
+    with nogil:
+        for s in prange(
+            strip, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
+        ):
+            copy_strip(to, source, &layout.view, layout.near, s)
 
 
 @cython.final

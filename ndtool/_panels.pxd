@@ -8,11 +8,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool._blocks cimport (
-    BLOCK, MOST_RANK, NEAR, copy_line, gather_block, offsets_1, widened,
-)
+from ndtool._blocks cimport BLOCK, MOST_RANK, NEAR, gather_block, offsets_1, widened
 from ndtool._memory cimport prefetch_lines
 from ndtool._runs cimport apply_block
+from ndtool._views cimport copy_line
 
 cdef enum:
     SOON = 4             # rows of a tile that are asked for ahead

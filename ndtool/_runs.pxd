@@ -6,10 +6,11 @@ from libc.string cimport memcpy
 
 from ndtool._arithmetic cimport reduce_block
 from ndtool._blocks cimport (
-    AHEAD, BLOCK, LINE, Cursor, Nd, View, block_of, copy_view, gather_block, next_batch,
-    next_offsets, scatter_block, seek,
+    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, gather_block, next_batch, next_offsets,
+    scatter_block, seek,
 )
 from ndtool._memory cimport prefetch, prefetch_lines, stream, stream_end, touch, write_window
+from ndtool._views cimport View, copy_view
 
 cdef enum:
     STAGE = 16384        # bytes that a gather of small runs collects before it streams them

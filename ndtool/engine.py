@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ndtool import _kernels, layouts
 from ndtool.dtypes import Dtype
 from ndtool.errors import BoundsError, NdtoolError, OutputError
-from ndtool.layouts import Strides
+from ndtool.layouts import LINE, Strides
 from ndtool.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.threads import team
 
@@ -22,7 +22,6 @@ Tick = Callable[[float], object]  # called with the share of the work that is do
 
 PIECE = 1 << 26  # bytes that one kernel call may move: a fraction of a second, even from disk
 STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would only flush
-LINE = 64  # bytes of a cache line
 UNSIGNED, SWAPPED = 16, 32
 
 
@@ -313,6 +312,16 @@ def gather_units(
             return False
         tick(min(total, first + step) / total)
     return True
+
+
+def copy_strips(data: Operand, shape: Shape, itemsize: int, out: Buffer, threads: int) -> None:
+    """Copy an array that is scattered (see layouts) to row-major order."""
+    layout = _kernels.Layout(*layouts.merge(shape, data.strides), itemsize)
+    threads = team(threads, 2 * prod(shape) * itemsize)
+    step = -(-layout.strips * PIECE // (prod(shape) * itemsize))
+    for first in range(0, layout.strips, step):
+        stop = min(layout.strips, first + step)
+        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, threads)
 
 
 def row_major(

@@ -3,6 +3,7 @@
 from ndtool.shapes import Shape
 
 Strides = tuple[int, ...]
+LINE = 64  # bytes of a cache line
 
 
 def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
@@ -46,6 +47,16 @@ def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
             sizes.append(size)
             steps.append(stride)
     return tuple(sizes), tuple(steps)
+
+
+def is_scattered(shape: Shape, strides: Strides) -> bool:
+    """Whether what comes next to each other in row-major order stands lines apart, as in Fortran's.
+
+    >>> is_scattered((100, 3), (4, 400))
+    True
+    """
+    _, steps = merge(shape, strides)
+    return len(steps) > 1 and abs(steps[-1]) >= LINE
 
 
 def unravel(number: int, shape: Shape) -> tuple[int, ...]:

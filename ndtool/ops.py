@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, scatters, shapes, specs
+from ndtool import dtypes, engine, layouts, scatters, shapes, specs
 from ndtool import threads as _threads
 from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
@@ -17,6 +17,7 @@ from ndtool.shapes import Plan, Shape
 
 Array = NDArray[Any]
 ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
+PACKED = 1 << 28  # bytes of data that are put into row-major order before rows of it are gathered
 
 
 def gather_nd(
@@ -227,7 +228,7 @@ def _gather(
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
         raise engine.refusal(plan, index, index_dtype, negatives)
-    return _delivered(target, out)
+    return _delivered(target, out, team)
 
 
 def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> bool:
@@ -238,9 +239,19 @@ def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> 
     kind, operand = engine.index_kind(index_dtype), _operand(data)
     runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
     if runs is not None:
+        if runs.layout is not None and _is_worth_packing(data, target):
+            packed = np.empty(data.shape, data.dtype)
+            _copy(packed, data, team)
+            return _move(bound, packed, index, target, team)
         return engine.gather(runs, operand, index, kind, _bytes(target), team)
     units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
     return engine.gather_units(units, operand, index, kind, _bytes(target), team)
+
+
+def _is_worth_packing(data: Array, target: Array) -> bool:
+    """Whether rows whose elements stand apart are better put side by side first, all of them."""
+    scattered = layouts.is_scattered(data.shape, data.strides)
+    return scattered and data.nbytes <= min(PACKED, 2 * target.nbytes)
 
 
 def _scatter(
@@ -269,7 +280,7 @@ def _scatter(
     if target is data:
         source = None
     elif not plain or not updates.size:
-        _copy(target, data)
+        _copy(target, data, team)
         source = None
     if updates.size:
         new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
@@ -279,7 +290,7 @@ def _scatter(
         )  # fmt: skip
         if not scatters.scatter(work):
             raise engine.refusal(plan, index, index_dtype, negatives)
-    return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
+    return _delivered(target if native == data.dtype else target.astype(data.dtype), out, team)
 
 
 def _direct(out: Array) -> bool:
@@ -290,11 +301,11 @@ def _direct(out: Array) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.nbytes > ASIDE
 
 
-def _delivered(result: Array, out: Array | None) -> Array:
+def _delivered(result: Array, out: Array | None, team: int) -> Array:
     """Return the result, in `out` if the caller gave one."""
     if out is None or result is out:
         return result
-    _copy(out, result)
+    _copy(out, result, team)
     return out
 
 
@@ -303,8 +314,12 @@ def _opaque(array: Array) -> Array:
     return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
 
 
-def _copy(to: Array, source: Array) -> None:
-    np.copyto(_opaque(to), _opaque(source))
+def _copy(to: Array, source: Array, team: int) -> None:
+    plain = to.dtype == source.dtype and to.flags.c_contiguous
+    if plain and source.size and layouts.is_scattered(source.shape, source.strides):
+        engine.copy_strips(_operand(source), source.shape, source.itemsize, _bytes(to), team)
+    else:
+        np.copyto(_opaque(to), _opaque(source))
 
 
 def _check_out(out: Array, plan: Plan, data: Array, inputs: dict[str, Array]) -> None:

@@ -16,7 +16,6 @@ from ndtool.crew import share
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.engine import (
     CACHED,
-    LINE,
     PIECE,
     STREAMED,
     Buffer,
@@ -30,6 +29,7 @@ from ndtool.engine import (
     silent,
     whole_elements,
 )
+from ndtool.layouts import LINE
 from ndtool.shapes import ElementsPlan, Plan
 from ndtool.threads import team
 

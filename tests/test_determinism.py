@@ -243,7 +243,9 @@ def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None
             )
 
 
-def test_gathers(small: None) -> None:
+@pytest.mark.parametrize("packed", [0, 1 << 28])
+def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "PACKED", packed)
     rng = np.random.default_rng(33)
     memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
     for data in (memory, memory.transpose(2, 0, 1), memory[::2, ::-1]):

@@ -55,7 +55,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", [
-    "rows", "columns", "batches", "strided", "index_types", "last_axis", "other_axis",
+    "rows", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
     "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",
     "changing_indices",
 ])  # fmt: skip
@@ -81,7 +81,7 @@ def child(name: str) -> subprocess.CompletedProcess[str]:
     # with more threads than processors, those that wait would only be in the way
     env = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     return subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=240, check=False
+        command, env=env, capture_output=True, text=True, timeout=1800, check=False
     )
 
 
@@ -190,7 +190,7 @@ def batches() -> None:
 @way
 def strided() -> None:
     rng = np.random.default_rng(4)
-    limit(_WORTH=1)
+    limit(_WORTH=1, PACKED=0)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
@@ -210,6 +210,27 @@ def strided() -> None:
             call(gather_elements, np.take_along_axis(data, along, 1), (data, along), 1)
             last = ends(rng, (4,), (3, 2, 9))[..., 0]
             call(gather_elements, np.take_along_axis(data, last, 2), (data, last), 2)
+
+
+@way
+def turned() -> None:
+    """Data in Fortran's order is put into row-major order first."""
+    rng = np.random.default_rng(14)
+    limit(_WORTH=1)
+    for width in WIDTHS:
+        item = np.dtype(f"V{width}")
+        for shape in ((65, 3), (3, 65), (2, 33, 2)):
+            data = values(rng, item, shape[::-1]).T
+            index = rng.permutation(shape[0])[:, None]
+            call(gather_nd, data[index[:, 0]], (data, index))
+            call(gather_nd, data[index[:, 0], ::-1], (data[:, ::-1], index))
+            one, updates = np.array([[0]]), values(rng, item, (1, *shape[1:]))
+            expected = np.concatenate([updates, data[1:]])
+            call(scatter_nd, expected, (data, one, updates))
+    for shape in ((4097, 2), (8193, 17), (2, 4097, 17)):
+        data = values(rng, "f4", shape[::-1]).T
+        index = rng.permutation(shape[0])[:, None]
+        call(gather_nd, data[index[:, 0]], (data, index))
 
 
 def refused(data: Array, index: Array, component: int, value: int) -> None:

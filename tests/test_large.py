@@ -179,6 +179,25 @@ def test_blocks_of_updates_into_one_slot(dtype: np.dtype, reduction: str) -> Non
         assert _same(actual, expected), (fill, other)
 
 
+@pytest.mark.parametrize("code", ["u1", "f2", "V3", "f4", "f8", "c16", "V70"])
+def test_data_in_fortran_order(code: str) -> None:
+    rng = np.random.default_rng(crc32(code.encode()))
+    dtype = np.dtype(code)
+    for shape in ((300, 70), (4099, 3), (33, 1, 170), (20, 30, 40), (2, 3, 4097), (4097, 2, 33)):
+        bits = rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
+        whole = np.asfortranarray(bits.view(dtype).reshape(shape))
+        for data in (whole, whole[::-1], whole[..., ::2], whole[::3]):
+            index = rng.permutation(len(data))[:, None] - len(data)
+            update = opaque(np.ascontiguousarray(data[:1]))
+            expected = opaque(np.ascontiguousarray(data)).copy()
+            expected[0] = update[0]
+            for threads in (1, 2, 5):
+                rows = ndtool.gather_nd(data, index, threads=threads)
+                assert raw(rows) == raw(np.ascontiguousarray(data)[index[:, 0]])
+                changed = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
+                assert raw(changed) == raw(expected)
+
+
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     scatter = scatters.scatter
