@@ -310,11 +310,11 @@ def test_one_member_needs_no_name(place):
 def test_many_members_z19(place):
     body = npy()
     path = place(pack([(f"arr_{i}.npy", body) for i in range(100_000)]))
-    start = time.perf_counter()
+    start = time.process_time()
     assert np.array_equal(load(f"{path}:arr_99999"), ARRAY)
     with pytest.raises(UsageError, match="100000 members"):
         load(path)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_directory_too_large(place):
