@@ -33,7 +33,7 @@ def batches_on_one_place(overlap: bool) -> None:
     """Scatter batches with several threads as if each had its own part of the output."""
     from ndtool import _kernels
 
-    size, count = 64, 40000
+    size, count = 64, 4_000_000  # enough for every thread to come to it
     stride = 0 if overlap else size * 4
     batches = _kernels.Addressing((size,), (4,), size, (count // size,), (stride,), True)
     out = bytearray(count * 4)
