@@ -27,7 +27,7 @@ from ndtool import engine, jobs, ops, scatters
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError
 
-TEAMS = range(1, 17)
+TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 SMALL = {
     (engine, "PIECE"): 1 << 15,
@@ -293,6 +293,29 @@ def test_every_way_finds_a_bad_index_itself(
             call._replace(arrays=(data, wrong, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}"):
             moved(data, wrong, way.axis or 0, threads=threads)
+    assert way.taken[0] in taken
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
+def test_every_way_refuses_negative_indices_where_a_spec_has_none(
+    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = ops._bind
+    monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
+    monkeypatch.setattr(engine, "check", lambda *_: None)
+    call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
+    data, indices, updates = call.arrays
+    size = way.data[way.axis or 0]
+    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
+    lead(way)
+    for value, threads in product((-1, -size), (1, 3)):
+        index = indices % size
+        assert same(call._replace(arrays=(data, index, updates)).run(threads), call.expected)
+        index.flat[-1] = value
+        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
+            call._replace(arrays=(data, index, updates)).run(threads)
+        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
+            moved(data, index, way.axis or 0, threads=threads)
     assert way.taken[0] in taken
 
 
