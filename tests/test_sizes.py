@@ -16,7 +16,7 @@ from command import save
 from strategies import Array, same
 
 import ndtool
-from ndtool import jobs, reference, scatters
+from ndtool import engine, jobs, reference, scatters
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError, RuleError
 
@@ -246,6 +246,15 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
         ndtool.gather_nd(data, [*index, [1 << 58, 0]])
+
+
+@pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
+def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: int) -> None:
+    """Fewer bytes at once would take long, more would not fit where memory is short."""
+    data = memoryview(bytes(itemsize * count))
+    most = max(1, (1 << 20) // itemsize)
+    sizes = [len(piece) for piece in engine.row_major(data, (count,), (itemsize,), itemsize)]
+    assert sizes == [min(most, count - first) * itemsize for first in range(0, count, most)]
 
 
 # 64 axes, long tuples, many batches
