@@ -129,7 +129,7 @@ def refusal(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> Ndtoo
     addressing, tuples, entries = bind_check(plan, negatives)
     kind, pitch = index_kind(dtype), entries * dtype.itemsize
     step = max(1, PIECE // pitch)
-    place, component, count = -1, 0, 0
+    count = 0
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
         piece = indices[first * pitch : (first + n) * pitch]
