@@ -92,7 +92,7 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
     """Bind a plan that walks over index tuples to numbers of rows of data, instead of bytes."""
     if isinstance(plan, NdPlan):
         strides = layouts.contiguous(plan.sizes, 1)
-        return _kernels.Addressing(plan.sizes, strides, max(plan.tuples, 1), (), (), negatives)
+        return _kernels.Addressing(plan.sizes, strides, plan.tuples, (), (), negatives)
     runs = bind_runs(plan, layouts.contiguous(plan.data, 1), 1, negatives)
     assert runs is not None
     return runs.addressing
@@ -104,7 +104,7 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     tuples = plan.tuples if isinstance(plan, NdPlan) else prod(plan.indices)
     none = (0,) * len(sizes)
-    return _kernels.Addressing(sizes, none, max(tuples, 1), (), (), negatives), tuples, len(sizes)
+    return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
 
 
 def check(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool, threads: int) -> None:

@@ -105,6 +105,7 @@ EQUIVALENT = {
     ("engine.py", "if tile < columns and tile > 64", ">"): "the same",
     ("engine.py", "if tile < columns and tile > 64", "<"): "the same",
     ("engine.py", "tuples, 1), (), ()", "max"): "without batches, how long one is says nothing",
+    ("engine.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
     ("scatters.py", "limit: int = 1 <<", "1"): "bounds memory: more or fewer groups, one result",
     ("scatters.py", "limit: int = 1 <<", "<<"): "the same",
     ("scatters.py", "_apply(s, work, _NOTHING", "1"): "threads within a step: one result",
