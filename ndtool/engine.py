@@ -179,7 +179,7 @@ class Piece(NamedTuple):
 def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
     """Cut an output into pieces of about `limit` bytes, in row-major order."""
     step = max(1, limit // runs.width)
-    window = runs.width if step > 1 else whole_elements(runs.itemsize, limit)
+    window = whole_elements(runs.itemsize, limit)
     for first in range(0, runs.tuples, step):
         for column in range(0, runs.width, window):
             width = min(window, runs.width - column)

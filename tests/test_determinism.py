@@ -338,7 +338,7 @@ def arguments(way: Way, reduction: str) -> dict[str, Any]:
     return {"operator": operator, "attribute": way.axis or 0, "reduction": reduction}
 
 
-@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), np.dtype(">f8")], ids=str)
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
 def test_files_in_chunks_of_any_size(
     dtype: np.dtype, small: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

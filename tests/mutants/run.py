@@ -67,12 +67,12 @@ FUNCTION = re.compile(
     r" *def (\w+)|cdef inline .*?(\w+)(?: \"\w+\")?\(|    cdef (?:int|void) (_\w+)\("
 )
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
-# What decides how fast, and not what comes out; and text.
+# What decides how fast, and not what comes out; text; and what no caller of ours gets wrong.
 SPEED = re.compile(
     r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|shares\(|tick\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|HUGEPAGE|use_threads_if"
     r"|by_columns|owned|often|last_index|lowest \+=|highest \+="
-    r"|\bwork =|\bsoon\b|\bpacks =|\bdense =|\bmany =|lru_cache|parts == 1"
+    r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|parts == 1"
     r"|run\.rank == 1|group \+ 1|_door\(|&\w+\[0|\.shape\["
 )
 # A condition of the kernels that is followed by this refuses what no caller does.
@@ -105,11 +105,19 @@ EQUIVALENT = {
     ("engine.py", "if tile < columns and tile > 64", ">"): "the same",
     ("engine.py", "if tile < columns and tile > 64", "<"): "the same",
     ("engine.py", "tuples, 1), (), ()", "max"): "without batches, how long one is says nothing",
+    ("engine.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     ("engine.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
     ("scatters.py", "limit: int = 1 <<", "1"): "bounds memory: more or fewer groups, one result",
     ("scatters.py", "limit: int = 1 <<", "<<"): "the same",
     ("scatters.py", "_apply(s, work, _NOTHING", "1"): "threads within a step: one result",
     ("scatters.py", "    shift = 0", "0"): "parts of two long rows instead of one",
+    ("scatters.py", "        shift += 1", "1"): "parts of another size: one result",
+    ("scatters.py", "groups = min(most", "min"): "bounds memory",
+    ("scatters.py", "groups = min(most", "//"): "bounds memory",
+    ("scatters.py", "bytearray(0 if data is None", "0"): "a byte that nobody reads",
+    ("scatters.py", "*s.how, threads, True, False", "True"): "threads share otherwise: one result",
+    ("scatters.py", "*s.how, threads, True, False", "False"): "around the cache: one result",
+    ("scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
     ("scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 
