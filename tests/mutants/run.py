@@ -30,10 +30,11 @@ SOURCES = ("shapes.py", "layouts.py", "engine.py", "scatters.py")
 KERNELS = ("_blocks.pxd", "_runs.pxd", "_parts.pxd", "_panels.pxd", "_kernels.pyx")
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
-    "test_properties.py", "test_threads.py", "test_sizes.py", "test_determinism.py",
-    "test_guard_pages.py", "test_report.py", "test_spec_examples.py", "test_cli.py",
+    "test_layouts.py", "test_threads.py", "test_properties.py", "test_sizes.py",
+    "test_determinism.py", "test_guard_pages.py", "test_report.py", "test_spec_examples.py",
+    "test_cli.py",
 )  # fmt: skip
-KERNEL_TESTS = TESTS[:5]  # the others call the same kernels with less
+KERNEL_TESTS = TESTS[1:6]  # the others call the same kernels with less
 # One seed, so that a mutant is noticed again, and no time for a smaller example.
 # A test that takes 15 seconds of a processor hangs, and ends with SIGPROF.
 PROFILE = """
