@@ -332,6 +332,25 @@ def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
         assert same(ndtool.gather_nd(data, index, 1, threads=threads), expected)
 
 
+@pytest.mark.parametrize("width", [16, 700, 40_000])
+def test_no_call_gathers_more_than_a_piece(
+    width: int, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends a run between two calls."""
+    gather, moved = engine._kernels.gather, []
+
+    def noting(*call: Any) -> int:
+        _, _, _, _, _, _, _, count, _, bytes_each, *_ = call
+        moved.append(count * bytes_each)
+        return gather(*call)
+
+    monkeypatch.setattr(engine._kernels, "gather", noting)
+    data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
+    assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
+    assert sum(moved) == len(index) * width
+    assert engine.PIECE // 2 < max(moved) <= engine.PIECE
+
+
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
     """Return what names a way's call in a request."""
     operator = "scatter_nd" if way.axis is None else "scatter_elements"
