@@ -74,7 +74,7 @@ coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines and branches 
 	@$(IN_VENV) coverage report
 
 .PHONY: mutants
-mutants: .venv/kernels .venv/test.txt ## flipped operators and bounds, which the tests must notice; an hour
+mutants: .venv/kernels .venv/test.txt ## flipped operators and bounds, which the tests must notice: a sample; ARGS="--sample 999" for all
 	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
 
 .PHONY: wheel

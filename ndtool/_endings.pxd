@@ -3,10 +3,7 @@
 cdef extern from * nogil:
     """
     #ifdef _WIN32
-    static int nd_end_on(int number, int status, const char *words, Py_ssize_t length)
-    {
-        return 0;
-    }
+    static void nd_end_on(int number, int status, const char *words, Py_ssize_t length) {}
     static void nd_remove_at_end(int folder, const char *name) {}
     static void nd_settle(int settled) {}
     #else
@@ -46,12 +43,12 @@ cdef extern from * nogil:
         _exit(nd_endings[number].status);
     }
 
-    static int nd_end_on(int number, int status, const char *words, Py_ssize_t length)
+    static void nd_end_on(int number, int status, const char *words, Py_ssize_t length)
     {
         struct sigaction old, act;
-        if (number <= 0 || number >= ND_SIGNALS) return -1;
-        if (sigaction(number, NULL, &old)) return -1;
-        if (old.sa_handler == SIG_IGN && !(old.sa_flags & SA_SIGINFO)) return 0;
+        if (number <= 0 || number >= ND_SIGNALS) return;
+        if (sigaction(number, NULL, &old)) return;
+        if (old.sa_handler == SIG_IGN && !(old.sa_flags & SA_SIGINFO)) return;
         if (length > (Py_ssize_t)sizeof nd_endings[0].words)
             length = sizeof nd_endings[0].words;
         memcpy(nd_endings[number].words, words, length);
@@ -61,7 +58,7 @@ cdef extern from * nogil:
         act.sa_sigaction = nd_end;
         act.sa_flags = SA_SIGINFO;
         sigfillset(&act.sa_mask);
-        return sigaction(number, &act, NULL);
+        (void)sigaction(number, &act, NULL);
     }
 
     static void nd_remove_at_end(int folder, const char *name)
@@ -81,6 +78,6 @@ cdef extern from * nogil:
     }
     #endif
     """
-    int nd_end_on(int number, int status, const char* words, Py_ssize_t length)
+    void nd_end_on(int number, int status, const char* words, Py_ssize_t length)
     void nd_remove_at_end(int folder, const char* name)
     void nd_settle(int settled)

@@ -612,9 +612,9 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
                 memcpy(at + 8 * i, &v8, 8)
 
 
-def end_on(int number, int status, bytes words) -> bool:
+def end_on(int number, int status, bytes words) -> None:
     """From now on, end the process when a signal comes, unless it is ignored; see endings.py."""
-    return nd_end_on(number, status, words, len(words)) == 0
+    nd_end_on(number, status, words, len(words))
 
 
 def remove_at_end(int folder, bytes name) -> None:

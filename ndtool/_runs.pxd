@@ -168,7 +168,7 @@ cdef inline Py_ssize_t kept(
         mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32
         offsets[n_kept] = offsets[i]
         numbers[n_kept] = i
-        n_kept += owners == 1 or <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+        n_kept += <int64_t> (mixed * <uint64_t> owners >> 32) == owner
     return n_kept
 
 

@@ -91,7 +91,7 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
     """Bind a plan that walks over index tuples to numbers of rows of data, instead of bytes."""
     if isinstance(plan, NdPlan):
         strides = layouts.contiguous(plan.sizes, 1)
-        return _kernels.Addressing(plan.sizes, strides, max(plan.tuples, 1), (), (), negatives)
+        return _kernels.Addressing(plan.sizes, strides, plan.tuples, (), (), negatives)
     runs = bind_runs(plan, layouts.contiguous(plan.data, 1), 1, negatives)
     assert runs is not None
     return runs.addressing
@@ -103,7 +103,7 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     tuples = plan.tuples if isinstance(plan, NdPlan) else prod(plan.indices)
     none = (0,) * len(sizes)
-    return _kernels.Addressing(sizes, none, max(tuples, 1), (), (), negatives), tuples, len(sizes)
+    return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
 
 
 def check(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool, threads: int) -> None:
@@ -128,7 +128,7 @@ def refusal(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> Ndtoo
     addressing, tuples, entries = bind_check(plan, negatives)
     kind, pitch = index_kind(dtype), entries * dtype.itemsize
     step = max(1, PIECE // pitch)
-    place, component, count = -1, 0, 0
+    count = 0
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
         piece = indices[first * pitch : (first + n) * pitch]
@@ -178,7 +178,7 @@ class Piece(NamedTuple):
 def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
     """Cut an output into pieces of about `limit` bytes, in row-major order."""
     step = max(1, limit // runs.width)
-    window = runs.width if step > 1 else whole_elements(runs.itemsize, limit)
+    window = whole_elements(runs.itemsize, limit)
     for first in range(0, runs.tuples, step):
         for column in range(0, runs.width, window):
             width = min(window, runs.width - column)

@@ -101,7 +101,7 @@ def scatter(s: Scatter) -> bool:
     far = len(s.out) > (SORTED if threads > 1 else 4 * SORTED) * CACHED
     if many and far and not wide and (one_line or line > CACHED):
         return _by_destination(s, runs, rows)
-    if isinstance(plan, ElementsPlan) and not one_line:
+    if not one_line:
         return _by_lines(s, runs, line)
     copy(s)
     return _in_order(s, runs)

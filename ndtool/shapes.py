@@ -137,7 +137,7 @@ def written(shape: Shape) -> str:
 
 
 @lru_cache(maxsize=1024)
-def gather_nd(data: Shape, indices: Shape, batch_dims: int = 0) -> tuple[Trace, NdPlan]:
+def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPlan]:
     """Infer ONNX GatherND: output.shape = indices.shape[:-1] + data.shape[b+k:].
 
     Raises RuleError, with the trace so far, for the first rule that does not hold.
@@ -211,7 +211,7 @@ def _nd_plan(t: _Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> 
 
 
 @lru_cache(maxsize=1024)
-def gather_elements(data: Shape, indices: Shape, axis: int = 0) -> tuple[Trace, ElementsPlan]:
+def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, ElementsPlan]:
     """Infer ONNX GatherElements: output.shape = indices.shape.
 
     Raises RuleError, with the trace so far, for the first rule that does not hold.
@@ -227,7 +227,7 @@ def gather_elements(data: Shape, indices: Shape, axis: int = 0) -> tuple[Trace, 
 
 @lru_cache(maxsize=1024)
 def scatter_elements(
-    data: Shape, indices: Shape, updates: Shape, axis: int = 0
+    data: Shape, indices: Shape, updates: Shape, axis: int
 ) -> tuple[Trace, ElementsPlan]:
     """Infer ONNX ScatterElements: output.shape = data.shape, updates.shape = indices.shape.
 

@@ -27,7 +27,7 @@ from ndtool import engine, jobs, ops, scatters
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError
 
-TEAMS = range(1, 17)
+TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 SMALL = {
     (engine, "PIECE"): 1 << 15,
@@ -298,6 +298,29 @@ def test_every_way_finds_a_bad_index_itself(
     assert way.taken[0] in taken
 
 
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
+def test_every_way_refuses_negative_indices_where_a_spec_has_none(
+    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = ops._bind
+    monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
+    monkeypatch.setattr(engine, "check", lambda *_: None)
+    call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
+    data, indices, updates = call.arrays
+    size = way.data[way.axis or 0]
+    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
+    lead(way)
+    for value, threads in product((-1, -size), (1, 3)):
+        index = indices % size
+        assert same(call._replace(arrays=(data, index, updates)).run(threads), call.expected)
+        index.flat[-1] = value
+        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
+            call._replace(arrays=(data, index, updates)).run(threads)
+        with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
+            moved(data, index, way.axis or 0, threads=threads)
+    assert way.taken[0] in taken
+
+
 def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
     rng = np.random.default_rng(40)
     data = random_values(rng, np.dtype("f4"), (8, 6, 10, 6))[:, ::2, ::2, ::2]
@@ -311,13 +334,32 @@ def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
         assert same(ndtool.gather_nd(data, index, 1, threads=threads), expected)
 
 
+@pytest.mark.parametrize("width", [16, 700, 40_000])
+def test_no_call_gathers_more_than_a_piece(
+    width: int, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends a run between two calls."""
+    gather, moved = engine._kernels.gather, []
+
+    def noting(*call: Any) -> int:
+        _, _, _, _, _, _, _, count, _, bytes_each, *_ = call
+        moved.append(count * bytes_each)
+        return gather(*call)
+
+    monkeypatch.setattr(engine._kernels, "gather", noting)
+    data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
+    assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
+    assert sum(moved) == len(index) * width
+    assert engine.PIECE // 2 < max(moved) <= engine.PIECE
+
+
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
     """Return what names a way's call in a request."""
     operator = "scatter_nd" if way.axis is None else "scatter_elements"
     return {"operator": operator, "attribute": way.axis or 0, "reduction": reduction}
 
 
-@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), np.dtype(">f8")], ids=str)
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
 def test_files_in_chunks_of_any_size(
     dtype: np.dtype, small: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -730,7 +730,7 @@ def test_data_that_are_not_in_memory(
 
 
 def test_indices_that_are_right_again() -> None:
-    plan = shapes.gather_nd((3,), (2, 1))[1]
+    plan = shapes.gather_nd((3,), (2, 1), 0)[1]
     index = memoryview(np.array([0, 2]).tobytes())
     error = engine.refusal(plan, index, dtypes.from_code("<i8"), True)
     assert isinstance(error, OutputError)

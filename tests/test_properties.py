@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,18 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
     assert type(actual) is type(expected)
     if isinstance(expected, BoundsError):
         assert actual.fields() == expected.fields()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_bad_index_is_named_wherever_it_is(limits: None, order: str) -> None:
+    for place, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
+        indices = np.ones((3, 9, 3), f"{order}i4")
+        indices[place][component:] = indices[2, 8] = value
+        with pytest.raises(BoundsError) as caught:
+            ndtool.gather_nd(np.zeros((2, 3, 4)), indices)
+        error = caught.value
+        assert (error.position, error.component, error.axis) == (place, component, component)
+        assert (error.value, error.size, error.count) == (value, component + 2, 2)
 
 
 @many

@@ -16,7 +16,7 @@ from command import save
 from strategies import Array, same
 
 import ndtool
-from ndtool import jobs, reference, scatters
+from ndtool import engine, jobs, reference, scatters, shapes
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError, RuleError
 
@@ -246,6 +246,47 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
         ndtool.gather_nd(data, [*index, [1 << 58, 0]])
+
+
+@pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
+def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: int) -> None:
+    """Fewer bytes at once would take long, more would not fit where memory is short."""
+    data = memoryview(bytes(itemsize * count))
+    most = max(1, (1 << 20) // itemsize)
+    expected = [min(most, count - first) * itemsize for first in range(0, count, most)]
+    pieces = list(engine.row_major(data, (count,), (itemsize,), itemsize))
+    assert [len(piece) for piece in pieces] == expected
+    assert len(pieces[0].obj) == expected[0]  # the memory that all of them share
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (4, [24, 16]),
+        (8, [24, 24, 24, 8]),
+        (16, [16] * 10),
+        (28, [24, 4] * 10),
+        (60, [24, 24, 12] * 10),
+    ],
+)
+def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list[int]) -> None:
+    runs = engine.Runs(None, None, width, 4, 10, 1, 10)
+    pieces = list(engine.pieces(runs, 27))
+    assert [piece.tuples * piece.width for piece in pieces] == expected
+    places = [piece.place(runs) for piece in pieces]
+    assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
+    assert engine.whole_elements(40, 27) == 40
+
+
+def test_the_largest_output_that_can_be_counted() -> None:
+    most = (1 << 63) - 1
+    plan = shapes.gather_nd((1, most), (1, 1), 0)[1]
+    assert plan.output == (1, most)
+    shapes.check_bytes(plan, 1)
+    with pytest.raises(RuleError, match="bytes"):
+        shapes.check_bytes(plan, 2)
+    with pytest.raises(RuleError, match="elements"):
+        shapes.gather_nd((1, most + 1), (1, 1), 0)
 
 
 # 64 axes, long tuples, many batches

@@ -108,3 +108,11 @@ def test_the_first_failure_ends_all_work(count):
 def test_counts_that_no_run_can_have(count):
     with pytest.raises(UsageError, match=r"it must be in 1\.\.1024"):
         threads.resolve(count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_no_more_threads_than_asked_for(count):
+    with ThreadPoolExecutor(1) as fresh:  # each thread that calls kernels has a team of its own
+        assert fresh.submit(threads.team, count, 1 << 40).result() == count
+        assert fresh.submit(threads.team, 16, 2 << 20).result() == 2
+        assert fresh.submit(threads.team, 16, 0).result() == 1
