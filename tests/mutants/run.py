@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("shapes.py", "layouts.py", "engine.py", "scatters.py")
-KERNELS = ("_blocks.pxd", "_runs.pxd", "_parts.pxd", "_panels.pxd", "_kernels.pyx")
+KERNELS = ("_blocks.pxd", "_runs.pxd", "_parts.pxd", "_panels.pxd", "_views.pxd", "_kernels.pyx")
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
     "test_layouts.py", "test_threads.py", "test_properties.py", "test_sizes.py",
