@@ -83,7 +83,7 @@ cdef inline void seek(Cursor* at, const Nd* nd, int64_t tuple_number) noexcept n
     cdef int d
     at.left = nd.per_batch - tuple_number % nd.per_batch
     at.base = 0
-    for d in range(nd.batch_rank - 1, -1, -1):
+    for d in reversed(range(nd.batch_rank)):
         at.coordinates[d] = batch % nd.batch_sizes[d]
         at.base += at.coordinates[d] * nd.batch_strides[d]
         batch //= nd.batch_sizes[d]
@@ -92,7 +92,7 @@ cdef inline void seek(Cursor* at, const Nd* nd, int64_t tuple_number) noexcept n
 cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
     cdef int d
     at.left = nd.per_batch
-    for d in range(nd.batch_rank - 1, -1, -1):
+    for d in reversed(range(nd.batch_rank)):
         at.coordinates[d] += 1
         at.base += nd.batch_strides[d]
         if at.coordinates[d] < nd.batch_sizes[d]:
@@ -259,7 +259,7 @@ cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) 
         memcpy(to + width - 2, source + width - 2, 2)
     elif width == 2:
         memcpy(to, source, 2)
-    elif width == 1:
+    elif width:
         to[0] = source[0]
 
 

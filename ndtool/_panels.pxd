@@ -48,7 +48,7 @@ cdef inline Unit unit_at(const Panels* p, int64_t number) noexcept nogil:
     u.index = column
     u.data = column * p.column_stride
     u.columns = min(p.tile, p.columns - column)
-    for d in range(p.rank - 1, -1, -1):
+    for d in reversed(range(p.rank)):
         u.index += panel % p.sizes[d] * p.index_strides[d]
         u.data += panel % p.sizes[d] * p.data_strides[d]
         panel //= p.sizes[d]

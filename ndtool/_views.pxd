@@ -25,7 +25,7 @@ cdef inline void copy_view(
     cdef int64_t coordinates[MOST_RANK]
     cdef int64_t rest = first, last, stride, take
     cdef int d
-    for d in range(view.rank - 1, -1, -1):
+    for d in reversed(range(view.rank)):
         coordinates[d] = rest % view.sizes[d]
         source += coordinates[d] * view.strides[d]
         rest //= view.sizes[d]
@@ -38,7 +38,7 @@ cdef inline void copy_view(
         count -= take
         coordinates[view.rank - 1] += take
         source += take * stride
-        for d in range(view.rank - 1, 0, -1):
+        for d in reversed(range(1, view.rank)):
             if coordinates[d] < view.sizes[d]:
                 break
             source += view.strides[d - 1] - view.sizes[d] * view.strides[d]
@@ -92,7 +92,7 @@ cdef inline void copy_strip(
     cdef int64_t tiles = (wide + across - 1) // across, chunks = (tall + TALL - 1) // TALL
     cdef int64_t column = number % tiles * across, row = number // tiles % chunks * TALL
     cdef int64_t i, place = number // tiles // chunks, step = view.item, pitch = 0
-    for d in range(last, -1, -1):
+    for d in reversed(range(view.rank)):
         if d == near:
             pitch = step
         elif d != last:

@@ -259,6 +259,12 @@ def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: 
     assert len(pieces[0].obj) == expected[0]  # the memory that all of them share
 
 
+def test_one_element_is_turned() -> None:
+    for shape in ((), (1, 1)):
+        pieces = engine.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
+        assert [bytes(piece) for piece in pieces] == [b"dcba"]
+
+
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
@@ -328,6 +334,11 @@ def test_64_axes(seed: int, several_threads: None) -> None:
     for b in (1, 31, 62):
         index = np.zeros((*data.shape[:b], 1), int)
         assert same(ndtool.gather_nd(data, index, b), data.take(0, b))
+
+
+def test_batches_leave_an_axis_of_tuples() -> None:
+    with pytest.raises(RuleError, match="batch_dims is 2"):
+        ndtool.gather_nd(np.zeros((2, 1, 3)), np.zeros((2, 1), int), 2)
 
 
 def test_an_output_of_65_axes_is_refused() -> None:
