@@ -162,7 +162,14 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
 @pytest.mark.parametrize(("kernel", "change", "reason"), WRONG)
 def test_what_does_not_fit_is_refused(kernel: str, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
-        getattr(_kernels, kernel)(**{**CALLS[kernel], **change})
+        getattr(_kernels, kernel)(**CALLS[kernel] | change)
+
+
+@pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "kind" in call])
+def test_a_bad_index_is_told(kernel: str) -> None:
+    bad = np.full(6, 4, "i8").view(np.uint8)
+    expected = {"find": (0, 0, 2), "will_need": None}
+    assert getattr(_kernels, kernel)(**CALLS[kernel] | {"indices": bad}) == expected.get(kernel, 1)
 
 
 @pytest.mark.parametrize(

@@ -684,6 +684,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
+    monkeypatch.setattr(scatters, "SORTED", 0)
     for largest in (scatters.LARGEST_PART, 1):
         monkeypatch.setattr(scatters, "LARGEST_PART", largest)
         request = jobs.Request(
