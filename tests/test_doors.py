@@ -166,10 +166,11 @@ def test_what_does_not_fit_is_refused(kernel: str, change: dict[str, Any], reaso
 
 
 @pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "kind" in call])
-def test_a_bad_index_is_told(kernel: str) -> None:
-    bad = np.full(6, 4, "i8").view(np.uint8)
+@pytest.mark.parametrize(("bad", "kind"), [(np.int64(4), 8), (np.uint64(2**64 - 1), 8 | 16)])
+def test_a_bad_index_is_told(kernel: str, bad: np.generic, kind: int) -> None:
+    wrong = {"indices": np.full(6, bad).view(np.uint8), "kind": kind}
     expected = {"find": (0, 0, 2), "will_need": None}
-    assert getattr(_kernels, kernel)(**CALLS[kernel] | {"indices": bad}) == expected.get(kernel, 1)
+    assert getattr(_kernels, kernel)(**CALLS[kernel] | wrong) == expected.get(kernel, 1)
 
 
 @pytest.mark.parametrize(
