@@ -235,8 +235,6 @@ def describe(argument: str) -> list[Entry]:
         members = archives.members(file.fd, file.size, path)
         return [_member_entry(file, path, member) for member in members]
     except OSError as exc:
-        if isinstance(exc, NdtoolError):
-            raise
         raise failure(exc, argument) from None
     finally:
         file.close()

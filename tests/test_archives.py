@@ -422,6 +422,17 @@ def test_a_directory_entry_longer_than_the_directory(place):
     refused(place(patch_central(raw, 28, "<H", 60_000)), "the directory is damaged at byte")
 
 
+def test_a_member_header_longer_than_the_archive(place):
+    raw = pack([("a.npy", npy())])
+    raw = raw[:28] + struct.pack("<H", 60_000) + raw[30:]
+    refused(place(raw), f"x.npz:a: expected 60005 bytes at 30, found {len(raw) - 30}")
+
+
+def test_a_member_of_another_volume(place):
+    raw = pack([("a.npy", npy())])
+    refused(place(patch_central(raw, 34, "<H", 1)), "the archive is one of several volumes")
+
+
 def test_a_locator_that_leads_nowhere(place, monkeypatch):
     monkeypatch.setattr(archive_writer, "_WIDE", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())

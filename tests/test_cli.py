@@ -517,6 +517,16 @@ def test_infer_refuses(arguments, status, words):
     assert "Traceback" not in ran.err
 
 
+def test_infer_from_an_archive():
+    np.savez("one.npz", x=COUNTING)
+    np.savez("two.npz", x=COUNTING, y=COUNTING)
+    ran = ndtool("infer", "gather-nd", "one.npz", "int64[2,1]")
+    assert ran.out.decode().splitlines()[-1] == "output float32[2,3], 24 bytes"
+    ran = ndtool("infer", "gather-nd", "two.npz", "int64[2,1]")
+    assert (ran.status, ran.out) == (2, b"")
+    assert "two.npz: the archive has 2 members: name one of them" in ran.err
+
+
 def test_infer_explains_a_broken_rule():
     ran = ndtool("infer", "gather-nd", "float32[8,3]", "int64[8,2]", "--batch-dims", "1")
     assert "1 <= 2 <= 2 - 1" in ran.err

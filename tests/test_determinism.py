@@ -258,11 +258,16 @@ def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> N
                 assert same(actual, np.take_along_axis(data, index, axis))
 
 
+@pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several goes", "one go"])
 @pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
-def test_tuples_that_are_sorted_in_several_goes(
-    sizes: tuple[int, ...], small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+def test_more_tuples_than_are_sorted_at_once(
+    sizes: tuple[int, ...],
+    limit: int,
+    small: None,
+    taken: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scatters, "Scatter", partial(scatters.Scatter, limit=1))
+    monkeypatch.setattr(scatters, "Scatter", partial(scatters.Scatter, limit=limit))
     rng = np.random.default_rng(39)
     count = 2 * scatters.GROUP + 999
     data, updates = (rng.integers(0, 99, n, np.int32) for n in (60_000, count))

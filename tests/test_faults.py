@@ -1,5 +1,6 @@
 """Systems that fail, processes that die, files that change: nothing is lost and nothing torn."""
 
+import errno
 import json
 import os
 import re
@@ -13,13 +14,15 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
 
-from ndtool import dtypes, endings, engine, jobs, scatters, shapes, sources
+from ndtool import __main__ as program
+from ndtool import cli, dtypes, endings, engine, files, jobs, scatters, shapes, sources, specs
 from ndtool.errors import BoundsError, OutputError
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
@@ -681,6 +684,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
+    monkeypatch.setattr(scatters, "SORTED", 0)
     for largest in (scatters.LARGEST_PART, 1):
         monkeypatch.setattr(scatters, "LARGEST_PART", largest)
         request = jobs.Request(
@@ -735,6 +739,32 @@ def test_indices_that_are_right_again() -> None:
     error = engine.refusal(plan, index, dtypes.from_code("<i8"), True)
     assert isinstance(error, OutputError)
     assert error.message == "indices changed during the run"
+
+
+@pytest.mark.parametrize("wrong", [KeyboardInterrupt, MemoryError, OutputError])
+def test_a_job_that_cannot_begin_closes_its_files(
+    wrong: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    open_source = files.open_source
+    monkeypatch.setattr(
+        files, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
+    )
+    monkeypatch.setattr(specs, "infer", Mock(side_effect=wrong("so")))
+    with pytest.raises(wrong, match=r"^so$"):
+        jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy"))
+    assert len(opened) == 2
+    for source in opened:
+        with pytest.raises(ValueError, match="released"):
+            bytes(source.buffer)
+
+
+def test_a_limit_that_is_met_anywhere(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so")))
+    assert program._run([]) == 6
+    assert capfd.readouterr() == ("", "error: lib.so: Too many\n")
 
 
 def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import errno
 import gc
 import io
 import os
+import pickle
 import resource
 import socket
 import subprocess
@@ -251,9 +252,11 @@ def test_closing_while_someone_looks():
     put("x.npy", npy(LARGE))
     source = files.open_source("x.npy", files.Stdin())
     array = np.frombuffer(source.buffer, "<i8")
+    held = pickle.PickleBuffer(source.buffer)
     source.close()
     source.close()
     assert np.array_equal(array, LARGE)
+    assert bytes(held) == LARGE.tobytes()
 
 
 def limited(code, **limits):
@@ -536,8 +539,9 @@ def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
 
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", failing(errno.EROFS))
+    monkeypatch.setattr(storage, "MEMORY", 10)
     with pytest.raises(ResourceError, match="no temporary file can be made: Read-only") as caught:
-        storage.unnamed_file()
+        storage.Spool().write(bytes(100))
     assert "TMPDIR" in caught.value.hint
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 from strategies import (
     ARITHMETIC,
     EVERY,
@@ -334,3 +335,14 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
         np.arange(64).reshape(8, 8)[:, ::2],
     )
+
+
+def test_out_that_may_overlap_is_refused() -> None:
+    """Whether these share a byte would take too long to find out."""
+    memory = np.zeros(1 << 23, np.uint8)
+    steps = np.random.default_rng(0).integers(1 << 17, 1 << 19, (2, 10))
+    data, out = (as_strided(memory[i:], (2,) * 10, steps[i]) for i in range(2))
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(data, out, max_work=1 << 16)
+    with pytest.raises(ValueError, match="out overlaps data"):
+        ndtool.gather_elements(data, np.zeros(data.shape, np.int8), out=out)

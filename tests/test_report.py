@@ -1,10 +1,14 @@
 """What a run says, in the corners that whole runs do not come to."""
 
+import errno
+import os
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, ndtool, save
+from limits import failing
 
 import ndtool as ndtool_package
 from ndtool import dtypes, infer, ops, records, specs, values
@@ -61,6 +65,13 @@ def test_a_preview_of_a_type_without_its_package(monkeypatch):
     assert caught.value.hint == "pip install 'ndtool[ml]'"
 
 
+def test_a_preview_for_a_terminal_that_is_gone(monkeypatch):
+    monkeypatch.setattr(os, "get_terminal_size", failing(errno.EIO))
+    lines = values.preview(np.arange(60), "int64[60]").splitlines()
+    assert lines[0] == "int64[60]"
+    assert 72 < len(lines[1]) <= 80
+
+
 def test_arguments_of_the_wrong_kind():
     for name in ("reduction", "spec"):
         with pytest.raises(UsageError, match=f"{name} is 3: it must be a str"):
@@ -71,7 +82,18 @@ def test_arguments_of_the_wrong_kind():
         ops.scatter_nd([1], [[0]], [1], "avg")
 
 
+class Added(NamedTuple):
+    """A type that a package adds to NumPy's."""
+
+    hasobject: bool = False
+    itemsize: int = 4
+    name: str = "complex32"
+    kind: str = "W"
+
+
 def test_types_that_no_file_holds():
+    with pytest.raises(DtypeError, match=r"complex32.*is not one that a \.npy file can hold"):
+        dtypes.from_numpy(Added())
     with pytest.raises(DtypeError, match="holds Python objects"):
         dtypes.from_numpy(np.dtype(object))
     with pytest.raises(DtypeError, match="0 bytes per element"):
@@ -90,6 +112,8 @@ def test_data_that_a_standard_does_not_take():
         DtypeError, match=r"does not take data of float128: no version of onnx does"
     ):
         specs.accept("onnx:13", "gather_nd", dtypes.from_code("<f16"), dtypes.from_code("<i8"))
+    with pytest.raises(RuleError, match="does not take batch_dims: onnx:12 is the first"):
+        ops.gather_nd(np.zeros((2, 3)), np.array([[0], [1]]), 1, spec="onnx:11")
 
 
 @pytest.mark.parametrize(
