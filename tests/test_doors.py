@@ -67,6 +67,10 @@ CALLS: dict[str, dict[str, Any]] = {
         "layout": _kernels.Layout((4,), (8,), 8), "data": room(32), "origin": 0, "out": room(32),
         "first": 0, "count": 4,
     },
+    "copy_strips": {
+        "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": room(80), "origin": 0,
+        "out": room(32), "strip": 0, "stop": 1, **ONE,
+    },
     "gather_units": {
         "g": grid(), "data": room(96), "origin": 0, "indices": room(48), "kind": 8,
         "out": room(48), "unit": 0, "stop": 1, "scratch": room(96), **ONE,
@@ -130,6 +134,10 @@ WRONG = [
     ("pack", {"data": room(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
     ("pack", {"out": room(31)}, OUT),
+    ("copy_strips", {"data": room(79)}, DATA),
+    ("copy_strips", {"origin": -1}, DATA),
+    ("copy_strips", {"out": room(31)}, OUT),
+    ("copy_strips", {"stop": 2}, OUT),
     ("gather_units", {"data": room(95)}, DATA),
     ("gather_units", {"origin": -1}, DATA),
     ("gather_units", {"indices": room(40)}, INDEX),
@@ -153,6 +161,7 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
         "find": (-1, -1, 0),
         "apply_parts": None,
         "pack": None,
+        "copy_strips": None,
         "will_need": None,
         "copy": None,
     }
