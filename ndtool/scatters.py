@@ -40,7 +40,7 @@ WRITTEN = 1 << 21  # bytes that are written to a file at once
 WIDE = LINE + 1  # bytes of a run that is changed where it stands, without sorting
 LONG = 128  # indices of a line that is worth a copy of its own
 FEW = 1 << 14  # tuples that are not worth sorting
-SORTED = 8  # times CACHED, and four times that for one thread: outputs that are worth it
+SORTED = 16  # times CACHED, and twice that for one thread: outputs that are worth it
 
 
 class Scatter(NamedTuple):
@@ -98,7 +98,7 @@ def scatter(s: Scatter) -> bool:
     threads = team(s.threads, len(s.updates))
     wide = runs.width >= WIDE and s.write is None
     many = runs.tuples >= FEW and rows >= 4 * threads and runs.width <= CACHED
-    far = len(s.out) > (SORTED if threads > 1 else 4 * SORTED) * CACHED
+    far = len(s.out) > (SORTED if threads > 1 else 2 * SORTED) * CACHED
     if many and far and not wide and (one_line or line > CACHED):
         return _by_destination(s, runs, rows)
     if not one_line:
