@@ -248,7 +248,8 @@ def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ops, "PACKED", packed)
     rng = np.random.default_rng(33)
     memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
-    for data in (memory, memory.transpose(2, 0, 1), memory[::2, ::-1]):
+    turned = memory.transpose(2, 0, 1), np.asfortranarray(memory)
+    for data in (memory, *turned, memory[::2, ::-1]):
         rows = rng.integers(-10, 10, (3000, 1))
         picked = [rng.integers(-10, 10, data.shape) for _ in data.shape]
         for threads in (1, 2, 3, 5, 8, 16):
