@@ -250,12 +250,10 @@ cdef inline void reduce_slot(
 
 cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
-    if n < 2 or offsets[0] != offsets[1] or offsets[0] != offsets[n - 1]:
-        return False
-    for i in range(n):
+    for i in range(1, n):
         if offsets[i] != offsets[0]:
             return False
-    return True
+    return n > 1
 
 
 cdef inline void reduce_typed(

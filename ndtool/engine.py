@@ -317,8 +317,9 @@ def gather_units(
 def copy_strips(data: Operand, shape: Shape, itemsize: int, out: Buffer, threads: int) -> None:
     """Copy an array that is scattered (see layouts) to row-major order."""
     layout = _kernels.Layout(*layouts.merge(shape, data.strides), itemsize)
-    threads = team(threads, 2 * prod(shape) * itemsize)
-    step = -(-layout.strips * PIECE // (prod(shape) * itemsize))
+    size = prod(shape) * itemsize
+    threads = team(threads, 2 * size)
+    step = -(-layout.strips * PIECE // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
         _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, threads)

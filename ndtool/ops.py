@@ -228,7 +228,7 @@ def _gather(
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
         raise engine.refusal(plan, index, index_dtype, negatives)
-    return _delivered(target, out, team)
+    return _delivered(target, out)
 
 
 def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> bool:
@@ -241,7 +241,7 @@ def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> 
     if runs is not None:
         if runs.layout is not None and _is_worth_packing(data, target):
             packed = np.empty(data.shape, data.dtype)
-            _copy(packed, data, team)
+            _copy_data(packed, data, team)
             return _move(bound, packed, index, target, team)
         return engine.gather(runs, operand, index, kind, _bytes(target), team)
     units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
@@ -280,7 +280,7 @@ def _scatter(
     if target is data:
         source = None
     elif not plain or not updates.size:
-        _copy(target, data, team)
+        _copy_data(target, data, team)
         source = None
     if updates.size:
         new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
@@ -290,7 +290,7 @@ def _scatter(
         )  # fmt: skip
         if not scatters.scatter(work):
             raise engine.refusal(plan, index, index_dtype, negatives)
-    return _delivered(target if native == data.dtype else target.astype(data.dtype), out, team)
+    return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
 def _direct(out: Array) -> bool:
@@ -301,11 +301,11 @@ def _direct(out: Array) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.nbytes > ASIDE
 
 
-def _delivered(result: Array, out: Array | None, team: int) -> Array:
+def _delivered(result: Array, out: Array | None) -> Array:
     """Return the result, in `out` if the caller gave one."""
     if out is None or result is out:
         return result
-    _copy(out, result, team)
+    _copy(out, result)
     return out
 
 
@@ -314,12 +314,17 @@ def _opaque(array: Array) -> Array:
     return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
 
 
-def _copy(to: Array, source: Array, team: int) -> None:
-    plain = to.dtype == source.dtype and to.flags.c_contiguous
-    if plain and source.size and layouts.is_scattered(source.shape, source.strides):
-        engine.copy_strips(_operand(source), source.shape, source.itemsize, _bytes(to), team)
+def _copy(to: Array, source: Array) -> None:
+    np.copyto(_opaque(to), _opaque(source))
+
+
+def _copy_data(to: Array, data: Array, team: int) -> None:
+    """Copy data to an array without gaps, perhaps of the other byte order."""
+    scattered = data.size and layouts.is_scattered(data.shape, data.strides)
+    if scattered and to.dtype == data.dtype:
+        engine.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
     else:
-        np.copyto(_opaque(to), _opaque(source))
+        _copy(to, data)
 
 
 def _check_out(out: Array, plan: Plan, data: Array, inputs: dict[str, Array]) -> None:

@@ -108,7 +108,6 @@ EQUIVALENT = {
     ("engine.py", "tile = tile // 64 * 64", "*"): "another width of tile: one result",
     ("engine.py", "if tile < columns and tile > 64", ">"): "the same",
     ("engine.py", "if tile < columns and tile > 64", "<"): "the same",
-    ("engine.py", "tuples, 1), (), ()", "max"): "without batches, how long one is says nothing",
     ("engine.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     ("engine.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
     ("scatters.py", "limit: int = 1 <<", "1"): "bounds memory: more or fewer groups, one result",
