@@ -8,7 +8,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from ndtool._memory cimport prefetch
+from ndtool._memory cimport ask_ahead, prefetch
 
 cdef extern from *:
     """
@@ -38,6 +38,9 @@ cdef extern from *:
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
         uint64_t, int64_t *
     ) ndtool_clones;
+    static inline uint64_t ndtool_outside(
+        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
+    ) ndtool_clones;
     """
     uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
     uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
@@ -46,10 +49,10 @@ cdef extern from *:
 cdef enum:
     BLOCK = 512          # index tuples whose offsets stand on the stack at once
     ENTRIES = 1024       # index components widened at once
+    SHORT = 128          # the same where all else is in the cache, and memory never to rest
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
     FEW = 16             # tuples of one batch that are not worth a call
-    AHEAD = 16384        # bytes that a copy of rows prefetches ahead
     NEAR = 262144        # bytes that fit a core's cache beside all else
 
 cdef enum:               # an index type: its bytes, and these
@@ -161,7 +164,8 @@ cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
         v = index[i]
         v += wrap & (v >> 63)
         bad |= <uint64_t> v >= size
-        offsets[i] = <int64_t> (<uint64_t> v * stride + base + <uint64_t> i * drift)
+        offsets[i] = <int64_t> (<uint64_t> v * stride + base)
+        base += drift
     return bad
 
 
@@ -184,21 +188,40 @@ cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
 
 
 cdef inline uint64_t offsets_k(
-    const int64_t* index, Py_ssize_t n, const Nd* nd, int64_t base, int64_t* offsets
+    const int64_t* index, Py_ssize_t n, int k, const Nd* nd, int64_t base, int64_t* offsets
 ) noexcept nogil:
-    """The same for tuples of any number of components."""
+    """The same for tuples of any number of components; a constant one lets loops be unrolled."""
     cdef Py_ssize_t i
     cdef int j
     cdef int64_t v
     cdef uint64_t bad = 0, sum
     for i in range(n):
         sum = <uint64_t> base
-        for j in range(nd.k):
-            v = index[nd.k * i + j]
+        for j in range(k):
+            v = index[k * i + j]
             v += nd.wraps[j] & (v >> 63)
             bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
             sum += <uint64_t> v * <uint64_t> nd.strides[j]
         offsets[i] = <int64_t> sum
+    return bad
+
+
+cdef inline uint64_t outside "ndtool_outside"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
+    const uint8_t* stored, int bytes_each
+) noexcept nogil:
+    """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
+
+    They are stored in `bytes_each` bytes; what follows them in memory is asked for.
+    """
+    cdef Py_ssize_t i, at = 0, stop
+    cdef uint64_t bad = 0
+    while at < n:
+        stop = min(at + LINE, n)
+        ask_ahead(stored + at * bytes_each, LINE * bytes_each)
+        for i in range(at, stop):
+            bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
+        at = stop
     return bad
 
 
@@ -220,7 +243,7 @@ cdef inline uint64_t next_offsets(
             next_batch(at, nd)
         take = min(n - done, at.left)
         if take < FEW:
-            bad |= offsets_k(index + done * nd.k, take, nd, at.base, offsets + done)
+            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         elif nd.k == 1:
             bad |= offsets_1(
                 index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
@@ -231,8 +254,12 @@ cdef inline uint64_t next_offsets(
                 index + 2 * done, take, nd.sizes[0], nd.sizes[1], nd.wraps[0], nd.wraps[1],
                 nd.strides[0], nd.strides[1], at.base, offsets + done,
             )
+        elif nd.k == 3:
+            bad |= offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
+        elif nd.k == 4:
+            bad |= offsets_k(index + done * 4, take, 4, nd, at.base, offsets + done)
         else:
-            bad |= offsets_k(index + done * nd.k, take, nd, at.base, offsets + done)
+            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         done += take
         at.left -= take
     return bad
@@ -263,32 +290,53 @@ cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) 
         to[0] = source[0]
 
 
+cdef inline void ask_runs(
+    const uint8_t* source, const int64_t* offsets, Py_ssize_t n
+) noexcept nogil:
+    """Ask for the first bytes of n runs."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        prefetch(source + offsets[i])
+
+
 cdef inline void gather_block(
     uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    bint near
+    Py_ssize_t ahead
 ) noexcept nogil:
-    """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places."""
+    """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places.
+
+    With each one the run `ahead` further on is asked for, if that is not 0.
+    """
     cdef Py_ssize_t i
-    if not near:
-        for i in range(n):
-            prefetch(source + offsets[i])
     if width == 4:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             memcpy(to + 4 * i, source + offsets[i], 4)
     elif width == 8:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             memcpy(to + 8 * i, source + offsets[i], 8)
     elif width == 2:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             memcpy(to + 2 * i, source + offsets[i], 2)
     elif width == 1:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             to[i] = source[offsets[i]]
     elif width == 16:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             memcpy(to + 16 * i, source + offsets[i], 16)
     else:
         for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
             copy_run(to + width * i, source + offsets[i], width)
 
 

@@ -143,6 +143,7 @@ def gather_units(
     stop: int,
     scratch: Any,
     threads: int,
+    streamed: bool,
 ) -> int: ...
 def scatter_units(
     g: Grid,
@@ -157,6 +158,7 @@ def scatter_units(
     op: int,
     scratch: Any,
     threads: int,
+    streamed: bool,
 ) -> int: ...
 def copy(data: Any, out: Any, threads: int, streamed: bool) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...

@@ -505,8 +505,12 @@ cdef class Grid:
 def gather_units(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
     uint8_t[::1] out, int64_t unit, int64_t stop, uint8_t[::1] scratch, int threads,
+    bint streamed,
 ) -> int:
-    """Gather units [unit, stop); with scratch, through packed copies of their part of data."""
+    """Gather units [unit, stop); with scratch, through packed copies of their part of data.
+
+    `streamed` bypasses the cache.
+    """
     g._door(
         origin, data.shape[0], indices.shape[0], kind, out.shape[0], scratch.shape[0], threads, stop
     )
@@ -521,14 +525,16 @@ def gather_units(
         for u in prange(
             unit, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
         ):
-            bad |= gather_unit(&g.p, u, source, index, kind, to, room + threadid() * room_each)
+            bad |= gather_unit(
+                &g.p, u, source, index, kind, to, room + threadid() * room_each, streamed
+            )
     return bad != 0
 
 
 def scatter_units(
     Grid g, const uint8_t[::1] data, uint8_t[::1] out, const uint8_t[::1] indices, int kind,
     const uint8_t[::1] updates, int64_t unit, int64_t stop, int code, int op,
-    uint8_t[::1] scratch, int threads,
+    uint8_t[::1] scratch, int threads, bint streamed,
 ) -> int:
     """Apply units [unit, stop) to out; with scratch, through packed copies of data's."""
     g._door(
@@ -549,7 +555,8 @@ def scatter_units(
             unit, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
         ):
             bad |= scatter_unit(
-                &g.p, u, source, to, index, kind, update, code, op, room + threadid() * room_each
+                &g.p, u, source, to, index, kind, update, code, op,
+                room + threadid() * room_each, streamed,
             )
     return bad != 0
 

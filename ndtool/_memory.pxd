@@ -4,14 +4,20 @@
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
+cdef enum:
+    AHEAD = 16384        # bytes that streams are asked for ahead
+
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
     #if defined(__GNUC__) || defined(__clang__)
+      /* GCC drops calls of functions that do nothing but prefetch, unless they look like more */
+      #define ndtool_ask(address, locality)                                                    \
+          do { __builtin_prefetch(address, 0, locality); __asm__ volatile(""); } while (0)
       /* into the second cache: more lines than the first one has room for are on their way */
-      #define ndtool_prefetch(address) __builtin_prefetch(address, 0, 2)
-      #define ndtool_prefetch_soon(address) __builtin_prefetch(address)
+      #define ndtool_prefetch(address) ndtool_ask(address, 2)
+      #define ndtool_prefetch_soon(address) ndtool_ask(address, 3)
     #else
       #define ndtool_prefetch(address) ((void) (address))
       #define ndtool_prefetch_soon(address) ((void) (address))
@@ -71,6 +77,13 @@ cdef extern from *:
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
+cdef inline void ask_ahead(const uint8_t* source, Py_ssize_t n) noexcept nogil:
+    """Ask for n bytes as far ahead of a stream as memory is away, into the second cache."""
+    cdef Py_ssize_t i
+    for i in range(AHEAD, AHEAD + n, 64):
+        prefetch(source + i)
+
+
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
     """Ask for n bytes that the hardware does not foresee: it follows one stream, not two."""
     cdef Py_ssize_t i
@@ -78,11 +91,19 @@ cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept no
         prefetch_soon(source + i)
 
 
+cdef inline void store(
+    uint8_t* to, const uint8_t* source, Py_ssize_t n, bint streamed
+) noexcept nogil:
+    """Copy n bytes; what is streamed past the cache needs a stream_end."""
+    if streamed:
+        stream(to, source, n)
+    else:
+        memcpy(to, source, n)
+
+
 cdef inline void write_window(
     uint8_t* to, const uint8_t* window, Py_ssize_t length, bint streamed
 ) noexcept nogil:
+    store(to, window, length, streamed)
     if streamed:
-        stream(to, window, length)
         stream_end()
-    else:
-        memcpy(to, window, length)

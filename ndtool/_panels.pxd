@@ -6,15 +6,15 @@
 # sets; a packed tile stands in scratch without gaps.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 
-from ndtool._blocks cimport BLOCK, MOST_RANK, NEAR, gather_block, offsets_1, widened
-from ndtool._memory cimport prefetch_lines
+from ndtool._blocks cimport BLOCK, MOST_RANK, ask_runs, gather_block, offsets_1, widened
+from ndtool._memory cimport prefetch_lines, store, stream, stream_end
 from ndtool._runs cimport apply_block
 from ndtool._views cimport copy_line
 
 cdef enum:
     SOON = 4             # rows of a tile that are asked for ahead
+    STAGED = 16          # bytes of an element whose rows are collected before they are streamed
 
 
 cdef struct Panels:
@@ -79,25 +79,30 @@ cdef inline void pack(
 
 
 cdef inline void unpack(
-    const Panels* p, const Unit* u, const uint8_t* scratch, uint8_t* out
+    const Panels* p, const Unit* u, const uint8_t* scratch, uint8_t* out, bint streamed
 ) noexcept nogil:
     cdef int64_t i, width = u.columns * p.item
     for i in range(p.size):
-        memcpy(out + i * p.step, scratch + i * width, width)
+        store(out + i * p.step, scratch + i * width, width, streamed)
+    if streamed:
+        stream_end()
 
 
 cdef inline uint64_t gather_unit(
     const Panels* p, int64_t number, const uint8_t* data, const uint8_t* indices, int kind,
-    uint8_t* out, uint8_t* scratch
+    uint8_t* out, uint8_t* scratch, bint streamed
 ) noexcept nogil:
     """Gather one unit; through a packed copy where scratch is given."""
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
+    cdef uint8_t stage[BLOCK * STAGED]
     cdef Unit u = unit_at(p, number)
     cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
     cdef int bytes_each = kind & 15
     cdef const uint8_t* source = data + u.data
+    cdef uint8_t* to
     cdef const int64_t* index
+    streamed = streamed and p.item <= STAGED
     if scratch:
         pack(p, &u, source, scratch)
         source = scratch
@@ -112,17 +117,21 @@ cdef inline uint64_t gather_unit(
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
-        gather_block(
-            out + place * p.item, source, offsets, rows * u.columns, p.item,
-            p.size * u.columns * p.item <= NEAR and scratch != NULL,
-        )
+        if not scratch:
+            ask_runs(source, offsets, rows * u.columns)
+        to = &stage[0] if streamed else out + place * p.item
+        gather_block(to, source, offsets, rows * u.columns, p.item, 0)
+        if streamed:
+            stream(out + place * p.item, stage, rows * u.columns * p.item)
         row += rows
+    if streamed:
+        stream_end()
     return 0
 
 
 cdef inline uint64_t scatter_unit(
     const Panels* p, int64_t number, const uint8_t* data, uint8_t* out, const uint8_t* indices,
-    int kind, const uint8_t* updates, int code, int op, uint8_t* scratch
+    int kind, const uint8_t* updates, int code, int op, uint8_t* scratch, bint streamed
 ) noexcept nogil:
     """Apply one unit to out, in row-major order; through a packed copy of data where scratch is."""
     cdef int64_t offsets[BLOCK]
@@ -150,5 +159,5 @@ cdef inline uint64_t scatter_unit(
         apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)
         row += rows
     if scratch:
-        unpack(p, &u, scratch, out + u.data)
+        unpack(p, &u, scratch, out + u.data, streamed)
     return 0

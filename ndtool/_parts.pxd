@@ -6,9 +6,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek,
+    BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek,
 )
-from ndtool._memory cimport prefetch, stream, stream_end
+from ndtool._memory cimport AHEAD, prefetch, stream, stream_end
 from ndtool._runs cimport apply_block, prefetch_run
 
 cdef enum:

@@ -6,28 +6,36 @@ from libc.string cimport memcpy
 
 from ndtool._arithmetic cimport reduce_block
 from ndtool._blocks cimport (
-    AHEAD, BLOCK, LINE, Cursor, Nd, block_of, gather_block, next_batch, next_offsets,
-    scatter_block, seek,
+    BLOCK, ENTRIES, LINE, SHORT, Cursor, Nd, block_of, gather_block, next_batch, next_offsets,
+    outside, scatter_block, seek, widened,
 )
-from ndtool._memory cimport prefetch, prefetch_lines, stream, stream_end, touch, write_window
+from ndtool._memory cimport (
+    AHEAD, prefetch, prefetch_lines, prefetch_soon, stream, stream_end, touch, write_window,
+)
 from ndtool._views cimport View, copy_view
-
 cdef enum:
-    STAGE = 16384        # bytes that a gather of small runs collects before it streams them
+    TURN = 32            # short updates that are applied between asking for some more
 
 
 cdef inline uint64_t check_range(
     const Nd* nd, const uint8_t* index, int kind, int64_t t, int64_t stop
 ) noexcept nogil:
-    cdef int64_t offsets[BLOCK]
-    cdef inline uint64_t bad = 0
-    cdef int64_t take
-    cdef Cursor at
-    seek(&at, nd, t)
-    while t < stop:
-        take = min(block_of(nd), stop - t)
-        bad |= next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets)
-        t += take
+    cdef int64_t entries[ENTRIES]
+    cdef uint64_t wraps[ENTRIES]
+    cdef uint64_t limits[ENTRIES]
+    cdef const uint8_t* stored
+    cdef uint64_t bad = 0
+    cdef int64_t i, end = stop * nd.k, take, at = t * nd.k, step = ENTRIES // max(nd.k, 1) * nd.k
+    for i in range(min(step, end - at)):
+        wraps[i] = <uint64_t> nd.wraps[i % nd.k]
+        limits[i] = <uint64_t> nd.sizes[i % nd.k] + wraps[i]
+    while at < end:
+        take = min(step, end - at)
+        stored = index + at * (kind & 15)
+        bad |= outside(
+            widened(stored, kind, take, entries), take, wraps, limits, stored, kind & 15
+        )
+        at += take
     return bad
 
 
@@ -72,48 +80,70 @@ cdef inline uint64_t gather_range(
     int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
     bint streamed,
 ) noexcept nogil:
-    cdef int64_t offsets[BLOCK]
-    cdef uint8_t stage[STAGE]
+    """Copy bytes [column, end) of runs, with the offsets of two blocks at hand: one to ask for."""
+    cdef int64_t offsets[2 * BLOCK]
+    cdef uint8_t stage[SHORT * LINE]
     cdef Cursor at
     cdef Py_ssize_t width = end - column
-    cdef int64_t take, step = block_of(nd)
     cdef bint small = width == pitch <= LINE
-    if small:
-        step = min(step, STAGE // width)
+    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
+    cdef double share = nd.reach / <double> nd.per_batch
     seek(&at, nd, first + t)
+    if nd.near and nd.batch_rank:
+        touch(source + at.base + nd.lowest, nd.reach)
     while t < stop:
-        take = min(step, stop - t)
-        if nd.near and nd.batch_rank:
-            if at.left == 0:
-                next_batch(&at, nd)
-            if at.left == nd.per_batch:
-                touch(source + at.base + nd.lowest, nd.reach)
-            take = min(take, at.left)
-        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+        n = min(step, stop - t)
+        if not known:
+            ask_next_batch(&at, nd, source, n, share)
+            if offsets_from(&at, nd, index, kind, t, n, offsets):
+                return 1
+        known = 0 if nd.near else min(step, stop - t - n)
+        if known and offsets_from(&at, nd, index, kind, t + n, known, offsets + n):
             return 1
         if not small:
             gather_rows(
-                to + t * pitch + column, source + column, offsets, take, width, pitch, streamed
+                to + t * pitch + column, source + column, offsets, n, known, width, pitch, streamed
             )
         elif streamed:
-            gather_block(stage, source, offsets, take, width, nd.near)
-            stream(to + t * pitch, stage, take * width)
+            gather_block(stage, source, offsets, n, width, n if known == n else 0)
+            stream(to + t * pitch, stage, n * width)
         else:
-            gather_block(to + t * pitch, source, offsets, take, width, nd.near)
-        t += take
+            gather_block(to + t * pitch, source, offsets, n, width, n if known == n else 0)
+        memcpy(offsets, offsets + n, known * 8)
+        t += n
     if streamed:
         stream_end()
     return 0
 
 
-cdef inline void gather_rows(
-    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
-    Py_ssize_t pitch, bint streamed,
+cdef inline uint64_t offsets_from(
+    Cursor* at, const Nd* nd, const uint8_t* index, int kind, int64_t t, int64_t n,
+    int64_t* offsets
 ) noexcept nogil:
-    """Copy n runs longer than a cache line, asking for the next ones ahead of time."""
+    """Turn tuples t.. of a walk into offsets, and ask for the indices that follow."""
+    cdef Py_ssize_t entry = nd.k * (kind & 15)
+    prefetch_lines(index + (t + n) * entry, n * entry)
+    return next_offsets(at, nd, index + t * entry, kind, n, offsets)
+
+
+cdef inline void ask_next_batch(
+    const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take, double share
+) noexcept nogil:
+    """Ask for `share` bytes of what the next batch can name for each of `take` tuples of this."""
+    cdef int64_t done = nd.per_batch - at.left
+    if nd.near and nd.batch_rank:
+        source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
+        prefetch_lines(source + <int64_t> (share * done), <int64_t> (share * take))
+
+
+cdef inline void gather_rows(
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t more,
+    Py_ssize_t width, Py_ssize_t pitch, bint streamed,
+) noexcept nogil:
+    """Copy n runs longer than a cache line, asking for the next ones, `more` of the next block."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
     for i in range(n):
-        if i + ahead < n:
+        if i + ahead < n + more:
             prefetch_run(source + offsets[i + ahead], width)
         if streamed:
             stream(to + i * pitch, source + offsets[i], width)
@@ -177,33 +207,49 @@ cdef inline uint64_t scatter_range(
     int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
     int code, int op, int64_t owner, int64_t owners, bint streamed,
 ) noexcept nogil:
-    cdef int64_t offsets[BLOCK]
+    cdef int64_t offsets[2 * BLOCK]
     cdef int64_t numbers[BLOCK]
     cdef Cursor at
-    cdef Py_ssize_t i, width = end - column
-    cdef int64_t take, step = block_of(nd)
+    cdef Py_ssize_t width = end - column
+    cdef bint small = width == pitch <= LINE
+    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
     if width == 0:
         return 0
     seek(&at, nd, first + t)
     while t < stop:
-        take = min(step, stop - t)
-        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+        n = min(step, stop - t)
+        if not known and offsets_from(&at, nd, index, kind, t, n, offsets):
             return 1
-        if width == pitch and width <= LINE:
-            if not nd.near:
-                for i in range(take):
-                    prefetch(to + offsets[i])
-            prefetch_lines(updates + (t + take) * pitch, take * width)
-            apply_block(to, offsets, updates + t * pitch, take, width, code, op)
+        known = 0 if nd.near or not small else min(step, stop - t - n)
+        if known and offsets_from(&at, nd, index, kind, t + n, known, offsets + n):
+            return 1
+        if small:
+            apply_short(to, offsets, updates + t * pitch, n, known, width, code, op)
         else:
             apply_rows(
                 to + column, offsets, updates + t * pitch + column, numbers,
-                kept(offsets, numbers, take, owner, owners), width, pitch, code, op, streamed,
+                kept(offsets, numbers, n, owner, owners), width, pitch, code, op, streamed,
             )
-        t += take
+        memcpy(offsets, offsets + n, known * 8)
+        t += n
     if streamed:
         stream_end()
     return 0
+
+
+cdef inline void apply_short(
+    uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t more,
+    Py_ssize_t width, int code, int op,
+) noexcept nogil:
+    """Apply n short updates, and ask in turn for `more` destinations and updates that follow."""
+    cdef Py_ssize_t i = 0, j, take, turn = TURN if more else n
+    while i < n:
+        take = min(turn, n - i)
+        prefetch_lines(updates + (n + i) * width, take * width)
+        for j in range(n + i, min(n + i + take, n + more)):
+            prefetch_soon(to + offsets[j])
+        apply_block(to, offsets + i, updates + i * width, take, width, code, op)
+        i += take
 
 
 cdef inline uint64_t scatter_lines_range(
@@ -215,6 +261,7 @@ cdef inline uint64_t scatter_lines_range(
     cdef int64_t offsets[BLOCK]
     cdef Cursor at, within
     cdef int64_t take, end
+    cdef double share = nd.reach / <double> nd.per_batch
     seek(&at, nd, first + t)
     while t < stop:
         within = at
@@ -222,11 +269,11 @@ cdef inline uint64_t scatter_lines_range(
         memcpy(window, data + at.base, line)
         end = t + nd.per_batch
         while t < end:
-            take = min(BLOCK, end - t)
-            if next_offsets(&within, nd, index + t * (kind & 15), kind, take, offsets):
+            take = min(SHORT, end - t)
+            ask_next_batch(&within, nd, data + at.base, take, share)
+            if offsets_from(&within, nd, index, kind, t, take, offsets):
                 return 1
-            prefetch_lines(updates + (t + take) * width, take * width)
-            apply_block(window, offsets, updates + t * width, take, width, code, op)
+            apply_short(window, offsets, updates + t * width, take, 0, width, code, op)
             t += take
         write_window(to + at.base, window, line, streamed)
         next_batch(&at, nd)

@@ -244,12 +244,12 @@ class Units(NamedTuple):
 
     grid: _kernels.Grid
     scratch: int  # bytes of a packed tile
-    packs: bool  # whether a gather reads data through packed tiles
+    packs: bool  # whether reading through packed tiles pays by itself
     work: int  # bytes that one unit moves, about
 
 
 CACHED = 1 << 19  # bytes that stay in a core's cache while indices jump about in them
-TILE = 1 << 21  # bytes of a tile: past a core's own cache, so that its rows are worth fetching
+TILE = 1 << 20  # bytes of a tile: half of what a core caches, beside what streams through it
 
 
 @lru_cache(maxsize=1024)
@@ -308,6 +308,7 @@ def gather_units(
             min(total, first + step),
             scratch,
             threads,
+            len(out) >= STREAMED,
         ):
             return False
         tick(min(total, first + step) / total)

@@ -175,13 +175,13 @@ def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
 
 
 def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
-    """Along another axis: tiles of columns, packed from data where they cover all of it."""
+    """Along another axis: tiles of columns, packed from data; from out if they leave some of it."""
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
     total, source, room = units.grid.units, s.data, units.scratch
     if source is None or not covered or not room:
         copy(s)
-        source, room = s.out, 0
+        source, room = s.out, units.scratch if units.packs else 0
     work = units.work + 2 * room
     threads = team(s.threads, total * work)
     scratch = memoryview(bytearray(threads * room))
@@ -190,7 +190,7 @@ def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
         stop = min(total, first + step)
         if _kernels.scatter_units(
             units.grid, source, s.out, s.indices, s.kind, s.updates, first, stop,
-            *s.how, scratch, threads,
+            *s.how, scratch, threads, len(s.out) >= STREAMED,
         ):  # fmt: skip
             return False
         s.tick(stop / total)

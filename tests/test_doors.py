@@ -74,10 +74,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "gather_units": {
         "g": grid(), "data": room(96), "origin": 0, "indices": room(48), "kind": 8,
         "out": room(48), "unit": 0, "stop": 1, "scratch": room(96), **ONE,
+        "streamed": False,
     },
     "scatter_units": {
         "g": grid(), "data": room(96), "out": room(96), "indices": room(48), "kind": 8,
         "updates": room(48), "unit": 0, "stop": 1, **MOVE, "scratch": room(96), **ONE,
+        "streamed": False,
     },
     "will_need": {
         "a": addressing(), "data": room(32), "origin": 0, **INDICES, **PLACE, **RUN,

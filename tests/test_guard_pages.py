@@ -55,7 +55,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", [
-    "rows", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
+    "rows", "far", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
     "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",
     "changing_indices",
 ])  # fmt: skip
@@ -150,6 +150,21 @@ def rows() -> None:
                 if count < 10:
                     item = np.dtype(f"V{width}")
                     call(gather_nd, expected.view(item), (data.view(item), index))
+
+
+@way
+def far() -> None:
+    """Data that no core's cache holds: the runs of the next block are asked for."""
+    rng = np.random.default_rng(15)
+    for _ in limits():
+        for width, count in product((1, 3, 4, 16, 64, 65), (127, 128, 129, 257, 513)):
+            size = (1 << 19) // width
+            data, index = values(rng, f"V{width}", (size,)), ends(rng, (size,), (count,))
+            call(gather_nd, data[index[:, 0]], (data, index))
+            updates = values(rng, f"V{width}", (1,)).repeat(count)
+            expected = data.copy()
+            expected[index[:, 0]] = updates
+            call(scatter_nd, expected, (data, index, updates))
 
 
 @way
