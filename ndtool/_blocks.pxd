@@ -8,7 +8,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from ndtool._memory cimport ask_ahead, prefetch
+from ndtool._memory cimport AHEAD, prefetch
 
 cdef extern from *:
     """
@@ -212,16 +212,22 @@ cdef inline uint64_t outside "ndtool_outside"(
 ) noexcept nogil:
     """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
 
-    They are stored in `bytes_each` bytes; what follows them in memory is asked for.
+    They are stored in `bytes_each` bytes; what follows them in memory is asked for, as far ahead
+    as it is away.
     """
-    cdef Py_ssize_t i, at = 0, stop
+    cdef Py_ssize_t i, j
     cdef uint64_t bad = 0
-    while at < n:
-        stop = min(at + LINE, n)
-        ask_ahead(stored + at * bytes_each, LINE * bytes_each)
-        for i in range(at, stop):
-            bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
-        at = stop
+    cdef uint64_t seen[8]    # as many as a vector has: their sum is left to the end
+    for j in range(8):
+        seen[j] = 0
+    for i in range(n // 8):
+        prefetch(stored + 8 * i * bytes_each + AHEAD)
+        for j in range(8):
+            seen[j] |= <uint64_t> index[8 * i + j] + wraps[8 * i + j] >= limits[8 * i + j]
+    for i in range(n // 8 * 8, n):
+        bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
+    for j in range(8):
+        bad |= seen[j]
     return bad
 
 

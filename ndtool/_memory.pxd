@@ -77,13 +77,6 @@ cdef extern from *:
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
-cdef inline void ask_ahead(const uint8_t* source, Py_ssize_t n) noexcept nogil:
-    """Ask for n bytes as far ahead of a stream as memory is away, into the second cache."""
-    cdef Py_ssize_t i
-    for i in range(AHEAD, AHEAD + n, 64):
-        prefetch(source + i)
-
-
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
     """Ask for n bytes that the hardware does not foresee: it follows one stream, not two."""
     cdef Py_ssize_t i

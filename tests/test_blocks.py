@@ -3,6 +3,7 @@
 Of data that no core's cache holds, a walk knows the next block beside the one it copies.
 """
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -47,10 +48,10 @@ def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
         wrong[place, place % k] = value
         out = np.zeros(600, np.float32)
         for call in (
-            lambda: gather_nd(data, wrong),
-            lambda: gather_nd(data, wrong, out=out),
-            lambda: scatter_nd(data, wrong, picked),
-            lambda: scatter_nd(data, wrong, picked, "max"),
+            partial(gather_nd, data, wrong),
+            partial(gather_nd, data, wrong, out=out),
+            partial(scatter_nd, data, wrong, picked),
+            partial(scatter_nd, data, wrong, picked, "max"),
         ):
             with pytest.raises(BoundsError) as caught:
                 call()
