@@ -259,23 +259,23 @@ cdef inline uint64_t scatter_lines_range(
 ) noexcept nogil:
     """Copy the bytes that a batch can name to the window, change them there, write them once."""
     cdef int64_t offsets[BLOCK]
-    cdef Cursor at, within
-    cdef int64_t take, end
+    cdef Cursor at
+    cdef int64_t take, end, base
     cdef double share = nd.reach / <double> nd.per_batch
     seek(&at, nd, first + t)
     while t < stop:
-        within = at
-        within.base = 0
-        memcpy(window, data + at.base, line)
+        base, at.base = at.base, 0
+        memcpy(window, data + base, line)
         end = t + nd.per_batch
         while t < end:
             take = min(SHORT, end - t)
-            ask_next_batch(&within, nd, data + at.base, take, share)
-            if offsets_from(&within, nd, index, kind, t, take, offsets):
+            ask_next_batch(&at, nd, data + base, take, share)
+            if offsets_from(&at, nd, index, kind, t, take, offsets):
                 return 1
             apply_short(window, offsets, updates + t * width, take, 0, width, code, op)
             t += take
-        write_window(to + at.base, window, line, streamed)
+        write_window(to + base, window, line, streamed)
+        at.base = base
         next_batch(&at, nd)
     return 0
 
