@@ -10,6 +10,16 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
+cdef extern from *:
+    """
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+      /* built once more for wider vectors, with all that it calls */
+      static inline void ndtool_reduce_row(
+          int, int, uint8_t *, uint8_t const *, Py_ssize_t
+      ) __attribute__((flatten, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")));
+    #endif
+    """
+
 cdef enum:
     ADD = 1
     MUL = 2
@@ -320,3 +330,11 @@ cdef inline void reduce_block(
         reduce_typed(<const complex64*> updates, op, out, offsets, n, width >> 3)
     else:
         reduce_typed(<const complex128*> updates, op, out, offsets, n, width >> 4)
+
+
+cdef inline void reduce_row "ndtool_reduce_row"(
+    int code, int op, uint8_t* out, const uint8_t* update, Py_ssize_t width
+) noexcept nogil:
+    """Apply one long run of `width` bytes."""
+    cdef int64_t here = 0
+    reduce_block(code, op, out, &here, update, 1, width)

@@ -8,8 +8,8 @@ from libc.string cimport memcpy
 from ndtool._blocks cimport (
     BLOCK, LINE, Cursor, Nd, block_of, copy_run, next_offsets, seek,
 )
-from ndtool._memory cimport AHEAD, prefetch, stream, stream_end
-from ndtool._runs cimport apply_block, prefetch_run
+from ndtool._memory cimport prefetch, stream, stream_end
+from ndtool._runs cimport apply_block, apply_row, prefetch_run
 
 cdef enum:
     GROUP = 32768        # tuples that are sorted at once: their destinations fit the L2 cache
@@ -83,39 +83,42 @@ cdef inline uint64_t partition_group(
     return 0
 
 
+cdef struct Span:
+    # the entries of one group for one part
+    Py_ssize_t begin, end
+
+
+cdef inline Span span_of(
+    const uint32_t* ends, int64_t groups, Py_ssize_t parts, int64_t group, int64_t part
+) noexcept nogil:
+    cdef Span span
+    span.begin = span.end = 0
+    if group < groups:
+        span.begin = ends[group * parts + part - 1] if part else 0
+        span.end = ends[group * parts + part]
+    return span
+
+
 cdef inline void apply_part(
     uint8_t* window, const uint8_t* updates, const uint8_t* base, Py_ssize_t region,
     const uint32_t* ends, int64_t groups, Py_ssize_t parts, int64_t part, Py_ssize_t width,
     int code, int op,
 ) noexcept nogil:
     """Apply what every group holds for one part, group after group: the original order."""
-    cdef int64_t offsets[BLOCK]
-    cdef const uint32_t* local
-    cdef const uint8_t* payload
     cdef int64_t group
-    cdef Py_ssize_t i, place, stop, take
+    cdef Span here = span_of(ends, groups, parts, 0, part), later
     for group in range(groups):
-        local = <const uint32_t*> (base + group * region)
-        payload = base + group * region + GROUP * 4
-        place = ends[group * parts + part - 1] if part else 0
-        stop = ends[group * parts + part]
-        if group + 1 < groups:
-            prefetch_entries(
-                base + (group + 1) * region, ends[(group + 1) * parts + part - 1] if part else 0,
-                carried_bytes(width),
+        later = span_of(ends, groups, parts, group + 1, part)
+        if later.end > later.begin:
+            prefetch_entries(base + (group + 1) * region, later.begin, carried_bytes(width))
+        if width < LINE:
+            apply_carried(window, base + group * region, here, width, code, op)
+        else:
+            apply_numbered(
+                window, updates + group * GROUP * width, base + group * region, here, region,
+                later, width, code, op,
             )
-        while place < stop:
-            take = min(BLOCK, stop - place)
-            for i in range(take):
-                offsets[i] = <int64_t> local[place + i] * width
-            if width < LINE:
-                apply_block(window, offsets, payload + place * width, take, width, code, op)
-            else:
-                apply_carried(
-                    window, offsets, updates + group * GROUP * width,
-                    <const uint32_t*> payload + place, take, width, code, op,
-                )
-            place += take
+        here = later
 
 
 cdef inline void prefetch_entries(
@@ -129,14 +132,36 @@ cdef inline void prefetch_entries(
 
 
 cdef inline void apply_carried(
-    uint8_t* window, const int64_t* offsets, const uint8_t* updates, const uint32_t* numbers,
-    Py_ssize_t n, Py_ssize_t width, int code, int op,
+    uint8_t* window, const uint8_t* region, Span here, Py_ssize_t width, int code, int op
 ) noexcept nogil:
-    """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
-    cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
-    for i in range(min(n, ahead)):
-        prefetch_run(updates + numbers[i] * width, width)
-    for i in range(n):
-        if i + ahead < n:
-            prefetch_run(updates + numbers[i + ahead] * width, width)
-        apply_block(window, offsets + i, updates + numbers[i] * width, 1, width, code, op)
+    """Apply short updates, which stand beside their rows."""
+    cdef int64_t offsets[BLOCK]
+    cdef const uint32_t* rows = <const uint32_t*> region
+    cdef Py_ssize_t i, take, place = here.begin
+    while place < here.end:
+        take = min(BLOCK, here.end - place)
+        for i in range(take):
+            offsets[i] = <int64_t> rows[place + i] * width
+        apply_block(
+            window, offsets, region + GROUP * 4 + place * width, take, width, code, op
+        )
+        place += take
+
+
+cdef inline void apply_numbered(
+    uint8_t* window, const uint8_t* updates, const uint8_t* region, Span here, Py_ssize_t step,
+    Span later, Py_ssize_t width, int code, int op,
+) noexcept nogil:
+    """Apply long updates, found by their numbers, and ask for those of the next group."""
+    cdef const uint32_t* rows = <const uint32_t*> region
+    cdef const uint32_t* numbers = <const uint32_t*> (region + GROUP * 4)
+    cdef const uint32_t* next_numbers = <const uint32_t*> (region + step + GROUP * 4)
+    cdef Py_ssize_t i, n = here.end - here.begin
+    for i in range(max(n, later.end - later.begin)):
+        if i < later.end - later.begin:
+            prefetch_run(updates + (GROUP + next_numbers[later.begin + i]) * width, width)
+        if i < n:
+            apply_row(
+                window + <int64_t> rows[here.begin + i] * width,
+                updates + numbers[here.begin + i] * width, width, code, op,
+            )

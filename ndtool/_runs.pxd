@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool._arithmetic cimport reduce_block
+from ndtool._arithmetic cimport reduce_block, reduce_row
 from ndtool._blocks cimport (
     BLOCK, ENTRIES, LINE, SHORT, Cursor, Nd, block_of, gather_block, next_batch, next_offsets,
     outside, scatter_block, seek, widened,
@@ -293,7 +293,7 @@ cdef inline void apply_rows(
         if i + ahead < n:
             prefetch_run(to + offsets[i + ahead], width)
             prefetch_run(updates + numbers[i + ahead] * pitch, width)
-        apply_block(to, offsets + i, updates + numbers[i] * pitch, 1, width, code, op)
+        apply_row(to + offsets[i], updates + numbers[i] * pitch, width, code, op)
 
 
 cdef inline void apply_block(
@@ -304,3 +304,12 @@ cdef inline void apply_block(
         reduce_block(code, op, to, offsets, updates, n, width)
     else:
         scatter_block(to, offsets, updates, n, width)
+
+
+cdef inline void apply_row(
+    uint8_t* to, const uint8_t* update, Py_ssize_t width, int code, int op
+) noexcept nogil:
+    if op:
+        reduce_row(code, op, to, update, width)
+    else:
+        memcpy(to, update, width)
