@@ -131,6 +131,18 @@ cdef inline real multiplied(real a, real b) noexcept nogil:
     return product if product == product else a * (b if a == a else a)
 
 
+cdef inline bint stays(int op, number a, number b) noexcept nogil:
+    """Whether the maximum or minimum of two half floats is the first one; it is if it is NaN."""
+    cdef float fa = 0, fb = 0
+    if number is half:  # of two equal ones the first, for bfloat16 the second: as NumPy's types do
+        fa, fb = half_to_float(a), half_to_float(b)
+        return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
+    if number is brain:
+        fa, fb = brain_to_float(a), brain_to_float(b)
+        return ((fa > fb) if op == MAX else (fa < fb)) | (fa != fa)
+    return True
+
+
 cdef inline number combined(int op, number a, number b) noexcept nogil:
     """Return `a op b`; callers pass a constant op, so that only one branch is compiled."""
     cdef number r
@@ -146,20 +158,16 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = float_to_half(added(fa, fb))
         elif op == MUL:
             r = float_to_half(multiplied(fa, fb))
-        elif op == MAX:
-            r = a if fa >= fb or fa != fa else b
         else:
-            r = a if fa <= fb or fa != fa else b
+            r = a if stays(op, a, b) else b
     elif number is brain:
         fa, fb = brain_to_float(a), brain_to_float(b)
         if op == ADD:
             r = float_to_brain(added(fb, fa))
         elif op == MUL:
             r = float_to_brain(multiplied(fb, fa))
-        elif op == MAX:
-            r = a if fa > fb or fa != fa else b
         else:
-            r = a if fa < fb or fa != fa else b
+            r = a if stays(op, a, b) else b
     elif number is complex64 or number is complex128:
         if op == ADD:
             r.re = added(a.re, b.re)
@@ -215,6 +223,10 @@ cdef inline number combined_evenly(int op, number a, number b) noexcept nogil:
             return chosen(a, b, (a > b) | (a != a))
         if op == MIN:
             return chosen(a, b, (a < b) | (a != a))
+    if number is half or number is brain:
+        if op == MAX or op == MIN:
+            a.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> stays(op, a, b))
+            return a
     return combined(op, a, b)
 
 

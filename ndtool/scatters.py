@@ -175,13 +175,13 @@ def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
 
 
 def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
-    """Along another axis: tiles of columns, packed from data; from out if they leave some of it."""
+    """Along another axis: tiles of columns, packed where they cover all of data."""
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
     total, source, room = units.grid.units, s.data, units.scratch
     if source is None or not covered or not room:
         copy(s)
-        source, room = s.out, units.scratch if units.packs else 0
+        source, room = s.out, units.scratch if units.packs and covered else 0
     work = units.work + 2 * room
     threads = team(s.threads, total * work)
     scratch = memoryview(bytearray(threads * room))

@@ -77,6 +77,7 @@ WAYS = (
     Way("units in place", UNITS, (20, 70), (20, 70), 0, True),
     Way("units too tall to pack", UNITS, (300, 40), (300, 40), 0),
     Way("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
+    Way("units of one column", UNITS, (20, 30, 7), (20, 30, 1), 0),
 )
 LARGE = (
     Way("columns", IN_ORDER, (5, 300_000), (9, 1)),
