@@ -26,6 +26,16 @@ def rest() -> None:
             return
 
 
+WARM = 0.03  # seconds in which some systems spread woken threads over the processors
+
+
+def warm_up(call: Call) -> None:
+    until = time.perf_counter() + WARM
+    call()
+    while time.perf_counter() < until:
+        call()
+
+
 def seconds(call: Call) -> float:
     started = time.perf_counter()
     call()
@@ -44,8 +54,7 @@ class Pair(NamedTuple):
 def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
     """Time two calls made in turn: ours, theirs, ours, theirs, ...
 
-    Of two calls in a row the second counts: the first one lets the system spread woken threads over
-    the processors, for which some take milliseconds.
+    Each is made without a clock for a while before the one that counts.
     """
     times: tuple[list[float], list[float]] = ([], [])
     gc.disable()
@@ -53,7 +62,7 @@ def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
         for _ in range(repeats):
             for call, taken in zip((ours, theirs), times, strict=True):
                 rest()
-                call()
+                warm_up(call)
                 taken.append(seconds(call) * 1e3)
     finally:
         gc.enable()

@@ -49,7 +49,7 @@ cdef extern from *:
 cdef enum:
     BLOCK = 512          # index tuples whose offsets stand on the stack at once
     ENTRIES = 1024       # index components widened at once
-    SHORT = 128          # the same where all else is in the cache, and memory never to rest
+    SHORT = 128          # tuples of a block where runs are short: memory is asked at an even pace
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
     FEW = 16             # tuples of one batch that are not worth a call

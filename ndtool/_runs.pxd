@@ -13,6 +13,7 @@ from ndtool._memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_soon, stream, stream_end, touch, write_window,
 )
 from ndtool._views cimport View, copy_view
+
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
 
