@@ -36,7 +36,7 @@ lint: .venv/kernels .venv/lint.txt ndtool/_kernels.pyi ## style and types of the
 bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, beside the peers
 	@.venv-bench/bin/python benchmarks/run.py $(ARGS)
 
-bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the same in under a minute
+bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the fifteen cases beside two peers, in a minute or two
 	@.venv-bench/bin/python benchmarks/run.py --quick $(ARGS)
 
 bench-ci: .venv-bench/kernels ## only what must never get slower; ARGS=--record when it got faster

@@ -24,13 +24,13 @@ SETTINGS = {
     "PYTHONUNBUFFERED": "1",
 }
 ORIGINAL = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for the runs in processes of their own
-QUICK_PEERS = ["numpy", "onnxruntime", "torch", "jax"]
+QUICK_PEERS = ["numpy", "jax"]
 HERE = Path(__file__).parent
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the cases only, in a minute")
+    parser.add_argument("--quick", action="store_true", help="the cases only, beside two peers")
     parser.add_argument("--ci", action="store_true", help="hold against ci_baseline.json")
     parser.add_argument("--record", action="store_true", help="with --ci: write the baseline")
     parser.add_argument(
