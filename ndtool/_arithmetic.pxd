@@ -10,14 +10,18 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
+cimport ndtool._memory  # for ndtool_clones
+
 cdef extern from *:
     """
-    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-      /* built once more for wider vectors, with all that it calls */
-      static inline void ndtool_reduce_row(
-          int, int, uint8_t *, uint8_t const *, Py_ssize_t
-      ) __attribute__((flatten, target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")));
+    #if defined(__GNUC__) && !defined(__clang__)
+      #define ndtool_whole __attribute__((flatten))  /* with all that it calls */
+    #else
+      #define ndtool_whole
     #endif
+    static inline void ndtool_reduce_row(
+        int, int, uint8_t *, uint8_t const *, Py_ssize_t
+    ) ndtool_whole ndtool_clones;
     """
 
 cdef enum:

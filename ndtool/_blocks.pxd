@@ -24,13 +24,6 @@ cdef extern from *:
       #define ndtool_swap32 _byteswap_ulong
       #define ndtool_swap64 _byteswap_uint64
     #endif
-    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-      /* built once more for wider vectors; the loader picks by the processor at hand */
-      #define ndtool_clones \\
-          __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-    #else
-      #define ndtool_clones
-    #endif
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;

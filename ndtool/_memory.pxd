@@ -1,5 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Memory: how bytes are asked for before they are needed, and stored where the cache is no use.
+# Memory: how bytes are asked for before they are needed, and stored where the cache is no use; and
+# which vectors a function is built for.
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
@@ -11,6 +12,13 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
+    #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+      /* built once more for wider vectors; the loader picks by the processor at hand */
+      #define ndtool_clones \\
+          __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+    #else
+      #define ndtool_clones
+    #endif
     #if defined(__GNUC__) || defined(__clang__)
       /* GCC drops calls of functions that do nothing but prefetch, unless they look like more */
       #define ndtool_ask(address, locality)                                                    \

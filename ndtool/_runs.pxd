@@ -84,6 +84,7 @@ cdef inline uint64_t gather_range(
     """Copy bytes [column, end) of runs, with the offsets of two blocks at hand: one to ask for."""
     cdef int64_t offsets[2 * BLOCK]
     cdef uint8_t stage[SHORT * LINE]
+    cdef uint8_t* block
     cdef Cursor at
     cdef Py_ssize_t width = end - column
     cdef bint small = width == pitch <= LINE
@@ -105,11 +106,11 @@ cdef inline uint64_t gather_range(
             gather_rows(
                 to + t * pitch + column, source + column, offsets, n, known, width, pitch, streamed
             )
-        elif streamed:
-            gather_block(stage, source, offsets, n, width, n if known == n else 0)
-            stream(to + t * pitch, stage, n * width)
         else:
-            gather_block(to + t * pitch, source, offsets, n, width, n if known == n else 0)
+            block = &stage[0] if streamed else to + t * pitch
+            gather_block(block, source, offsets, n, width, n if known == n else 0)
+            if streamed:
+                stream(to + t * pitch, stage, n * width)
         memcpy(offsets, offsets + n, known * 8)
         t += n
     if streamed:
