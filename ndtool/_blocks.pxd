@@ -145,6 +145,35 @@ cdef inline const int64_t* widened(
     return block
 
 
+cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
+    """Reverse the bytes of each of n units, in place."""
+    cdef Py_ssize_t i
+    cdef int b
+    cdef uint16_t v2
+    cdef uint32_t v4
+    cdef uint64_t v8
+    if unit == 2:
+        for i in range(n):
+            memcpy(&v2, at + 2 * i, 2)
+            v2 = swap16(v2)
+            memcpy(at + 2 * i, &v2, 2)
+    elif unit == 4:
+        for i in range(n):
+            memcpy(&v4, at + 4 * i, 4)
+            v4 = swap32(v4)
+            memcpy(at + 4 * i, &v4, 4)
+    elif unit == 8:
+        for i in range(n):
+            memcpy(&v8, at + 8 * i, 8)
+            v8 = swap64(v8)
+            memcpy(at + 8 * i, &v8, 8)
+    else:
+        for i in range(n):
+            for b in range(unit // 2):
+                at[b], at[unit - 1 - b] = at[unit - 1 - b], at[b]
+            at += unit
+
+
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
     const int64_t* index, Py_ssize_t n, uint64_t size, int64_t wrap, uint64_t stride,
     uint64_t base, uint64_t drift, int64_t* offsets

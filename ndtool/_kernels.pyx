@@ -9,11 +9,11 @@ its block was read or written, and `find` tells which one it is.
 
 cimport cython
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport (
-    BLOCK, LINE, MOST_RANK, NEAR, Nd, swap16, swap32, swap64, widened,
+    BLOCK, LINE, MOST_RANK, NEAR, Nd, swap_units, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
 from ndtool._memory cimport write_window
@@ -597,26 +597,13 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, int threads, bint streamed) 
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:
-    """Reverse the bytes of every unit of 2, 4 or 8 bytes, in place."""
+    """Reverse the bytes of every unit, in place."""
+    if unit < 1 or buffer.shape[0] % unit:
+        raise ValueError("the buffer is not one of whole units")
     cdef uint8_t* at = &buffer[0]
-    cdef Py_ssize_t i, n = buffer.shape[0] // unit
-    cdef uint16_t v2
-    cdef uint32_t v4
-    cdef uint64_t v8
+    cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
-        for i in range(n):
-            if unit == 2:
-                memcpy(&v2, at + 2 * i, 2)
-                v2 = swap16(v2)
-                memcpy(at + 2 * i, &v2, 2)
-            elif unit == 4:
-                memcpy(&v4, at + 4 * i, 4)
-                v4 = swap32(v4)
-                memcpy(at + 4 * i, &v4, 4)
-            else:
-                memcpy(&v8, at + 8 * i, 8)
-                v8 = swap64(v8)
-                memcpy(at + 8 * i, &v8, 8)
+        swap_units(at, n, unit)
 
 
 def end_on(int number, int status, bytes words) -> None:

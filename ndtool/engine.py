@@ -349,5 +349,6 @@ def row_major(
 
 def swap(buffer: Buffer, unit: int) -> None:
     """Reverse the bytes of every unit, in place, in pieces."""
-    for first in range(0, len(buffer), PIECE):
-        _kernels.swap(buffer[first : first + PIECE], unit)
+    step = whole_elements(unit, PIECE)
+    for first in range(0, len(buffer), step):
+        _kernels.swap(buffer[first : first + step], unit)

@@ -85,6 +85,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "a": addressing(), "data": room(32), "origin": 0, **INDICES, **PLACE, **RUN,
     },
     "copy": {"data": room(32), "out": room(32), **ONE, "streamed": False},
+    "swap": {"buffer": room(36), "unit": 12},
 }  # fmt: skip
 
 DATA = "the data buffer is shorter than its shape"
@@ -95,6 +96,7 @@ UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
 WINDOWS = "the window buffer is too short"
 BATCHES = "batches are shared out whole"
+UNITS = "the buffer is not one of whole units"
 ROWS = "the rows are more than the parts hold"
 
 WRONG = [
@@ -154,6 +156,9 @@ WRONG = [
     ("will_need", {"data": room(31)}, DATA),
     ("will_need", {"indices": room(15)}, INDEX),
     ("copy", {"out": room(31)}, OUT),
+    ("swap", {"buffer": room(35)}, UNITS),
+    ("swap", {"unit": 0}, UNITS),
+    ("swap", {"unit": -12}, UNITS),
 ]
 
 
@@ -166,6 +171,7 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
         "copy_strips": None,
         "will_need": None,
         "copy": None,
+        "swap": None,
     }
     assert getattr(_kernels, kernel)(**CALLS[kernel]) == expected.get(kernel, 0)
 

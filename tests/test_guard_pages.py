@@ -400,11 +400,11 @@ def copies() -> None:
             expected = data.copy()
             expected[index[:, 0]] = updates
             call(scatter_nd, expected, (data, index, updates))
-    for unit, count in product((2, 4, 8), (*range(1, 40), 129)):
-        data = values(rng, f"u{unit}", (count,))
+    for unit, count in product(range(1, 18), (*range(1, 40), 129)):
+        data = values(rng, "u1", (count, unit))
         turned = fenced(data)
-        engine.swap(memoryview(turned.view(np.uint8)), unit)
-        assert turned.tobytes() == data.byteswap().tobytes()
+        engine.swap(memoryview(turned.reshape(-1)), unit)
+        assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
