@@ -47,3 +47,22 @@ def share(work: Callable[[Item], object], items: Iterator[Item], threads: int) -
         except BaseException:
             stop.set()
             raise
+
+
+class Rooms:
+    """Buffers of one size, lent to threads: no more are made than are in use at once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        """Return a buffer that nobody else has."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return memoryview(bytearray(self._size))
+
+    def give(self, room: memoryview) -> None:
+        """Return a buffer for the next one who takes one."""
+        self._free.append(room)

@@ -6,7 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads
-from ndtool.crew import share
+from ndtool.crew import Rooms, share
 from ndtool.dtypes import Dtype
 from ndtool.engine import Operand, Piece, Tick, silent
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError, printable
@@ -161,7 +161,6 @@ class Job:
             if not engine.gather_units(units, data, self.indices, kind, out, self.threads, tick):
                 raise self._changed()
             return
-        rooms: list[memoryview] = []
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
         each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
@@ -171,16 +170,16 @@ class Job:
         def move(piece: Piece) -> None:
             if cold:
                 engine.will_need(runs, data, self.indices, kind, piece)
-            room = rooms.pop() if rooms else memoryview(bytearray(min(self.nbytes, most)))
+            room = rooms.take()
             to = room[: piece.tuples * piece.width]
             if not engine.gather_piece(runs, data, self.indices, kind, to, piece, each, False):
                 raise self._changed()
             place = piece.place(runs)
             output.write(place.start, to)
-            rooms.append(room)
+            rooms.give(room)
             tick(place.stop / self.nbytes)
 
-        most = max(scatters.WRITTEN, dtype.itemsize)
+        rooms = Rooms(min(self.nbytes, max(scatters.WRITTEN, dtype.itemsize)))
         share(move, engine.pieces(runs, scatters.WRITTEN), writers)
 
     def _scatter(self, output: outputs.Output, tick: Tick) -> None:

@@ -8,11 +8,12 @@ every thread changes some), by units (along an axis that is not the last).
 
 import mmap
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ndtool import _kernels, layouts
-from ndtool.crew import share
+from ndtool.crew import Rooms, share
 from ndtool.dtypes import REDUCTIONS, Dtype
 from ndtool.engine import (
     CACHED,
@@ -29,6 +30,7 @@ from ndtool.engine import (
     silent,
     whole_elements,
 )
+from ndtool.errors import ResourceError
 from ndtool.layouts import LINE
 from ndtool.shapes import ElementsPlan, Plan
 from ndtool.threads import team
@@ -234,7 +236,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
                 _apply(s, work, source, s.out[place], part, stop, windows, threads)
                 s.tick((first + n * stop / parts) / runs.tuples)
         data = None  # from now on out has it
-    _spare.append(scratch)
+    _keep(scratch)
     return True
 
 
@@ -269,18 +271,18 @@ def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
     """Finish parts in buffers and write them: faster than stores through a map of a file."""
     parts = work.ends.shape[1]
     step = max(1, WRITTEN // (work.width << work.shift))
-    rooms: list[Buffer] = []
+    rooms = Rooms(step * work.width << work.shift)
 
     def finish(part: int) -> None:
         stop = min(parts, part + step)
         place = work.place(part, stop)
-        room = rooms.pop() if rooms else memoryview(bytearray(step * work.width << work.shift))
+        room = rooms.take()
         to = room[: place.stop - place.start]
         to[:] = data[place]
         _apply(s, work, _NOTHING, to, part, stop, _NOTHING, 1)
         assert s.write is not None
         s.write(place.start, to)
-        rooms.append(room)
+        rooms.give(room)
         s.tick(stop / parts)
 
     share(finish, iter(range(0, parts, step)), threads)
@@ -300,16 +302,34 @@ def _part_shift(rows: int, width: int) -> int:
 _NOTHING = memoryview(bytearray())
 # Or a forked child would sort in the same memory.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
-_spare: list[mmap.mmap] = []  # scratch of the last call: fresh pages cost more than their use
+# Scratch of the last call, whoever made it: fresh pages cost more than their use.
+_spare: deque[mmap.mmap] = deque(maxlen=1)
 
 
 def _room(size: int) -> mmap.mmap:
     """Return at least `size` bytes of scratch, on huge pages where the system has them."""
-    while _spare:
+    try:
         room = _spare.pop()
         if len(room) >= size:
             return room
-    room = mmap.mmap(-1, size, **_PRIVATE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # pragma: no branch - Linux has them
-        room.madvise(mmap.MADV_HUGEPAGE)
+    except IndexError:
+        pass
+    try:
+        room = mmap.mmap(-1, size, **_PRIVATE)
+    except OSError:
+        raise ResourceError(f"no memory for {size} bytes to sort in") from None
+    _advise(room, "MADV_HUGEPAGE")
     return room
+
+
+def _keep(room: mmap.mmap) -> None:
+    """Keep scratch for the next call; its pages are the system's where memory gets short."""
+    _advise(room, "MADV_FREE")
+    _spare.append(room)
+
+
+def _advise(room: mmap.mmap, advice: str) -> None:
+    try:
+        room.madvise(getattr(mmap, advice))
+    except (OSError, AttributeError):
+        pass  # only advice: a system may know the word and not the thing

@@ -56,9 +56,9 @@ def default() -> int:
 
 
 def _available() -> int:
-    if hasattr(os, "sched_getaffinity"):
+    try:
         processors = len(os.sched_getaffinity(0))
-    else:
+    except (OSError, AttributeError):  # not every system has it, or lets everybody ask
         processors = os.cpu_count() or 1
     return min(processors, _quota(processors), MOST)
 

@@ -4,7 +4,9 @@ The limits are lowered, so that small arrays take every way; a spy tells that th
 is also taken at its real size. Expected bits come from ufunc.at, see test_large.py.
 """
 
+import errno
 import io
+import mmap
 import os
 import subprocess
 import sys
@@ -13,19 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from command import ndtool as command
 from command import save
+from limits import failing
 from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
 from test_large import _same, expected_scatter, numbers
 
 import ndtool
 from ndtool import dtypes, engine, headers, jobs, ops, scatters
 from ndtool import threads as threads_of
-from ndtool.errors import BoundsError
+from ndtool.errors import BoundsError, ResourceError
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -455,6 +459,56 @@ def test_calls_from_several_threads_at_once(small: None) -> None:
                 assert same(result, call.expected), call.way
     finally:
         sys.setswitchinterval(interval)
+
+
+def sorted_call() -> Call:
+    """Return a call that sorts its tuples by destination, which takes scratch."""
+    return a_call(np.random.default_rng(45), WAYS[2], np.dtype("f4"), "add", True)
+
+
+def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without transparent huge pages knows the word and not the thing."""
+
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    scatters._spare.clear()
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    call = sorted_call()
+    assert same(call.run(2), call.expected)
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    scatters._spare.clear()
+    assert same(call.run(2), call.expected)
+    scatters._spare.clear()
+
+
+def test_scratch_that_cannot_be_had(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    scatters._spare.clear()
+    monkeypatch.setattr(mmap, "mmap", failing(errno.ENOMEM))
+    with pytest.raises(ResourceError, match=r"^no memory for \d+ bytes to sort in$"):
+        sorted_call().run(1)
+
+
+def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that once was called by many threads does not keep as many rooms for good."""
+    room, together, made = scatters._room, Barrier(4), []
+
+    def noting(size: int) -> Any:
+        made.append(one := room(size))
+        together.wait()
+        return one
+
+    scatters._spare.clear()
+    call = sorted_call()
+    with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(scatters, "_room", noting)
+        for result in pool.map(lambda _: call.run(1), range(8)):
+            assert same(result, call.expected)
+    assert len({id(one) for one in made}) >= 4
+    (kept,) = scatters._spare
+    call.run(1)
+    assert scatters._spare[0] is kept
 
 
 def test_what_is_planted_for_sanitizers_still_runs() -> None:

@@ -1,10 +1,13 @@
 """How many threads a run takes by default: variables, processors, and what a container allows."""
 
+import errno
 import io
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from limits import failing
 
 from ndtool import crew, threads
 from ndtool.errors import UsageError
@@ -34,6 +37,9 @@ def test_processors(monkeypatch):
     monkeypatch.setattr(threads, "_quota", lambda otherwise: otherwise)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
     assert threads._available() == 3
+    monkeypatch.setattr(os, "sched_getaffinity", failing(errno.EPERM))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert threads._available() == 4
     monkeypatch.delattr(os, "sched_getaffinity")
     for found, count in ((6, 6), (None, 1), (5000, 1024)):
         monkeypatch.setattr(os, "cpu_count", lambda found=found: found)
@@ -102,6 +108,27 @@ def test_the_first_failure_ends_all_work(count):
     with pytest.raises(KeyError):
         crew.share(work, iter(range(10**6)), count)
     assert len(done) < 10**6
+
+
+def test_a_buffer_is_lent_to_one_thread_at_a_time():
+    rooms, taken, seen = crew.Rooms(10), set(), set()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(_):
+        room = rooms.take()
+        assert len(room) == 10
+        assert id(room) not in taken
+        taken.add(id(room))
+        seen.add(id(room))
+        taken.remove(id(room))
+        rooms.give(room)
+
+    try:
+        crew.share(work, iter(range(20_000)), 8)
+    finally:
+        sys.setswitchinterval(interval)
+    assert 1 <= len(seen) <= 8
 
 
 @pytest.mark.parametrize("count", [0, 1025, "2", 1.5])
