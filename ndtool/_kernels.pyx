@@ -564,13 +564,18 @@ def scatter_units(
 def will_need(
     Addressing a, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
     int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
-) -> None:
-    """Ask the system for the pages that gather, called the same way, would wait for."""
+) -> int:
+    """Ask the system for the pages that gather, called the same way, would wait for.
+
+    Returns how many system calls it took.
+    """
     a._door(origin, column + width, data.shape[0], indices.shape[0], kind, count)
     cdef const uint8_t* source = &data[0] + origin + column
     cdef const uint8_t* index = &indices[0]
+    cdef int64_t calls
     with nogil:
-        will_need_range(&a.nd, source, index, kind, first, count, width)
+        calls = will_need_range(&a.nd, source, index, kind, first, count, width)
+    return calls
 
 
 cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:

@@ -16,6 +16,8 @@ from ndtool._views cimport View, copy_view
 
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
+    PAGE = 4096          # bytes of a page, the smallest there is
+    ASKED = 131072       # bytes that one call asks for: of more, Linux may read a part only
 
 
 cdef inline uint64_t check_range(
@@ -58,22 +60,45 @@ cdef extern from *:
     void ask_for "ndtool_will_need"(const uint8_t* source, Py_ssize_t n) noexcept nogil
 
 
-cdef inline void will_need_range(
+cdef inline int64_t ask_between(
+    const uint8_t* source, int64_t begin, int64_t end
+) noexcept nogil:
+    """Ask the system for bytes [begin, end), in as many calls as it takes; return how many."""
+    cdef int64_t calls = 0
+    while begin < end:
+        ask_for(source + begin, min(ASKED, end - begin))
+        begin += ASKED
+        calls += 1
+    return calls
+
+
+cdef inline int64_t will_need_range(
     const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, int64_t first,
     int64_t count, Py_ssize_t width
 ) noexcept nogil:
-    """Ask the system for every run, until an index is out of bounds."""
+    """Ask for every run, until an index is out of bounds; return how many calls it took.
+
+    What follows on the same or on the next page is asked for together.
+    """
     cdef int64_t offsets[BLOCK]
-    cdef int64_t t = 0, take, i
+    cdef int64_t t = 0, take, i, calls = 0, begin = 0, end = 0
+    cdef size_t page
     cdef Cursor at
     seek(&at, nd, first)
     while t < count:
         take = min(block_of(nd), count - t)
         if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
-            return
+            break
         for i in range(take):
-            ask_for(source + offsets[i], width)
+            page = <size_t> (source + offsets[i]) // PAGE
+            if begin <= offsets[i] and page <= <size_t> (source + end - 1) // PAGE + 1:
+                end = max(end, offsets[i] + width)
+            else:
+                calls += ask_between(source, begin, end)
+                begin = offsets[i]
+                end = begin + width
         t += take
+    return calls + ask_between(source, begin, end)
 
 
 cdef inline uint64_t gather_range(

@@ -228,6 +228,15 @@ def gather_piece(
     )  # fmt: skip
 
 
+PAGE = 4096  # bytes of a page, the smallest there is
+ASKED = 1 << 17  # bytes that one call asks for: of more, Linux may read a part only
+
+
+def needs_all(runs: Runs, nbytes: int) -> bool:
+    """Whether a gather comes to about every page of data: then they are best read in order."""
+    return runs.tuples * max(runs.width, PAGE) >= nbytes
+
+
 def will_need(runs: Runs, data: Operand, indices: Buffer, kind: int, piece: Piece) -> None:
     """Ask the system to read what a piece will gather from a mapped file."""
     first, count, column, width = piece

@@ -164,6 +164,10 @@ class Job:
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
         each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
+        if cold and engine.needs_all(runs, source.nbytes):
+            for start in range(0, source.nbytes, engine.ASKED):
+                source.advise("willneed", start, engine.ASKED)
+            cold = False
         if self.nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
 

@@ -3,6 +3,7 @@
 Only a bug in ndtool can come there: every call is right but for one argument.
 """
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
         "apply_parts": None,
         "pack": None,
         "copy_strips": None,
-        "will_need": None,
+        "will_need": 1,
         "copy": None,
         "swap": None,
     }
@@ -186,8 +187,30 @@ def test_what_does_not_fit_is_refused(kernel: str, change: dict[str, Any], reaso
 @pytest.mark.parametrize(("bad", "kind"), [(np.int64(4), 8), (np.uint64(2**64 - 1), 8 | 16)])
 def test_a_bad_index_is_told(kernel: str, bad: np.generic, kind: int) -> None:
     wrong = {"indices": np.full(6, bad).view(np.uint8), "kind": kind}
-    expected = {"find": (0, 0, 2), "will_need": None}
+    expected = {"find": (0, 0, 2), "will_need": 0}
     assert getattr(_kernels, kernel)(**CALLS[kernel] | wrong) == expected.get(kernel, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "calls"),
+    [
+        ([0, 2, 4, 6], 1, 4),  # every other page
+        ([0, 1, 2, 3], 1, 1),
+        ([0, 0, 0, 0], 1, 1),
+        ([3, 2, 1, 0], 1, 4),
+        ([0, 7, 8, 20], 4096, 3),
+        ([0, 32], 131072, 2),  # as much as one call asks for
+        ([0, 64], 131073, 4),
+    ],
+)
+def test_the_system_is_asked_for_what_lies_together_at_once(
+    rows: list[int], width: int, calls: int
+) -> None:
+    size = 4096
+    data = np.frombuffer(mmap.mmap(-1, 128 * size), np.uint8)
+    index = np.array(rows).view(np.uint8)
+    there = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
+    assert _kernels.will_need(there, data, 0, index, 8, 0, len(rows), 0, width) == calls
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ reference; a gather's and a move's come from one fancy index on opaque bytes.
 """
 
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -25,7 +26,8 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import scatters
+from ndtool import engine, jobs, scatters
+from ndtool.sources import Source
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 THREADS = (1, 2, 3, 4)
@@ -331,3 +333,35 @@ def test_big_endian_and_odd_layouts_of_large_data(dtype: np.dtype) -> None:
         target = laid_out(data, "strided")
         assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
         assert same(target, expected)
+
+
+@pytest.mark.parametrize("width", [1, 600, 20_000])
+@pytest.mark.parametrize("count", [20, 3000, 60_000])
+def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
+    count: int, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(28)
+    data = rng.integers(0, 256, (3_000_000 // width, width), np.uint8)
+    index = rng.integers(0, len(data), (count * 40 // width or 1, 1))
+    np.save("data.npy", data)
+    np.save("index.npy", index)
+    calls = []
+    ask, advise = engine._kernels.will_need, Source.advise
+
+    def asking(*call: Any) -> int:
+        calls.append(ask(*call))
+        return calls[-1]
+
+    def advising(*call: Any) -> None:
+        calls.append(1)
+        advise(*call)
+
+    monkeypatch.setattr(Source, "cached", lambda _: 0.0)
+    monkeypatch.setattr(Source, "advise", advising)
+    monkeypatch.setattr(engine._kernels, "will_need", asking)
+    with jobs.Job(jobs.Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
+        job.check()
+        job.run()
+    assert same(np.load("out.npy"), data[index[:, 0]])
+    assert 0 < sum(calls) <= data.nbytes // 4096 + 1
