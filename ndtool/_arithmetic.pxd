@@ -30,6 +30,23 @@ cdef enum:
     MAX = 3
     MIN = 4
 
+cdef enum:               # the types
+    BOOL
+    INT8
+    INT16
+    INT32
+    INT64
+    UINT8
+    UINT16
+    UINT32
+    UINT64
+    FLOAT16
+    BFLOAT16
+    FLOAT32
+    FLOAT64
+    COMPLEX64
+    COMPLEX128
+
 ctypedef struct truth:
     uint8_t byte
 
@@ -315,34 +332,34 @@ cdef inline void reduce_block(
     int code, int op, uint8_t* out, const int64_t* offsets, const uint8_t* updates,
     Py_ssize_t n, Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n runs of `width` bytes of the arithmetic type `code` (see dtypes.ARITHMETIC)."""
-    if code == 0:
+    """Apply n runs of `width` bytes of the type `code`."""
+    if code == BOOL:
         reduce_typed(<const truth*> updates, op, out, offsets, n, width)
-    elif code == 1:
+    elif code == INT8:
         reduce_typed(<const int8_t*> updates, op, out, offsets, n, width)
-    elif code == 2:
+    elif code == INT16:
         reduce_typed(<const int16_t*> updates, op, out, offsets, n, width >> 1)
-    elif code == 3:
+    elif code == INT32:
         reduce_typed(<const int32_t*> updates, op, out, offsets, n, width >> 2)
-    elif code == 4:
+    elif code == INT64:
         reduce_typed(<const int64_t*> updates, op, out, offsets, n, width >> 3)
-    elif code == 5:
+    elif code == UINT8:
         reduce_typed(<const uint8_t*> updates, op, out, offsets, n, width)
-    elif code == 6:
+    elif code == UINT16:
         reduce_typed(<const uint16_t*> updates, op, out, offsets, n, width >> 1)
-    elif code == 7:
+    elif code == UINT32:
         reduce_typed(<const uint32_t*> updates, op, out, offsets, n, width >> 2)
-    elif code == 8:
+    elif code == UINT64:
         reduce_typed(<const uint64_t*> updates, op, out, offsets, n, width >> 3)
-    elif code == 9:
+    elif code == FLOAT16:
         reduce_typed(<const half*> updates, op, out, offsets, n, width >> 1)
-    elif code == 10:
+    elif code == BFLOAT16:
         reduce_typed(<const brain*> updates, op, out, offsets, n, width >> 1)
-    elif code == 11:
+    elif code == FLOAT32:
         reduce_typed(<const float*> updates, op, out, offsets, n, width >> 2)
-    elif code == 12:
+    elif code == FLOAT64:
         reduce_typed(<const double*> updates, op, out, offsets, n, width >> 3)
-    elif code == 13:
+    elif code == COMPLEX64:
         reduce_typed(<const complex64*> updates, op, out, offsets, n, width >> 3)
     else:
         reduce_typed(<const complex128*> updates, op, out, offsets, n, width >> 4)

@@ -48,7 +48,8 @@ cdef enum:
     FEW = 16             # tuples of one batch that are not worth a call
     NEAR = 262144        # bytes that fit a core's cache beside all else
 
-cdef enum:               # an index type: its bytes, and these
+cdef enum:               # an index type, or kind: the bytes of one, and these
+    BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
 
@@ -74,8 +75,19 @@ cdef struct Cursor:
     int64_t left                  # tuples left in this batch
 
 
-cdef inline void seek(Cursor* at, const Nd* nd, int64_t tuple_number) noexcept nogil:
-    cdef int64_t batch = tuple_number // nd.per_batch
+cdef struct Walk:
+    # index tuples and how they address bytes
+    const Nd* nd
+    const uint8_t* index          # where the tuples stand
+    int kind                      # of index type
+    Py_ssize_t entry              # bytes of a tuple
+    int64_t first                 # the number of the first one, which tells its batch
+
+
+cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
+    """Go to tuple t of a walk."""
+    cdef const Nd* nd = walk.nd
+    cdef int64_t tuple_number = walk.first + t, batch = tuple_number // nd.per_batch
     cdef int d
     at.left = nd.per_batch - tuple_number % nd.per_batch
     at.base = 0
@@ -116,7 +128,7 @@ cdef inline const int64_t* widened(
         for i in range(n):
             memcpy(&v4, indices + 4 * i, 4)
             block[i] = <int32_t> v4
-    elif kind & 15 == 8:
+    elif kind & BYTES == 8:
         for i in range(n):
             memcpy(&v8, indices + 8 * i, 8)
             if kind & SWAPPED:
@@ -124,13 +136,13 @@ cdef inline const int64_t* widened(
             if kind & UNSIGNED and v8 >> 63:
                 v8 = <uint64_t> 0x7FFFFFFFFFFFFFFF
             block[i] = <int64_t> v8
-    elif kind & 15 == 4:
+    elif kind & BYTES == 4:
         for i in range(n):
             memcpy(&v4, indices + 4 * i, 4)
             if kind & SWAPPED:
                 v4 = swap32(v4)
             block[i] = <int64_t> v4 if kind & UNSIGNED else <int64_t> <int32_t> v4
-    elif kind & 15 == 2:
+    elif kind & BYTES == 2:
         for i in range(n):
             memcpy(&v2, indices + 2 * i, 2)
             if kind & SWAPPED:
@@ -148,6 +160,7 @@ cdef inline const int64_t* widened(
 cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
     """Reverse the bytes of each of n units, in place."""
     cdef Py_ssize_t i
+    cdef uint8_t* begin
     cdef int b
     cdef uint16_t v2
     cdef uint32_t v4
@@ -169,9 +182,9 @@ cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
             memcpy(at + 8 * i, &v8, 8)
     else:
         for i in range(n):
+            begin = at + i * unit
             for b in range(unit // 2):
-                at[b], at[unit - 1 - b] = at[unit - 1 - b], at[b]
-            at += unit
+                begin[b], begin[unit - 1 - b] = begin[unit - 1 - b], begin[b]
 
 
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
@@ -259,11 +272,17 @@ cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
 
 
 cdef inline uint64_t next_offsets(
-    Cursor* at, const Nd* nd, const uint8_t* indices, int kind, Py_ssize_t n, int64_t* offsets
+    Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Turn the next n <= block_of(nd) tuples into byte offsets; non-zero if one is bad."""
+    """Turn tuples [t, t + n) of a walk, n <= block_of(nd), into byte offsets; non-zero if bad.
+
+    The cursor must stand at tuple t.
+    """
     cdef int64_t entries[ENTRIES]
-    cdef const int64_t* index = widened(indices, kind, n * nd.k, entries)
+    cdef const Nd* nd = walk.nd
+    cdef const int64_t* index = widened(
+        walk.index + t * walk.entry, walk.kind, n * nd.k, entries
+    )
     cdef Py_ssize_t done = 0, take
     cdef uint64_t bad = 0
     while done < n:
@@ -291,6 +310,11 @@ cdef inline uint64_t next_offsets(
         done += take
         at.left -= take
     return bad
+
+
+cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
+    """Return where a part's columns begin: whole cache lines, so that no two parts share one."""
+    return width if part == parts else width * part // parts // LINE * LINE
 
 
 cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:

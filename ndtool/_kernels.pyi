@@ -2,6 +2,13 @@
 
 from typing import Any, final
 
+ASKED: int
+BLOCK: int
+GROUP: int
+LINE: int
+MOST_RANK: int
+PAGE: int
+
 @final
 class Addressing:
     def __new__(
@@ -33,147 +40,91 @@ class Grid:
         negatives: bool,
     ) -> Grid: ...
 
-def check(a: Addressing, indices: Any, kind: int, count: int, threads: int) -> int: ...
-def find(a: Addressing, indices: Any, kind: int, count: int) -> tuple[int, int, int]: ...
+@final
+class Indices:
+    @property
+    def itemsize(self) -> int: ...
+    def __new__(cls, buffer: Any, itemsize: int, unsigned: bool, swapped: bool) -> Indices: ...
+    def value(self, number: int) -> int: ...
+
+@final
+class Piece:
+    first: int
+    tuples: int
+    column: int
+    width: int
+    def __new__(cls, first: int, tuples: int, column: int, width: int) -> Piece: ...
+    def place(self, run: int) -> slice[int, int, None]: ...
+
+@final
+class Change:
+    def __new__(cls, updates: Any, pitch: int, reduction: str, name: str) -> Change: ...
+
+@final
+class How:
+    threads: int
+    streamed: bool
+    def __new__(cls, threads: int, streamed: bool = False, rooms: Any = None) -> How: ...
+
+@final
+class Parts:
+    parts: int
+    def __new__(cls, rows: int, width: int, shift: int, scratch: Any, ends: Any) -> Parts: ...
+    def place(self, part: int, stop: int) -> slice[int, int, None]: ...
+
+def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
+def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
 def gather(
-    a: Addressing,
-    data: Any,
-    origin: int,
-    indices: Any,
-    kind: int,
-    out: Any,
-    first: int,
-    count: int,
-    column: int,
-    width: int,
-    threads: int,
-    streamed: bool,
+    a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece, out: Any, how: How
 ) -> int: ...
 def scatter(
     a: Addressing,
+    indices: Indices,
+    piece: Piece,
+    change: Change,
     out: Any,
-    indices: Any,
-    kind: int,
-    updates: Any,
-    first: int,
-    count: int,
-    column: int,
-    width: int,
-    pitch: int,
-    code: int,
-    op: int,
-    threads: int,
     by_batches: bool,
-    streamed: bool,
+    how: How,
 ) -> int: ...
 def scatter_lines(
     a: Addressing,
-    data: Any,
-    line: int,
-    out: Any,
-    indices: Any,
-    kind: int,
-    updates: Any,
+    indices: Indices,
     first: int,
     count: int,
-    width: int,
-    code: int,
-    op: int,
-    windows: Any,
-    threads: int,
-    streamed: bool,
+    change: Change,
+    data: Any,
+    out: Any,
+    how: How,
 ) -> int: ...
 def partition(
-    rows: Addressing,
-    indices: Any,
-    kind: int,
-    updates: Any,
-    width: int,
-    first: int,
-    count: int,
-    shift: int,
-    scratch: Any,
-    ends: Any,
-    threads: int,
-    streamed: bool,
+    a: Addressing, indices: Indices, first: int, count: int, change: Change, into: Parts, how: How
 ) -> int: ...
 def apply_parts(
-    data: Any,
-    updates: Any,
-    out: Any,
-    scratch: Any,
-    ends: Any,
-    shift: int,
-    width: int,
-    rows: int,
-    part: int,
-    stop: int,
-    code: int,
-    op: int,
-    windows: Any,
-    threads: int,
-    streamed: bool,
+    parts: Parts, change: Change, data: Any, out: Any, part: int, stop: int, how: How
 ) -> None: ...
 def gather_strided(
     a: Addressing,
     run: Layout,
     data: Any,
     origin: int,
-    indices: Any,
-    kind: int,
+    indices: Indices,
+    piece: Piece,
     out: Any,
-    first: int,
-    count: int,
-    element: int,
-    elements: int,
-    threads: int,
+    how: How,
 ) -> int: ...
 def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
 def copy_strips(
-    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, threads: int
+    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, how: How
 ) -> None: ...
 def gather_units(
-    g: Grid,
-    data: Any,
-    origin: int,
-    indices: Any,
-    kind: int,
-    out: Any,
-    unit: int,
-    stop: int,
-    scratch: Any,
-    threads: int,
-    streamed: bool,
+    g: Grid, data: Any, origin: int, indices: Indices, unit: int, stop: int, out: Any, how: How
 ) -> int: ...
 def scatter_units(
-    g: Grid,
-    data: Any,
-    out: Any,
-    indices: Any,
-    kind: int,
-    updates: Any,
-    unit: int,
-    stop: int,
-    code: int,
-    op: int,
-    scratch: Any,
-    threads: int,
-    streamed: bool,
+    g: Grid, indices: Indices, change: Change, data: Any, out: Any, unit: int, stop: int, how: How
 ) -> int: ...
-def copy(data: Any, out: Any, threads: int, streamed: bool) -> None: ...
+def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece) -> int: ...
+def copy(data: Any, out: Any, how: How) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...
-def will_need(
-    a: Addressing,
-    data: Any,
-    origin: int,
-    indices: Any,
-    kind: int,
-    first: int,
-    count: int,
-    column: int,
-    width: int,
-) -> int: ...
 def end_on(number: int, status: int, words: bytes) -> None: ...
 def remove_at_end(folder: int, name: bytes) -> None: ...
 def settle(settled: bool) -> None: ...
-def startable(wanted: int) -> int: ...

@@ -1,36 +1,163 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Loops over bytes: checked, parallel, without the GIL; only engine.py calls them.
+"""Loops over bytes, checked and parallel; every door to them, as there is but one extension.
 
-Every function takes flat byte buffers and compares their sizes once, here at the door; inside,
-nothing allocates or raises. A non-zero return means that an index is out of bounds: nothing of
-its block was read or written, and `find` tells which one it is.
+What belongs together comes as one object: which tuples (Addressing, Indices, Piece), which change
+(Change), how it is done (How). Every function compares the sizes of its buffers once, here at the
+door; inside, nothing allocates or raises. A non-zero return means that an index is out of bounds:
+nothing of its block was read or written, and `find` tells which one it is.
 """
 
-cimport cython
-from cython.parallel cimport prange, threadid
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+import sys
 
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from ndtool cimport _blocks, _pages, _parts
+from ndtool._arithmetic cimport (
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
+    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
+)
 from ndtool._blocks cimport (
-    BLOCK, LINE, MOST_RANK, NEAR, Nd, swap_units, widened,
+    BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, swap_units, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
 from ndtool._memory cimport write_window
-from ndtool._panels cimport Panels, gather_unit, scatter_unit
+from ndtool._pages cimport will_need_range
+from ndtool._panels cimport Panels, Units, gather_unit, scatter_unit
 from ndtool._parts cimport (
-    GROUP, apply_part, carried_bytes, partition_group, region_bytes, room_bytes,
+    Apply, Partition, Sorted, apply_part, partition_part, region_bytes, room_bytes,
 )
 from ndtool._runs cimport (
-    check_range, gather_range, gather_views, scatter_lines_range, scatter_range, will_need_range,
+    BY_BATCHES, BY_COLUMNS, BY_RUNS, Check, Gather, GatherViews, Lines, Scatter, Updates,
+    check_part, gather_part, gather_views_part, lines_part, scatter_part,
 )
-from ndtool._startable cimport nd_startable
-from ndtool._views cimport View, copy_strip, copy_view, strips_of
+from ndtool._team cimport prepare, share
+from ndtool._views cimport Strips, View, copy_strip, copy_view, strips_of
+
+# What the callers share with the loops.
+BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK
+PAGE, ASKED = _pages.PAGE, _pages.ASKED
+
+_TYPES = {
+    "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
+    "uint16": UINT16, "uint32": UINT32, "uint64": UINT64, "float16": FLOAT16,
+    "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64, "complex64": COMPLEX64,
+    "complex128": COMPLEX128,
+}
+_OPS = {"none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
+
+prepare()
 
 
 cdef inline int64_t shares(int threads) noexcept nogil:
     """Return into how many parts work is cut: a thread that is held up leaves them to others."""
     return 16 * threads if threads > 1 else 1
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Indices:
+    """Stored indices of an integer type, in row-major order without gaps."""
+
+    cdef const uint8_t[::1] bytes
+    cdef int kind
+
+    def __cinit__(self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped):
+        if itemsize not in (1, 2, 4, 8):
+            raise ValueError("an index has 1, 2, 4 or 8 bytes")
+        self.bytes = buffer
+        self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an index."""
+        return self.kind & BYTES
+
+    def value(self, Py_ssize_t number) -> int:
+        """Return an index as it is stored, whatever its size."""
+        cdef Py_ssize_t size = self.kind & BYTES
+        raw = bytes(self.bytes[number * size:(number + 1) * size])
+        little = (sys.byteorder == "little") != bool(self.kind & SWAPPED)
+        return int.from_bytes(
+            raw, "little" if little else "big", signed=not self.kind & UNSIGNED
+        )
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Piece:
+    """Bytes [column, column + width) of the runs of `tuples` index tuples, from `first` on."""
+
+    cdef readonly int64_t first, tuples
+    cdef readonly Py_ssize_t column, width
+
+    def __cinit__(self, int64_t first, int64_t tuples, Py_ssize_t column, Py_ssize_t width):
+        if first < 0 or tuples < 0 or column < 0 or width < 0:
+            raise ValueError("a piece begins and ends within its runs")
+        self.first, self.tuples, self.column, self.width = first, tuples, column, width
+
+    def place(self, Py_ssize_t run) -> slice:
+        """Return where the piece stands among all runs, each of `run` bytes, side by side."""
+        cdef int64_t at = self.first * run + self.column
+        return slice(at, at + self.tuples * self.width)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Change:
+    """What is done with runs: a reduction of elements, or a copy ("none").
+
+    name: the elements' type, where it counts. updates: `pitch` bytes for each tuple, in order.
+    """
+
+    cdef const uint8_t[::1] updates
+    cdef Py_ssize_t pitch
+    cdef int code, op
+
+    def __cinit__(
+        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name
+    ):
+        self.updates = updates
+        self.pitch = pitch
+        self.op = _OPS[reduction]
+        self.code = _TYPES[name] if self.op else -1
+
+    cdef int _door(self, Updates* u, int64_t first, int64_t count) except -1:
+        if self.updates.shape[0] < (first + count) * self.pitch:
+            raise ValueError("the updates buffer is shorter than its shape")
+        u.first = &self.updates[0] + first * self.pitch
+        u.pitch = self.pitch
+        u.code = self.code
+        u.op = self.op
+        return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class How:
+    """How the work is done: by how many threads, each with a room of its own, around the cache.
+
+    streamed: whether stores bypass the cache; for outputs that do not fit into it. rooms: scratch
+    that the threads share out.
+    """
+
+    cdef readonly int threads
+    cdef readonly bint streamed
+    cdef uint8_t[::1] rooms
+
+    def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] rooms=None):
+        if threads < 1:
+            raise ValueError("work needs a thread")
+        self.threads, self.streamed, self.rooms = threads, streamed, rooms
+
+    cdef uint8_t* _rooms(self, Py_ssize_t each) except? NULL:
+        """Return where the threads' rooms stand, NULL where there are none."""
+        if self.rooms is None:
+            return NULL
+        if self.rooms.shape[0] < self.threads * each:
+            raise ValueError("the scratch buffer is too short")
+        return &self.rooms[0]
 
 
 @cython.final
@@ -55,7 +182,7 @@ cdef class Addressing:
         self.nd.k = len(sizes)
         self.nd.per_batch = max(per_batch, 1)
         self.nd.batch_rank = len(batch_sizes)
-        if self.nd.k > MOST_RANK or self.nd.batch_rank > MOST_RANK:
+        if self.nd.k > _blocks.MOST_RANK or self.nd.batch_rank > _blocks.MOST_RANK:
             raise ValueError("more axes than an array can have")
         for j in range(self.nd.k):
             self.nd.sizes[j] = sizes[j]
@@ -64,7 +191,7 @@ cdef class Addressing:
             self._reach(self.nd.sizes[j], self.nd.strides[j])
         self.nd.lowest = self.lowest
         self.nd.reach = self.highest - self.lowest
-        often = per_batch >= BLOCK and per_batch * LINE >= self.nd.reach
+        often = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= self.nd.reach
         self.nd.near = self.nd.reach <= NEAR and (self.nd.batch_rank == 0 or often)
         for j in range(self.nd.batch_rank):
             self.nd.batch_sizes[j] = batch_sizes[j]
@@ -77,277 +204,257 @@ cdef class Addressing:
             self.highest += max(0, (size - 1) * stride)
 
     cdef int _door(
-        self, Py_ssize_t origin, Py_ssize_t run, Py_ssize_t bytes_there, Py_ssize_t index_bytes,
-        int kind, int64_t count,
+        self, Walk* walk, Indices indices, int64_t first, int64_t count
     ) except -1:
-        """Refuse buffers that valid tuples would leave: a bug in the caller, never in the input."""
-        if origin + self.lowest < 0 or origin + self.highest + run > bytes_there:
-            raise ValueError("the data buffer is shorter than its shape")
-        if index_bytes < count * self.nd.k * (kind & 15):
+        """Bind a walk to tuples [first, first + count)."""
+        cdef Py_ssize_t entry = self.nd.k * (indices.kind & BYTES)
+        if indices.bytes.shape[0] < (first + count) * entry:
             raise ValueError("the indices buffer is shorter than its shape")
+        walk.nd = &self.nd
+        walk.index = &indices.bytes[0] + first * entry
+        walk.kind = indices.kind
+        walk.entry = entry
+        walk.first = first
+        return 0
+
+    cdef int _reaches(
+        self, Py_ssize_t nbytes, Py_ssize_t origin, Py_ssize_t begin, Py_ssize_t end
+    ) except -1:
+        """Refuse a buffer that bytes [begin, end) of valid tuples' runs would leave.
+
+        A bug in the caller, never in the input.
+        """
+        if origin + self.lowest + begin < 0 or origin + self.highest + end > nbytes:
+            raise ValueError("the data buffer is shorter than its shape")
         return 0
 
 
-def check(
-    Addressing a, const uint8_t[::1] indices, int kind, int64_t count, int threads
-) -> int:
+def check(Addressing a, Indices indices, int64_t first, int64_t count, int threads) -> int:
     """Return non-zero if one of `count` index tuples is out of bounds."""
-    cdef const uint8_t* index = &indices[0]
-    cdef const Nd* nd = &a.nd
-    cdef uint64_t bad = 0
-    cdef int64_t part, parts = shares(threads)
-    a._door(-a.lowest, 0, a.highest - a.lowest, indices.shape[0], kind, count)
+    cdef Check c
+    cdef uint64_t bad
+    a._door(&c.walk, indices, first, count)
+    c.count = count
+    c.parts = shares(threads)
     with nogil:
-        for part in prange(
-            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= check_range(nd, index, kind, count * part // parts, count * (part + 1) // parts)
+        bad = share(check_part, &c, c.parts, threads)
     return bad != 0
 
 
-def find(Addressing a, const uint8_t[::1] indices, int kind, int64_t count) -> tuple[int, int, int]:
+def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[int, int, int]:
     """Return (tuple, component) of the first index out of bounds and how many tuples are bad."""
-    cdef int64_t t, first = -1, bad = 0, v
-    cdef int64_t block[MOST_RANK]
+    cdef int64_t t, found = -1, bad = 0, v
+    cdef int64_t block[_blocks.MOST_RANK]
     cdef const int64_t* index
     cdef int j, component = -1
-    cdef Py_ssize_t pitch = a.nd.k * (kind & 15)
-    a._door(-a.lowest, 0, a.highest - a.lowest, indices.shape[0], kind, count)
+    cdef Walk walk
+    a._door(&walk, indices, first, count)
     with nogil:
         for t in range(count):
-            index = widened(&indices[0] + t * pitch, kind, a.nd.k, block)
+            index = widened(walk.index + t * walk.entry, walk.kind, a.nd.k, block)
             for j in range(a.nd.k):
                 v = index[j]
                 v += a.nd.wraps[j] & (v >> 63)
                 if <uint64_t> v >= <uint64_t> a.nd.sizes[j]:
                     bad += 1
-                    if first < 0:
-                        first = t
+                    if found < 0:
+                        found = first + t
                         component = j
                     break
-    return first, component, bad
+    return found, component, bad
 
 
 def gather(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
-    uint8_t[::1] out, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
-    int threads, bint streamed,
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, Piece piece,
+    uint8_t[::1] out, How how,
 ) -> int:
-    """Copy bytes [column, column + width) of the runs of tuples first.. to consecutive places.
-
-    `origin` is where data's element [0, ..., 0] stands; `indices` begins at tuple `first`.
-    `streamed` bypasses the cache: for outputs that do not fit into it.
-    """
-    a._door(origin, column + width, data.shape[0], indices.shape[0], kind, count)
-    if out.shape[0] < count * width:
+    """Copy a piece to consecutive places; `origin` is where data's element [0, ..., 0] stands."""
+    cdef Gather g
+    cdef uint64_t bad
+    cdef int threads = how.threads
+    a._door(&g.walk, indices, piece.first, piece.tuples)
+    a._reaches(data.shape[0], origin, 0, piece.column + piece.width)
+    if out.shape[0] < piece.tuples * piece.width:
         raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin + column
-    cdef const uint8_t* index = &indices[0]
-    cdef uint8_t* to = &out[0]
-    cdef const Nd* nd = &a.nd
-    cdef uint64_t bad = 0
-    cdef int64_t part, parts = threads
-    cdef bint by_columns = count < 8 * parts and width >= 65536
+    g.source = &data[0] + origin + piece.column
+    g.to = &out[0]
+    g.count = piece.tuples
+    g.width = piece.width
+    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536
+    g.parts = threads if g.by_columns else shares(threads)
+    g.streamed = how.streamed
     with nogil:
-        if parts == 1:
-            bad = gather_range(
-                nd, source, index, kind, to, first, 0, count, 0, width, width, streamed)
-        elif by_columns:
-            for part in prange(parts, num_threads=threads, schedule="static"):
-                bad |= gather_range(
-                    nd, source, index, kind, to, first, 0, count,
-                    column_of(part, parts, width), column_of(part + 1, parts, width), width,
-                    streamed,
-                )
-        else:
-            parts = shares(threads)
-            for part in prange(parts, num_threads=threads, schedule="dynamic"):
-                bad |= gather_range(
-                    nd, source, index, kind, to, first, count * part // parts,
-                    count * (part + 1) // parts, 0, width, width, streamed,
-                )
+        bad = share(gather_part, &g, g.parts, threads)
     return bad != 0
 
 
 def scatter(
-    Addressing a, uint8_t[::1] out, const uint8_t[::1] indices, int kind,
-    const uint8_t[::1] updates, int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
-    Py_ssize_t pitch, int code, int op, int threads, bint by_batches, bint streamed,
+    Addressing a, Indices indices, Piece piece, Change change, uint8_t[::1] out, bint by_batches,
+    How how,
 ) -> int:
-    """Apply bytes [column, column + width) of the updates of tuples first.., in order.
+    """Apply a piece of the updates, in order.
 
-    `pitch` is the length of one update; `code` the arithmetic type, `op` the reduction (0: none,
-    bytes). Threads share the batches, whose destinations must be disjoint, or the runs of the
-    output, or, for a few long ones, their columns. `streamed` bypasses the cache.
+    Threads share the batches, whose destinations must be disjoint, or the runs of the output, or,
+    for a few long ones, their columns.
     """
-    a._door(0, column + width, out.shape[0], indices.shape[0], kind, count)
-    if count and updates.shape[0] < (count - 1) * pitch + column + width:
-        raise ValueError("the updates buffer is shorter than its shape")
-    cdef uint8_t* to = &out[0] + column
-    cdef const uint8_t* index = &indices[0]
-    cdef const uint8_t* source = &updates[0] + column
-    cdef const Nd* nd = &a.nd
-    cdef uint64_t bad = 0
-    cdef int64_t part, parts = threads, batches = count // a.nd.per_batch, per = a.nd.per_batch
-    cdef bint owned = count >= 16 * parts and width > LINE
-    streamed = streamed and (width | pitch | <Py_ssize_t> to) % LINE == 0
-    if by_batches and (first % per or count % per):
+    cdef Scatter s
+    cdef uint64_t bad
+    cdef int threads = how.threads
+    cdef int64_t per = a.nd.per_batch
+    a._door(&s.walk, indices, piece.first, piece.tuples)
+    a._reaches(out.shape[0], 0, 0, piece.column + piece.width)
+    change._door(&s.updates, piece.first, piece.tuples)
+    if piece.column + piece.width > change.pitch:
+        raise ValueError("an update is shorter than a run")
+    if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("batches are shared out whole")
+    s.updates.first += piece.column
+    s.to = &out[0] + piece.column
+    s.count = piece.tuples
+    s.width = piece.width
+    s.streamed = how.streamed and (s.width | change.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
+    if threads == 1:
+        s.sharing = BY_COLUMNS
+    elif by_batches:
+        s.sharing = BY_BATCHES
+    else:
+        s.sharing = BY_RUNS if s.count >= 16 * threads and s.width > _blocks.LINE else BY_COLUMNS
+    s.parts = shares(threads) if s.sharing == BY_BATCHES else threads
     with nogil:
-        if parts == 1:
-            bad = scatter_range(
-                nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op, 0, 1,
-                streamed,
-            )
-        elif by_batches:
-            parts = shares(threads)
-            for part in prange(parts, num_threads=threads, schedule="dynamic"):
-                bad |= scatter_range(
-                    nd, to, index, kind, source, first, batches * part // parts * per,
-                    batches * (part + 1) // parts * per, 0, width, pitch, code, op, 0, 1, streamed,
-                )
-        elif owned:  # every thread goes through all tuples, in order
-            for part in prange(parts, num_threads=threads, schedule="static"):
-                bad |= scatter_range(
-                    nd, to, index, kind, source, first, 0, count, 0, width, pitch, code, op,
-                    part, parts, streamed,
-                )
-        else:
-            for part in prange(parts, num_threads=threads, schedule="static"):
-                bad |= scatter_range(
-                    nd, to, index, kind, source, first, 0, count,
-                    column_of(part, parts, width), column_of(part + 1, parts, width), pitch,
-                    code, op, 0, 1, streamed,
-                )
+        bad = share(scatter_part, &s, s.parts, threads)
     return bad != 0
 
 
 def scatter_lines(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t line, uint8_t[::1] out,
-    const uint8_t[::1] indices, int kind, const uint8_t[::1] updates, int64_t first,
-    int64_t count, Py_ssize_t width, int code, int op, uint8_t[::1] windows, int threads,
-    bint streamed,
+    Addressing a, Indices indices, int64_t first, int64_t count, Change change,
+    const uint8_t[::1] data, uint8_t[::1] out, How how,
 ) -> int:
-    """Apply updates of `width` bytes to whole batches, each on the `line` bytes that it can name.
+    """Apply the updates of whole batches, each on the bytes that it can name: its line.
 
-    Each line is copied from data to a window of its thread, changed there, and written to out.
+    Each line is copied from data to the room of its thread, changed there, and written to out.
     """
-    a._door(0, width, out.shape[0], indices.shape[0], kind, count)
-    if updates.shape[0] < count * width:
-        raise ValueError("the updates buffer is shorter than its shape")
-    if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1 or line != a.nd.reach + width:
+    cdef Lines s
+    cdef uint64_t bad
+    cdef int threads = how.threads
+    a._door(&s.walk, indices, first, count)
+    a._reaches(out.shape[0], 0, 0, change.pitch)
+    change._door(&s.updates, first, count)
+    s.line = a.nd.reach + change.pitch
+    if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
-    if windows.shape[0] < threads * line:
-        raise ValueError("the window buffer is too short")
     if first % a.nd.per_batch or count % a.nd.per_batch:
         raise ValueError("batches are shared out whole")
-    cdef const uint8_t* old = &data[0]
-    cdef uint8_t* to = &out[0]
-    cdef const uint8_t* index = &indices[0]
-    cdef const uint8_t* source = &updates[0]
-    cdef uint8_t* window = &windows[0]
-    cdef uint64_t bad = 0
-    cdef int64_t part, parts = shares(threads), per = a.nd.per_batch, batches = count // per
+    s.windows = how._rooms(s.line)
+    if s.windows == NULL:
+        raise ValueError("the scratch buffer is too short")
+    s.data = &data[0]
+    s.to = &out[0]
+    s.batches = count // a.nd.per_batch
+    s.parts = shares(threads)
+    s.streamed = how.streamed
     with nogil:
-        for part in prange(
-            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= scatter_lines_range(
-                &a.nd, old, line, window + threadid() * line, to, index, kind, source, first,
-                batches * part // parts * per, batches * (part + 1) // parts * per, width,
-                code, op, streamed,
-            )
+        bad = share(lines_part, &s, s.parts, threads)
     return bad != 0
 
 
-def partition(
-    Addressing rows, const uint8_t[::1] indices, int kind, const uint8_t[::1] updates,
-    Py_ssize_t width, int64_t first, int64_t count, int shift, uint8_t[::1] scratch,
-    uint32_t[:, ::1] ends, int threads, bint streamed,
-) -> int:
-    """Sort tuples first.. by destination, stably, into parts of 2^shift rows.
+@cython.final
+@cython.auto_pickle(False)
+cdef class Parts:
+    """Tuples sorted by destination, stably, into parts of 2^shift rows of `width` bytes.
 
-    `rows` addresses rows of `width` bytes, not bytes. Each GROUP of tuples becomes one region of
-    scratch: the rows within their parts, then the updates (or, for long runs, their numbers);
-    ends[g, p] is where part p of group g ends. Scratch also holds each thread's room_bytes.
+    Each GROUP of tuples becomes one region of scratch: the rows within their parts, then the
+    updates (or, for long runs, their numbers). ends: where each part of each group ends.
     """
-    cdef int64_t groups = ends.shape[0], group
-    cdef Py_ssize_t carried = carried_bytes(width), region = region_bytes(width)
-    cdef Py_ssize_t room = room_bytes(width)
-    cdef uint64_t bad = 0
-    rows._door(-rows.lowest, 0, rows.highest - rows.lowest, indices.shape[0], kind, count)
-    if groups * GROUP < count or scratch.shape[0] < groups * region + threads * room:
+
+    cdef Sorted sorted
+    cdef int64_t rows, first, count
+    cdef readonly int64_t parts
+    cdef uint8_t[::1] scratch
+    cdef uint32_t[::1] ends
+
+    def __cinit__(
+        self, int64_t rows, Py_ssize_t width, int shift, uint8_t[::1] scratch, uint32_t[::1] ends
+    ):
+        if not 0 <= shift <= 32 or width < 1 or rows < 1:
+            raise ValueError("rows are numbered by 32 bits within their part")
+        self.rows = rows
+        self.parts = ((rows - 1) >> shift) + 1
+        self.scratch, self.ends = scratch, ends
+        self.sorted.width = width
+        self.sorted.shift = shift
+        self.sorted.parts = self.parts
+        self.sorted.regions = &scratch[0]
+        self.sorted.ends = &ends[0]
+
+    def place(self, int64_t part, int64_t stop) -> slice:
+        """Return where parts [part, stop) stand among the rows, in bytes."""
+        cdef int64_t end = min(self.rows, stop << self.sorted.shift)
+        return slice((part << self.sorted.shift) * self.sorted.width, end * self.sorted.width)
+
+
+def partition(
+    Addressing a, Indices indices, int64_t first, int64_t count, Change change, Parts into, How how
+) -> int:
+    """Sort tuples [first, first + count) into parts; `a` addresses rows, not bytes.
+
+    The scratch of the parts also holds a room for each thread.
+    """
+    cdef Partition p
+    cdef Updates updates
+    cdef uint64_t bad
+    cdef Py_ssize_t width = into.sorted.width
+    cdef int64_t groups = (count + _parts.GROUP - 1) // _parts.GROUP
+    a._door(&p.walk, indices, first, count)
+    change._door(&updates, first, count)
+    if change.pitch != width:
+        raise ValueError("an update is shorter than a run")
+    if into.ends.shape[0] < groups * into.parts or (
+        into.scratch.shape[0] < groups * region_bytes(width) + how.threads * room_bytes(width)
+    ):
         raise ValueError("the scratch buffer is too short")
-    if rows.lowest < 0 or shift > 32 or rows.highest >> shift >= ends.shape[1]:
+    if a.lowest < 0 or a.highest >= into.rows:
         raise ValueError("the rows are more than the parts hold")
-    if updates.shape[0] < count * width:
-        raise ValueError("the updates buffer is shorter than its shape")
-    cdef uint8_t* base = &scratch[0]
-    cdef const uint8_t* index = &indices[0]
-    cdef const uint8_t* source = &updates[0]
-    cdef const Nd* nd = &rows.nd
-    cdef uint32_t* end = &ends[0, 0]
-    cdef Py_ssize_t columns = ends.shape[1]
+    into.first, into.count = first, count
+    into.sorted.groups = groups
+    p.into = &into.sorted
+    p.updates = updates.first
+    p.count = count
+    p.streamed = how.streamed
     with nogil:
-        for group in prange(
-            groups, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= partition_group(
-                nd, index, kind, source, width, first, group * GROUP,
-                min(count, group * GROUP + GROUP), shift, base + group * region, carried,
-                base + groups * region + threadid() * room, streamed, end + group * columns,
-                columns,
-            )
+        bad = share(partition_part, &p, groups, how.threads)
     return bad != 0
 
 
 def apply_parts(
-    const uint8_t[::1] data, const uint8_t[::1] updates, uint8_t[::1] out,
-    const uint8_t[::1] scratch, const uint32_t[:, ::1] ends, int shift, Py_ssize_t width,
-    int64_t rows, int64_t part, int64_t stop, int code, int op, uint8_t[::1] windows, int threads,
-    bint streamed,
+    Parts parts, Change change, const uint8_t[::1] data, uint8_t[::1] out, int64_t part,
+    int64_t stop, How how,
 ) -> None:
-    """Apply parts [part, stop) of a partition to out, whose first byte is row part << shift.
+    """Apply parts [part, stop) to out, which begins with the first row of the first one.
 
-    With data (of the same rows) each part is copied from it to a window of its own first, so
-    that it is changed in cache and written once; without, out is changed in place. `rows` is
-    how many rows there are up to the end of the last part.
+    With data (of the same rows) each part is copied from it to the room of its thread first, so
+    that it is changed in cache and written once; with None, out is changed in place.
     """
-    cdef int64_t p, first_row = part << shift
-    cdef Py_ssize_t region = region_bytes(width)
-    cdef Py_ssize_t window = width << shift
-    cdef bint copied = data.shape[0] > 0
-    if out.shape[0] < (rows - first_row) * width or (copied and data.shape[0] < out.shape[0]):
+    cdef Apply a
+    cdef Py_ssize_t width = parts.sorted.width
+    change._door(&a.updates, parts.first, parts.count)
+    if change.pitch != width or not 0 <= part <= stop <= parts.parts:
+        raise ValueError("the parts are others")
+    a.length = (min(parts.rows, stop << parts.sorted.shift) - (part << parts.sorted.shift)) * width
+    if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
-    if copied and windows.shape[0] < threads * window:
-        raise ValueError("the window buffer is too short")
-    if scratch.shape[0] < ends.shape[0] * region:
-        raise ValueError("the scratch buffer is too short")
-    cdef uint8_t* to = &out[0]
-    cdef const uint8_t* source = &data[0] if copied else NULL
-    cdef const uint8_t* update = &updates[0]
-    cdef const uint8_t* base = &scratch[0]
-    cdef const uint32_t* end = &ends[0, 0]
-    cdef uint8_t* room = &windows[0] if copied else NULL
-    cdef int64_t groups = ends.shape[0]
-    cdef Py_ssize_t parts = ends.shape[1], offset, length
+    a.done = &parts.sorted
+    a.data = NULL
+    a.windows = NULL
+    if data is not None:
+        a.data = &data[0]
+        a.windows = how._rooms(width << parts.sorted.shift)
+        if a.windows == NULL:
+            raise ValueError("the scratch buffer is too short")
+    a.to = &out[0]
+    a.first_part = part
+    a.streamed = how.streamed
     with nogil:
-        for p in prange(
-            part, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            offset = ((p << shift) - first_row) * width
-            length = min(window, (rows - first_row) * width - offset)
-            if copied:
-                memcpy(room + threadid() * window, source + offset, length)
-                apply_part(
-                    room + threadid() * window, update, base, region, end, groups, parts, p,
-                    width, code, op,
-                )
-                write_window(to + offset, room + threadid() * window, length, streamed)
-            else:
-                apply_part(
-                    to + offset, update, base, region, end, groups, parts, p, width, code, op
-                )
+        share(apply_part, &a, stop - part, how.threads)
 
 
 @cython.final
@@ -359,16 +466,19 @@ cdef class Layout:
     cdef readonly int64_t strips     # see copy_strips; 0 for an array of one axis
     cdef int near
     cdef int64_t lowest, highest
+    cdef Py_ssize_t nbytes
 
     def __cinit__(self, tuple sizes, tuple strides, Py_ssize_t item):
         cdef int d
         self.view.rank = len(sizes)
         self.view.item = item
-        if not 1 <= self.view.rank <= MOST_RANK:
+        self.nbytes = item
+        if not 1 <= self.view.rank <= _blocks.MOST_RANK:
             raise ValueError("a layout has 1 to 64 axes")
         for d in range(self.view.rank):
             self.view.sizes[d] = sizes[d]
             self.view.strides[d] = strides[d]
+            self.nbytes *= self.view.sizes[d]
             self.lowest += min(0, (self.view.sizes[d] - 1) * self.view.strides[d])
             self.highest += max(0, (self.view.sizes[d] - 1) * self.view.strides[d])
             if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.near]):
@@ -376,32 +486,36 @@ cdef class Layout:
         if self.view.rank > 1:
             self.strips = strips_of(&self.view, self.near)
 
+    cdef int _door(self, Py_ssize_t nbytes, Py_ssize_t origin) except -1:
+        if origin + self.lowest < 0 or origin + self.highest + self.view.item > nbytes:
+            raise ValueError("the data buffer is shorter than its shape")
+        return 0
+
 
 def gather_strided(
-    Addressing a, Layout run, const uint8_t[::1] data, Py_ssize_t origin,
-    const uint8_t[::1] indices, int kind, uint8_t[::1] out, int64_t first, int64_t count,
-    int64_t element, int64_t elements, int threads,
+    Addressing a, Layout run, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
+    Piece piece, uint8_t[::1] out, How how,
 ) -> int:
-    """Like gather, where the elements of a run are not side by side; columns are elements."""
-    a._door(
-        origin + run.lowest, run.highest - run.lowest + run.view.item, data.shape[0],
-        indices.shape[0], kind, count,
-    )
-    if out.shape[0] < count * elements * run.view.item:
+    """Like gather, where the elements of a run are not side by side; pieces cut none of them."""
+    cdef GatherViews g
+    cdef uint64_t bad
+    a._door(&g.walk, indices, piece.first, piece.tuples)
+    a._reaches(data.shape[0], origin, run.lowest, run.highest + run.view.item)
+    if out.shape[0] < piece.tuples * piece.width:
         raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin
-    cdef const uint8_t* index = &indices[0]
-    cdef uint8_t* to = &out[0]
-    cdef uint64_t bad = 0
-    cdef int64_t part, parts = shares(threads)
+    if piece.column % run.view.item or piece.width % run.view.item or (
+        piece.column + piece.width > run.nbytes
+    ):
+        raise ValueError("a piece begins and ends within its runs")
+    g.run = &run.view
+    g.source = &data[0] + origin
+    g.to = &out[0]
+    g.count = piece.tuples
+    g.parts = shares(how.threads)
+    g.element = piece.column // run.view.item
+    g.elements = piece.width // run.view.item
     with nogil:
-        for part in prange(
-            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= gather_views(
-                &a.nd, &run.view, source, index, kind, to, first, count * part // parts,
-                count * (part + 1) // parts, element, elements,
-            )
+        bad = share(gather_views_part, &g, g.parts, how.threads)
     return bad != 0
 
 
@@ -410,8 +524,7 @@ def pack(
     int64_t count,
 ) -> None:
     """Copy elements [first, first + count), in row-major order, side by side."""
-    if origin + layout.lowest < 0 or origin + layout.highest + layout.view.item > data.shape[0]:
-        raise ValueError("the data buffer is shorter than its shape")
+    layout._door(data.shape[0], origin)
     if out.shape[0] < count * layout.view.item:
         raise ValueError("the output buffer is shorter than its shape")
     cdef const uint8_t* source = &data[0] + origin
@@ -422,24 +535,20 @@ def pack(
 
 def copy_strips(
     Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
-    int64_t stop, int threads,
+    int64_t stop, How how,
 ) -> None:
     """Copy strips [strip, stop) of an array whose last axis steps far to row-major order."""
-    cdef int64_t s
-    cdef Py_ssize_t size = layout.view.item
-    for s in range(layout.view.rank):
-        size *= layout.view.sizes[s]
-    if origin + layout.lowest < 0 or origin + layout.highest + layout.view.item > data.shape[0]:
-        raise ValueError("the data buffer is shorter than its shape")
-    if out.shape[0] < size or stop > layout.strips:
+    cdef Strips c
+    layout._door(data.shape[0], origin)
+    if out.shape[0] < layout.nbytes or stop > layout.strips:
         raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin
-    cdef uint8_t* to = &out[0]
+    c.view = &layout.view
+    c.near = layout.near
+    c.source = &data[0] + origin
+    c.to = &out[0]
+    c.first = strip
     with nogil:
-        for s in prange(
-            strip, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            copy_strip(to, source, &layout.view, layout.near, s)
+        share(copy_strip, &c, stop - strip, how.threads)
 
 
 @cython.final
@@ -462,13 +571,13 @@ cdef class Grid:
     ):
         cdef int d
         self.p.rank = len(sizes)
-        if self.p.rank > MOST_RANK:
+        if self.p.rank > _blocks.MOST_RANK:
             raise ValueError("more axes than an array can have")
         self.p.item = item
         self.p.length, self.p.index_step, self.p.size, self.p.step = along
         self.p.columns, self.p.column_stride, self.p.tile = across
         self.p.wrap = self.p.size if negatives else 0
-        if not 1 <= self.p.tile <= BLOCK:
+        if not 1 <= self.p.tile <= _blocks.BLOCK:
             raise ValueError("a unit has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
         self.units = self.p.tiles
@@ -488,117 +597,116 @@ cdef class Grid:
         self.highest += max(0, (size - 1) * stride)
 
     cdef int _door(
-        self, Py_ssize_t origin, Py_ssize_t data_bytes, Py_ssize_t index_bytes, int kind,
-        Py_ssize_t element_bytes, Py_ssize_t scratch_bytes, int threads, int64_t stop,
+        self, Units* c, Indices indices, int64_t unit, int64_t stop, How how
     ) except -1:
+        """Bind units [unit, stop) to their indices and rooms."""
+        if (
+            indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
+            or not 0 <= unit <= stop <= self.units
+        ):
+            raise ValueError("the indices buffer is shorter than its shape")
+        c.p = &self.p
+        c.index = &indices.bytes[0]
+        c.kind = indices.kind
+        c.first = unit
+        c.rooms = how._rooms(self.p.size * self.p.tile * self.p.item)
+        c.streamed = how.streamed
+        return 0
+
+    cdef int _reaches(
+        self, Py_ssize_t data_bytes, Py_ssize_t origin, Py_ssize_t element_bytes
+    ) except -1:
+        """Refuse buffers, of data and of the indices' shape, that the units would leave."""
         if origin + self.lowest < 0 or origin + self.highest + self.p.item > data_bytes:
             raise ValueError("the data buffer is shorter than its shape")
-        if index_bytes <= self.last_index * (kind & 15) or stop > self.units:
-            raise ValueError("the indices buffer is shorter than its shape")
         if element_bytes <= self.last_index * self.p.item:
             raise ValueError("a buffer of the indices' shape is shorter than it")
-        if scratch_bytes and scratch_bytes < threads * self.p.size * self.p.tile * self.p.item:
-            raise ValueError("the scratch buffer is too short")
         return 0
 
 
 def gather_units(
-    Grid g, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
-    uint8_t[::1] out, int64_t unit, int64_t stop, uint8_t[::1] scratch, int threads,
-    bint streamed,
+    Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
+    int64_t stop, uint8_t[::1] out, How how,
 ) -> int:
-    """Gather units [unit, stop); with scratch, through packed copies of their part of data.
-
-    `streamed` bypasses the cache.
-    """
-    g._door(
-        origin, data.shape[0], indices.shape[0], kind, out.shape[0], scratch.shape[0], threads, stop
-    )
-    cdef const uint8_t* source = &data[0] + origin
-    cdef const uint8_t* index = &indices[0]
-    cdef uint8_t* to = &out[0]
-    cdef uint8_t* room = &scratch[0] if scratch.shape[0] else NULL
-    cdef Py_ssize_t room_each = g.p.size * g.p.tile * g.p.item if scratch.shape[0] else 0
-    cdef uint64_t bad = 0
-    cdef int64_t u
+    """Gather units [unit, stop); with rooms, through packed copies of their part of data."""
+    cdef Units c
+    cdef uint64_t bad
+    g._reaches(data.shape[0], origin, out.shape[0])
+    g._door(&c, indices, unit, stop, how)
+    c.data = &data[0] + origin
+    c.to = &out[0]
     with nogil:
-        for u in prange(
-            unit, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= gather_unit(
-                &g.p, u, source, index, kind, to, room + threadid() * room_each, streamed
-            )
+        bad = share(gather_unit, &c, stop - unit, how.threads)
     return bad != 0
 
 
 def scatter_units(
-    Grid g, const uint8_t[::1] data, uint8_t[::1] out, const uint8_t[::1] indices, int kind,
-    const uint8_t[::1] updates, int64_t unit, int64_t stop, int code, int op,
-    uint8_t[::1] scratch, int threads, bint streamed,
+    Grid g, Indices indices, Change change, const uint8_t[::1] data, uint8_t[::1] out,
+    int64_t unit, int64_t stop, How how,
 ) -> int:
-    """Apply units [unit, stop) to out; with scratch, through packed copies of data's."""
-    g._door(
-        0, out.shape[0], indices.shape[0], kind, updates.shape[0], scratch.shape[0], threads, stop
-    )
-    if scratch.shape[0] and data.shape[0] < out.shape[0]:
+    """Apply units [unit, stop) to out; with rooms, through packed copies of data's."""
+    cdef Units c
+    cdef uint64_t bad
+    g._reaches(out.shape[0], 0, change.updates.shape[0])
+    g._door(&c, indices, unit, stop, how)
+    change._door(&c.updates, 0, 1)
+    if data.shape[0] < out.shape[0]:
         raise ValueError("the data buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] if scratch.shape[0] else NULL
-    cdef const uint8_t* index = &indices[0]
-    cdef const uint8_t* update = &updates[0]
-    cdef uint8_t* to = &out[0]
-    cdef uint8_t* room = &scratch[0] if scratch.shape[0] else NULL
-    cdef Py_ssize_t room_each = g.p.size * g.p.tile * g.p.item if scratch.shape[0] else 0
-    cdef uint64_t bad = 0
-    cdef int64_t u
+    c.data = &data[0]
+    c.to = &out[0]
     with nogil:
-        for u in prange(
-            unit, stop, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            bad |= scatter_unit(
-                &g.p, u, source, to, index, kind, update, code, op,
-                room + threadid() * room_each, streamed,
-            )
+        bad = share(scatter_unit, &c, stop - unit, how.threads)
     return bad != 0
 
 
 def will_need(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, const uint8_t[::1] indices, int kind,
-    int64_t first, int64_t count, Py_ssize_t column, Py_ssize_t width,
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, Piece piece
 ) -> int:
     """Ask the system for the pages that gather, called the same way, would wait for.
 
     Returns how many system calls it took.
     """
-    a._door(origin, column + width, data.shape[0], indices.shape[0], kind, count)
-    cdef const uint8_t* source = &data[0] + origin + column
-    cdef const uint8_t* index = &indices[0]
+    cdef Walk walk
     cdef int64_t calls
+    a._door(&walk, indices, piece.first, piece.tuples)
+    a._reaches(data.shape[0], origin, 0, piece.column + piece.width)
+    cdef const uint8_t* source = &data[0] + origin + piece.column
+    cdef int64_t count = piece.tuples
+    cdef Py_ssize_t width = piece.width
     with nogil:
-        calls = will_need_range(&a.nd, source, index, kind, first, count, width)
+        calls = will_need_range(&walk, source, count, width)
     return calls
 
 
-cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
-    """Return where a part's columns begin: whole cache lines, so that no two parts share one."""
-    return width if part == parts else width * part // parts // LINE * LINE
+cdef struct Copy:
+    const uint8_t* source
+    uint8_t* to
+    Py_ssize_t nbytes
+    int64_t parts
+    bint streamed
 
 
-def copy(const uint8_t[::1] data, uint8_t[::1] out, int threads, bint streamed) -> None:
+cdef uint64_t copy_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Copy* c = <const Copy*> call
+    cdef Py_ssize_t begin = column_of(part, c.parts, c.nbytes)
+    write_window(
+        c.to + begin, c.source + begin, column_of(part + 1, c.parts, c.nbytes) - begin, c.streamed
+    )
+    return 0
+
+
+def copy(const uint8_t[::1] data, uint8_t[::1] out, How how) -> None:
     """Copy all of data to the beginning of out."""
-    cdef int64_t part, parts = shares(threads)
-    cdef Py_ssize_t n = data.shape[0], begin
-    if out.shape[0] < n:
+    cdef Copy c
+    if out.shape[0] < data.shape[0]:
         raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0]
-    cdef uint8_t* to = &out[0]
+    c.source = &data[0]
+    c.to = &out[0]
+    c.nbytes = data.shape[0]
+    c.parts = shares(how.threads)
+    c.streamed = how.streamed
     with nogil:
-        for part in prange(
-            parts, num_threads=threads, schedule="dynamic", use_threads_if=threads > 1
-        ):
-            begin = column_of(part, parts, n)
-            write_window(
-                to + begin, source + begin, column_of(part + 1, parts, n) - begin, streamed
-            )
+        share(copy_part, &c, c.parts, how.threads)
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:
@@ -625,13 +733,3 @@ def settle(bint settled) -> None:
     """Say whether the output has its name, so that signals no longer end the process."""
     with nogil:
         nd_settle(settled)
-
-
-def startable(int wanted) -> int:
-    """Return how many threads there can be, up to `wanted`, and let OpenMP keep so many."""
-    cdef int64_t part, last = 0
-    with nogil:
-        wanted = nd_startable(wanted)
-        for part in prange(wanted, num_threads=wanted, use_threads_if=wanted > 1):
-            last = part
-    return last + 1

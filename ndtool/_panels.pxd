@@ -7,9 +7,11 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool._blocks cimport BLOCK, MOST_RANK, ask_runs, gather_block, offsets_1, widened
+from ndtool._blocks cimport (
+    BLOCK, BYTES, MOST_RANK, ask_runs, gather_block, offsets_1, widened,
+)
 from ndtool._memory cimport prefetch_lines, store, stream, stream_end
-from ndtool._runs cimport apply_block
+from ndtool._runs cimport Updates, apply_block
 from ndtool._views cimport copy_line
 
 cdef enum:
@@ -88,36 +90,55 @@ cdef inline void unpack(
         stream_end()
 
 
-cdef inline uint64_t gather_unit(
-    const Panels* p, int64_t number, const uint8_t* data, const uint8_t* indices, int kind,
-    uint8_t* out, uint8_t* scratch, bint streamed
-) noexcept nogil:
-    """Gather one unit; through a packed copy where scratch is given."""
+cdef struct Units:
+    # units of a grid from number `first` on: gathered, or changed by updates
+    const Panels* p
+    const uint8_t* data
+    const uint8_t* index
+    int kind                            # of index type
+    uint8_t* to
+    Updates updates
+    uint8_t* rooms                      # one for each thread's packed tile, or NULL
+    int64_t first
+    bint streamed
+
+
+cdef inline uint8_t* room_of(const Units* c, int thread) noexcept nogil:
+    return c.rooms + thread * c.p.size * c.p.tile * c.p.item if c.rooms else NULL
+
+
+cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noexcept nogil:
+    """Gather one unit; through a packed copy where there are rooms."""
+    cdef const Units* c = <const Units*> call
+    cdef const Panels* p = c.p
+    cdef const uint8_t* indices = c.index
+    cdef uint8_t* out = c.to
+    cdef uint8_t* room = room_of(c, thread)
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef uint8_t stage[BLOCK * STAGED]
-    cdef Unit u = unit_at(p, number)
+    cdef Unit u = unit_at(p, c.first + part)
     cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
-    cdef int bytes_each = kind & 15
-    cdef const uint8_t* source = data + u.data
+    cdef int bytes_each = c.kind & BYTES
+    cdef const uint8_t* source = c.data + u.data
     cdef uint8_t* to
     cdef const int64_t* index
-    streamed = streamed and p.item <= STAGED
-    if scratch:
-        pack(p, &u, source, scratch)
-        source = scratch
+    cdef bint streamed = c.streamed and p.item <= STAGED
+    if room:
+        pack(p, &u, source, room)
+        source = room
         step = u.columns * p.item
         column_stride = p.item
     while row < p.length:
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
-        index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
+        index = widened(indices + place * bytes_each, c.kind, rows * u.columns, entries)
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
-        if not scratch:
+        if not room:
             ask_runs(source, offsets, rows * u.columns)
         to = &stage[0] if streamed else out + place * p.item
         gather_block(to, source, offsets, rows * u.columns, p.item, 0)
@@ -129,35 +150,39 @@ cdef inline uint64_t gather_unit(
     return 0
 
 
-cdef inline uint64_t scatter_unit(
-    const Panels* p, int64_t number, const uint8_t* data, uint8_t* out, const uint8_t* indices,
-    int kind, const uint8_t* updates, int code, int op, uint8_t* scratch, bint streamed
-) noexcept nogil:
-    """Apply one unit to out, in row-major order; through a packed copy of data where scratch is."""
+cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) noexcept nogil:
+    """Change one unit, in row-major order; through a packed copy of data where there are rooms."""
+    cdef const Units* c = <const Units*> call
+    cdef const Panels* p = c.p
+    cdef const uint8_t* indices = c.index
+    cdef const uint8_t* updates = c.updates.first
+    cdef uint8_t* room = room_of(c, thread)
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
-    cdef Unit u = unit_at(p, number)
+    cdef Unit u = unit_at(p, c.first + part)
     cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
-    cdef int bytes_each = kind & 15
-    cdef uint8_t* to = out + u.data
+    cdef int bytes_each = c.kind & BYTES
+    cdef uint8_t* to = c.to + u.data
     cdef const int64_t* index
-    if scratch:
-        pack(p, &u, data + u.data, scratch)
-        to = scratch
+    if room:
+        pack(p, &u, c.data + u.data, room)
+        to = room
         step = u.columns * p.item
         column_stride = p.item
     while row < p.length:
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
-        index = widened(indices + place * bytes_each, kind, rows * u.columns, entries)
+        index = widened(indices + place * bytes_each, c.kind, rows * u.columns, entries)
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
             prefetch_lines(updates + soon * p.item, u.columns * p.item)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
-        apply_block(to, offsets, updates + place * p.item, rows * u.columns, p.item, code, op)
+        apply_block(
+            &c.updates, to, offsets, updates + place * p.item, rows * u.columns, p.item
+        )
         row += rows
-    if scratch:
-        unpack(p, &u, scratch, out + u.data, streamed)
+    if room:
+        unpack(p, &u, room, c.to + u.data, c.streamed)
     return 0

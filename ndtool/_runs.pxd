@@ -1,13 +1,16 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Runs: walks over a range of index tuples that copy or reduce the run of bytes each one names.
+#
+# A struct holds what one call is about; `..._part` is one of the parts that a team shares out, and
+# `..._range` the walk over some of its tuples. Tuples are numbered from the walk's first one.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._arithmetic cimport reduce_block, reduce_row
 from ndtool._blocks cimport (
-    BLOCK, ENTRIES, LINE, SHORT, Cursor, Nd, block_of, gather_block, next_batch, next_offsets,
-    outside, scatter_block, seek, widened,
+    BLOCK, BYTES, ENTRIES, LINE, SHORT, Cursor, Nd, Walk, block_of, column_of, gather_block,
+    next_batch, next_offsets, outside, scatter_block, seek, widened,
 )
 from ndtool._memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_soon, stream, stream_end, touch, write_window,
@@ -16,116 +19,89 @@ from ndtool._views cimport View, copy_view
 
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
-    PAGE = 4096          # bytes of a page, the smallest there is
-    ASKED = 131072       # bytes that one call asks for: of more, Linux may read a part only
 
 
-cdef inline uint64_t check_range(
-    const Nd* nd, const uint8_t* index, int kind, int64_t t, int64_t stop
-) noexcept nogil:
+cdef struct Check:
+    Walk walk
+    int64_t count, parts
+
+
+cdef inline uint64_t check_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Check* c = <const Check*> call
+    return check_range(
+        &c.walk, c.count * part // c.parts, c.count * (part + 1) // c.parts
+    )
+
+
+cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
     cdef int64_t entries[ENTRIES]
     cdef uint64_t wraps[ENTRIES]
     cdef uint64_t limits[ENTRIES]
+    cdef const Nd* nd = walk.nd
     cdef const uint8_t* stored
     cdef uint64_t bad = 0
+    cdef int bytes_each = walk.kind & BYTES
     cdef int64_t i, end = stop * nd.k, take, at = t * nd.k, step = ENTRIES // max(nd.k, 1) * nd.k
     for i in range(min(step, end - at)):
         wraps[i] = <uint64_t> nd.wraps[i % nd.k]
         limits[i] = <uint64_t> nd.sizes[i % nd.k] + wraps[i]
     while at < end:
         take = min(step, end - at)
-        stored = index + at * (kind & 15)
+        stored = walk.index + at * bytes_each
         bad |= outside(
-            widened(stored, kind, take, entries), take, wraps, limits, stored, kind & 15
+            widened(stored, walk.kind, take, entries), take, wraps, limits, stored, bytes_each
         )
         at += take
     return bad
 
 
-cdef extern from *:
-    """
-    #if defined(__unix__) || defined(__APPLE__)
-      #include <sys/mman.h>
-      #include <unistd.h>
-      /* asks for the pages of a mapped file without waiting for them */
-      static inline void ndtool_will_need(uint8_t const *from, Py_ssize_t n) {
-          uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
-          uintptr_t begin = (uintptr_t) from & ~(page - 1);
-          (void) madvise((void *) begin, (uintptr_t) from + (uintptr_t) n - begin, MADV_WILLNEED);
-      }
-    #else
-      #define ndtool_will_need(from, n) ((void) (from))
-    #endif
-    """
-    void ask_for "ndtool_will_need"(const uint8_t* source, Py_ssize_t n) noexcept nogil
+cdef struct Gather:
+    Walk walk
+    const uint8_t* source     # the first wanted byte of the run at offset 0
+    uint8_t* to               # `width` bytes a tuple, side by side
+    int64_t count, parts
+    Py_ssize_t width
+    bint by_columns, streamed
 
 
-cdef inline int64_t ask_between(
-    const uint8_t* source, int64_t begin, int64_t end
-) noexcept nogil:
-    """Ask the system for bytes [begin, end), in as many calls as it takes; return how many."""
-    cdef int64_t calls = 0
-    while begin < end:
-        ask_for(source + begin, min(ASKED, end - begin))
-        begin += ASKED
-        calls += 1
-    return calls
-
-
-cdef inline int64_t will_need_range(
-    const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, int64_t first,
-    int64_t count, Py_ssize_t width
-) noexcept nogil:
-    """Ask for every run, until an index is out of bounds; return how many calls it took.
-
-    What follows on the same or on the next page is asked for together.
-    """
-    cdef int64_t offsets[BLOCK]
-    cdef int64_t t = 0, take, i, calls = 0, begin = 0, end = 0
-    cdef size_t page
-    cdef Cursor at
-    seek(&at, nd, first)
-    while t < count:
-        take = min(block_of(nd), count - t)
-        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
-            break
-        for i in range(take):
-            page = <size_t> (source + offsets[i]) // PAGE
-            if begin <= offsets[i] and page <= <size_t> (source + end - 1) // PAGE + 1:
-                end = max(end, offsets[i] + width)
-            else:
-                calls += ask_between(source, begin, end)
-                begin = offsets[i]
-                end = begin + width
-        t += take
-    return calls + ask_between(source, begin, end)
+cdef inline uint64_t gather_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Gather* g = <const Gather*> call
+    if g.by_columns:
+        return gather_range(
+            g, 0, g.count, column_of(part, g.parts, g.width),
+            column_of(part + 1, g.parts, g.width),
+        )
+    return gather_range(
+        g, g.count * part // g.parts, g.count * (part + 1) // g.parts, 0, g.width
+    )
 
 
 cdef inline uint64_t gather_range(
-    const Nd* nd, const uint8_t* source, const uint8_t* index, int kind, uint8_t* to,
-    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
-    bint streamed,
+    const Gather* g, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end
 ) noexcept nogil:
     """Copy bytes [column, end) of runs, with the offsets of two blocks at hand: one to ask for."""
     cdef int64_t offsets[2 * BLOCK]
     cdef uint8_t stage[SHORT * LINE]
+    cdef const Nd* nd = g.walk.nd
+    cdef const uint8_t* source = g.source
+    cdef uint8_t* to = g.to
     cdef uint8_t* block
     cdef Cursor at
-    cdef Py_ssize_t width = end - column
-    cdef bint small = width == pitch <= LINE
+    cdef Py_ssize_t pitch = g.width, width = end - column
+    cdef bint small = width == pitch <= LINE, streamed = g.streamed
     cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
     cdef double share = nd.reach / <double> nd.per_batch
-    seek(&at, nd, first + t)
+    seek(&at, &g.walk, t)
     if nd.near and nd.batch_rank:
         touch(source + at.base + nd.lowest, nd.reach)
     while t < stop:
         n = min(step, stop - t)
         if not known:
             ask_next_batch(&at, nd, source, n, share)
-            if offsets_from(&at, nd, index, kind, t, n, offsets):
+            if offsets_from(&at, &g.walk, t, n, offsets):
                 return 1
         known = 0 if nd.near else min(step, stop - t - n)
-        if known and offsets_from(&at, nd, index, kind, t + n, known, offsets + n):
+        if known and offsets_from(&at, &g.walk, t + n, known, offsets + n):
             return 1
         if not small:
             gather_rows(
@@ -144,13 +120,11 @@ cdef inline uint64_t gather_range(
 
 
 cdef inline uint64_t offsets_from(
-    Cursor* at, const Nd* nd, const uint8_t* index, int kind, int64_t t, int64_t n,
-    int64_t* offsets
+    Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
     """Turn tuples t.. of a walk into offsets, and ask for the indices that follow."""
-    cdef Py_ssize_t entry = nd.k * (kind & 15)
-    prefetch_lines(index + (t + n) * entry, n * entry)
-    return next_offsets(at, nd, index + t * entry, kind, n, offsets)
+    prefetch_lines(walk.index + (t + n) * walk.entry, n * walk.entry)
+    return next_offsets(at, walk, t, n, offsets)
 
 
 cdef inline void ask_next_batch(
@@ -187,23 +161,33 @@ cdef inline void prefetch_line(
         prefetch(source + i * stride)
 
 
-cdef inline uint64_t gather_views(
-    const Nd* nd, const View* run, const uint8_t* source, const uint8_t* index, int kind,
-    uint8_t* to, int64_t first, int64_t t, int64_t stop, int64_t element, int64_t elements
-) noexcept nogil:
+cdef struct GatherViews:
+    # a gather of runs whose elements lie apart
+    Walk walk
+    const View* run
+    const uint8_t* source
+    uint8_t* to
+    int64_t count, parts
+    int64_t element, elements     # those that are wanted of each run
+
+
+cdef inline uint64_t gather_views_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const GatherViews* g = <const GatherViews*> call
+    cdef const View* run = g.run
     cdef int64_t offsets[BLOCK]
     cdef Cursor at
-    cdef int64_t i, take
-    seek(&at, nd, first + t)
+    cdef int64_t t = g.count * part // g.parts, stop = g.count * (part + 1) // g.parts, i, take
+    cdef Py_ssize_t pitch = g.elements * run.item
+    seek(&at, &g.walk, t)
     while t < stop:
-        take = min(block_of(nd), stop - t)
-        if next_offsets(&at, nd, index + t * nd.k * (kind & 15), kind, take, offsets):
+        take = min(block_of(g.walk.nd), stop - t)
+        if next_offsets(&at, &g.walk, t, take, offsets):
             return 1
         for i in range(take):
             if run.rank == 1 and i + 2 < take:
-                prefetch_line(source + offsets[i + 2], run.strides[0], min(elements, LINE))
+                prefetch_line(g.source + offsets[i + 2], run.strides[0], min(g.elements, LINE))
             copy_view(
-                to + (t + i) * elements * run.item, source + offsets[i], run, element, elements
+                g.to + (t + i) * pitch, g.source + offsets[i], run, g.element, g.elements
             )
         t += take
     return 0
@@ -229,90 +213,147 @@ cdef inline Py_ssize_t kept(
     return n_kept
 
 
+cdef struct Updates:
+    # what is done with the runs that a walk names
+    const uint8_t* first      # that of the walk's first tuple
+    Py_ssize_t pitch          # bytes from one to the next
+    int code, op              # of the arithmetic type and the reduction; 0 for none, which copies
+
+
+cdef enum:                    # how threads share a scatter
+    BY_COLUMNS = 0
+    BY_RUNS = 1               # every thread goes through all tuples and changes the runs it owns
+    BY_BATCHES = 2            # whose destinations are disjoint
+
+
+cdef struct Scatter:
+    Walk walk
+    Updates updates
+    uint8_t* to               # the first byte to change of the run at offset 0
+    int64_t count, parts
+    Py_ssize_t width          # bytes to change of each run
+    int sharing
+    bint streamed
+
+
+cdef inline uint64_t scatter_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Scatter* s = <const Scatter*> call
+    cdef int64_t per = s.walk.nd.per_batch, batches = s.count // per
+    if s.sharing == BY_BATCHES:
+        return scatter_range(
+            s, batches * part // s.parts * per, batches * (part + 1) // s.parts * per,
+            0, s.width, 0, 1,
+        )
+    if s.sharing == BY_RUNS:
+        return scatter_range(s, 0, s.count, 0, s.width, part, s.parts)
+    return scatter_range(
+        s, 0, s.count, column_of(part, s.parts, s.width), column_of(part + 1, s.parts, s.width),
+        0, 1,
+    )
+
+
 cdef inline uint64_t scatter_range(
-    const Nd* nd, uint8_t* to, const uint8_t* index, int kind, const uint8_t* updates,
-    int64_t first, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, Py_ssize_t pitch,
-    int code, int op, int64_t owner, int64_t owners, bint streamed,
+    const Scatter* s, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end, int64_t owner,
+    int64_t owners,
 ) noexcept nogil:
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t numbers[BLOCK]
+    cdef const Nd* nd = s.walk.nd
+    cdef const uint8_t* updates
+    cdef uint8_t* to = s.to
     cdef Cursor at
-    cdef Py_ssize_t width = end - column
+    cdef Py_ssize_t pitch = s.updates.pitch, width = end - column
     cdef bint small = width == pitch <= LINE
     cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
+    cdef Py_ssize_t n_kept
     if width == 0:
         return 0
-    seek(&at, nd, first + t)
+    seek(&at, &s.walk, t)
     while t < stop:
         n = min(step, stop - t)
-        if not known and offsets_from(&at, nd, index, kind, t, n, offsets):
+        if not known and offsets_from(&at, &s.walk, t, n, offsets):
             return 1
         known = 0 if nd.near or not small else min(step, stop - t - n)
-        if known and offsets_from(&at, nd, index, kind, t + n, known, offsets + n):
+        if known and offsets_from(&at, &s.walk, t + n, known, offsets + n):
             return 1
+        updates = s.updates.first + t * pitch + column
         if small:
-            apply_short(to, offsets, updates + t * pitch, n, known, width, code, op)
+            apply_short(&s.updates, to, offsets, updates, n, known)
         else:
+            n_kept = kept(offsets, numbers, n, owner, owners)
             apply_rows(
-                to + column, offsets, updates + t * pitch + column, numbers,
-                kept(offsets, numbers, n, owner, owners), width, pitch, code, op, streamed,
+                &s.updates, to + column, offsets, updates, numbers, n_kept, width, s.streamed
             )
         memcpy(offsets, offsets + n, known * 8)
         t += n
-    if streamed:
+    if s.streamed:
         stream_end()
     return 0
 
 
 cdef inline void apply_short(
-    uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t more,
-    Py_ssize_t width, int code, int op,
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t more,
 ) noexcept nogil:
     """Apply n short updates, and ask in turn for `more` destinations and updates that follow."""
-    cdef Py_ssize_t i = 0, j, take, turn = TURN if more else n
+    cdef Py_ssize_t i = 0, j, take, turn = TURN if more else n, width = u.pitch
     while i < n:
         take = min(turn, n - i)
         prefetch_lines(updates + (n + i) * width, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch_soon(to + offsets[j])
-        apply_block(to, offsets + i, updates + i * width, take, width, code, op)
+        apply_block(u, to, offsets + i, updates + i * width, take, width)
         i += take
 
 
-cdef inline uint64_t scatter_lines_range(
-    const Nd* nd, const uint8_t* data, Py_ssize_t line, uint8_t* window, uint8_t* to,
-    const uint8_t* index, int kind, const uint8_t* updates, int64_t first, int64_t t,
-    int64_t stop, Py_ssize_t width, int code, int op, bint streamed,
-) noexcept nogil:
+cdef struct Lines:
+    # whole batches, each on the bytes that it can name: its line
+    Walk walk
+    Updates updates
+    const uint8_t* data
+    uint8_t* to
+    uint8_t* windows          # one for each thread, as long as a line
+    Py_ssize_t line
+    int64_t batches, parts
+    bint streamed
+
+
+cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noexcept nogil:
     """Copy the bytes that a batch can name to the window, change them there, write them once."""
+    cdef const Lines* s = <const Lines*> call
+    cdef const Nd* nd = s.walk.nd
+    cdef uint8_t* window = s.windows + thread * s.line
     cdef int64_t offsets[BLOCK]
     cdef Cursor at
+    cdef Py_ssize_t width = s.updates.pitch
+    cdef int64_t t = s.batches * part // s.parts * nd.per_batch
+    cdef int64_t stop = s.batches * (part + 1) // s.parts * nd.per_batch
     cdef int64_t take, end, base
     cdef double share = nd.reach / <double> nd.per_batch
-    seek(&at, nd, first + t)
+    seek(&at, &s.walk, t)
     while t < stop:
         base, at.base = at.base, 0
-        memcpy(window, data + base, line)
+        memcpy(window, s.data + base, s.line)
         end = t + nd.per_batch
         while t < end:
             take = min(SHORT, end - t)
-            ask_next_batch(&at, nd, data + base, take, share)
-            if offsets_from(&at, nd, index, kind, t, take, offsets):
+            ask_next_batch(&at, nd, s.data + base, take, share)
+            if offsets_from(&at, &s.walk, t, take, offsets):
                 return 1
-            apply_short(window, offsets, updates + t * width, take, 0, width, code, op)
+            apply_short(&s.updates, window, offsets, s.updates.first + t * width, take, 0)
             t += take
-        write_window(to + base, window, line, streamed)
+        write_window(s.to + base, window, s.line, s.streamed)
         at.base = base
         next_batch(&at, nd)
     return 0
 
 
 cdef inline void apply_rows(
-    uint8_t* to, const int64_t* offsets, const uint8_t* updates, const int64_t* numbers,
-    Py_ssize_t n, Py_ssize_t width, Py_ssize_t pitch, int code, int op, bint streamed,
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
+    const int64_t* numbers, Py_ssize_t n, Py_ssize_t width, bint streamed,
 ) noexcept nogil:
     """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
-    cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width)
+    cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     for i in range(n):
         if streamed:  # whole lines, overwritten without being read
             stream(to + offsets[i], updates + numbers[i] * pitch, width)
@@ -320,23 +361,23 @@ cdef inline void apply_rows(
         if i + ahead < n:
             prefetch_run(to + offsets[i + ahead], width)
             prefetch_run(updates + numbers[i + ahead] * pitch, width)
-        apply_row(to + offsets[i], updates + numbers[i] * pitch, width, code, op)
+        apply_row(u, to + offsets[i], updates + numbers[i] * pitch, width)
 
 
 cdef inline void apply_block(
-    uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width,
-    int code, int op,
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
 ) noexcept nogil:
-    if op:
-        reduce_block(code, op, to, offsets, updates, n, width)
+    if u.op:
+        reduce_block(u.code, u.op, to, offsets, updates, n, width)
     else:
         scatter_block(to, offsets, updates, n, width)
 
 
 cdef inline void apply_row(
-    uint8_t* to, const uint8_t* update, Py_ssize_t width, int code, int op
+    const Updates* u, uint8_t* to, const uint8_t* update, Py_ssize_t width
 ) noexcept nogil:
-    if op:
-        reduce_row(code, op, to, update, width)
+    if u.op:
+        reduce_row(u.code, u.op, to, update, width)
     else:
         memcpy(to, update, width)

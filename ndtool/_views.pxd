@@ -1,7 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Views: arrays with any strides, copied into row-major order.
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool._blocks cimport LINE, MOST_RANK, copy_run
@@ -82,11 +82,23 @@ cdef inline int64_t strips_of(const View* view, int near) noexcept nogil:
     return count
 
 
-cdef inline void copy_strip(
-    uint8_t* to, const uint8_t* source, const View* view, int near, int64_t number
-) noexcept nogil:
-    """Copy one strip to its place in row-major order: lines are read and written as a whole."""
-    cdef int last = view.rank - 1, d
+cdef struct Strips:
+    # strips of a view from number `first` on, each copied to its place in row-major order
+    const View* view
+    int near
+    const uint8_t* source
+    uint8_t* to
+    int64_t first
+
+
+cdef inline uint64_t copy_strip(const void* call, int64_t part, int thread) noexcept nogil:
+    """Copy one strip: lines are read and written as a whole."""
+    cdef const Strips* c = <const Strips*> call
+    cdef const View* view = c.view
+    cdef const uint8_t* source = c.source
+    cdef uint8_t* to = c.to
+    cdef int last = view.rank - 1, near = c.near, d
+    cdef int64_t number = c.first + part
     cdef int64_t wide = view.sizes[last], tall = view.sizes[near]
     cdef int64_t across = max(1, LINE // view.item)
     cdef int64_t tiles = (wide + across - 1) // across, chunks = (tall + TALL - 1) // TALL
@@ -107,3 +119,4 @@ cdef inline void copy_strip(
             to + i * pitch, source + i * view.strides[near], view.strides[last],
             min(across, wide - column), view.item,
         )
+    return 0

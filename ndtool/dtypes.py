@@ -10,7 +10,7 @@ from ndtool.errors import DtypeError
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
 REDUCTIONS = ("none", "add", "mul", "max", "min")
-# The order is the kernels' numbering of arithmetic types.
+# Types with reductions, by the names that the kernels know them by.
 ARITHMETIC = (
     "bool",
     "int8", "int16", "int32", "int64",
@@ -75,16 +75,11 @@ class Dtype(NamedTuple):
         return {"c": self.itemsize // 2, "U": 4}.get(self.kind, self.itemsize)
 
     @property
-    def arithmetic(self) -> int:
-        """The kernels' number of this type, -1 where it has no arithmetic."""
-        return ARITHMETIC.index(self.name) if self.name in ARITHMETIC else -1
-
-    @property
     def reductions(self) -> tuple[str, ...]:
         """The reductions that this type has."""
         if self.name in _UNORDERED:
             return REDUCTIONS[:3]
-        return REDUCTIONS if self.arithmetic >= 0 else REDUCTIONS[:1]
+        return REDUCTIONS if self.name in ARITHMETIC else REDUCTIONS[:1]
 
 
 @lru_cache(maxsize=256)

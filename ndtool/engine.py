@@ -1,4 +1,4 @@
-"""A plan and raw buffers to kernels, in pieces that Ctrl-C can end; the one door to _kernels.
+"""A plan and raw buffers to kernels, in pieces that Ctrl-C can end; scatters.py stands on it.
 
 Buffers are flat and of bytes (memoryviews, maps, uint8 arrays). Indices and updates are in row-
 major order without gaps; data of a gather may have any strides.
@@ -9,20 +9,17 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ndtool import _kernels, layouts
+from ndtool import _kernels, layouts, tuning
+from ndtool._kernels import BLOCK, LINE, PAGE, How, Indices, Piece
 from ndtool.dtypes import Dtype
 from ndtool.errors import BoundsError, NdtoolError, OutputError
-from ndtool.layouts import LINE, Strides
+from ndtool.layouts import Strides
 from ndtool.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.threads import team
 
 Buffer = Any  # what supports the buffer protocol and slicing: memoryview, uint8 ndarray
 
 Tick = Callable[[float], object]  # called with the share of the work that is done
-
-PIECE = 1 << 26  # bytes that one kernel call may move: a fraction of a second, even from disk
-STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would only flush
-UNSIGNED, SWAPPED = 16, 32
 
 
 def silent(share: float) -> None:
@@ -37,10 +34,9 @@ class Operand(NamedTuple):
     strides: Strides
 
 
-def index_kind(dtype: Dtype) -> int:
-    """Return the kernels' code of an index type."""
-    unsigned = UNSIGNED if dtype.kind == "u" else 0
-    return dtype.itemsize | unsigned | (SWAPPED if dtype.swapped else 0)
+def bind_indices(buffer: Buffer, dtype: Dtype) -> Indices:
+    """Bind the bytes of indices to their type."""
+    return Indices(buffer, dtype.itemsize, dtype.kind == "u", dtype.swapped)
 
 
 class Runs(NamedTuple):
@@ -106,41 +102,34 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
     return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
 
 
-def check(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool, threads: int) -> None:
+def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
     """Raise BoundsError, which names the first bad index in row-major order, if there is one."""
     addressing, tuples, entries = bind_check(plan, negatives)
-    kind, pitch = index_kind(dtype), entries * dtype.itemsize
+    pitch = entries * indices.itemsize
     if not tuples or not pitch:
         return
-    step = max(1, PIECE // pitch)
+    step = max(1, tuning.PIECE // pitch)
     for first in range(0, tuples, step):
         count = min(step, tuples - first)
-        piece = indices[first * pitch : (first + count) * pitch]
-        if _kernels.check(addressing, piece, kind, count, team(threads, count * pitch)):
-            raise refusal(plan, indices, dtype, negatives)
+        if _kernels.check(addressing, indices, first, count, team(threads, count * pitch)):
+            raise refusal(plan, indices, negatives)
 
 
-def refusal(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> NdtoolError:
+def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     """Return the error that names the first index out of bounds and counts them all.
 
     Found one after the other; if there is none any more, the indices changed during the run.
     """
     addressing, tuples, entries = bind_check(plan, negatives)
-    kind, pitch = index_kind(dtype), entries * dtype.itemsize
-    step = max(1, PIECE // pitch)
+    step = max(1, tuning.PIECE // (entries * indices.itemsize))
     count = 0
     for first in range(0, tuples, step):
-        n = min(step, tuples - first)
-        piece = indices[first * pitch : (first + n) * pitch]
-        number, which, bad = _kernels.find(addressing, piece, kind, n)
+        number, which, bad = _kernels.find(addressing, indices, first, min(step, tuples - first))
         if bad and not count:
-            place, component = first + number, which
+            place, component = number, which
         count += bad
     if not count:
         return OutputError("indices changed during the run")
-    begin = place * pitch + component * dtype.itemsize
-    raw = bytes(indices[begin : begin + dtype.itemsize])
-    value = int.from_bytes(raw, "big" if dtype.order == ">" else "little", signed=dtype.kind == "i")
     nd = isinstance(plan, NdPlan)
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
@@ -148,7 +137,7 @@ def refusal(plan: Plan, indices: Buffer, dtype: Dtype, negatives: bool) -> Ndtoo
         position=layouts.unravel(place, plan.indices[:-1] if nd else plan.indices),
         component=component if nd else None,
         axis=axis,
-        value=value,
+        value=indices.value(place * entries + component),
         size=size,
         count=count,
         total=tuples,
@@ -161,20 +150,6 @@ def whole_elements(itemsize: int, limit: int) -> int:
     return max(1, limit // itemsize) * itemsize
 
 
-class Piece(NamedTuple):
-    """A part of a gather's output: bytes [column, column + width) of runs first.. ."""
-
-    first: int
-    tuples: int
-    column: int
-    width: int
-
-    def place(self, runs: Runs) -> slice:
-        """Return where the piece stands in the output."""
-        at = self.first * runs.width + self.column
-        return slice(at, at + self.tuples * self.width)
-
-
 def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
     """Cut an output into pieces of about `limit` bytes, in row-major order."""
     step = max(1, limit // runs.width)
@@ -185,19 +160,17 @@ def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
             yield Piece(first, min(step, runs.tuples - first), column, width)
 
 
-def gather(
-    runs: Runs, data: Operand, indices: Buffer, kind: int, out: Buffer, threads: int
-) -> bool:
+def gather(runs: Runs, data: Operand, indices: Indices, out: Buffer, threads: int) -> bool:
     """Copy all runs to out; False if an index is out of bounds."""
     size = runs.tuples * runs.width
     # a streamed row that ends within a line would have that line written twice
-    streamed = size >= STREAMED and (runs.width <= LINE or runs.width % LINE == 0)
-    if size <= PIECE:
+    streamed = size >= tuning.STREAMED and (runs.width <= LINE or runs.width % LINE == 0)
+    if size <= tuning.PIECE:
         whole = Piece(0, runs.tuples, 0, runs.width)
-        return gather_piece(runs, data, indices, kind, out, whole, threads, streamed)
-    for piece in pieces(runs, PIECE):
-        to = out[piece.place(runs)]
-        if not gather_piece(runs, data, indices, kind, to, piece, threads, streamed):
+        return gather_piece(runs, data, indices, whole, out, threads, streamed)
+    for piece in pieces(runs, tuning.PIECE):
+        to = out[piece.place(runs.width)]
+        if not gather_piece(runs, data, indices, piece, to, threads, streamed):
             return False
     return True
 
@@ -205,31 +178,21 @@ def gather(
 def gather_piece(
     runs: Runs,
     data: Operand,
-    indices: Buffer,
-    kind: int,
-    out: Buffer,
+    indices: Indices,
     piece: Piece,
+    out: Buffer,
     threads: int,
-    streamed: bool,
+    streamed: bool = False,
 ) -> bool:
     """Copy one piece to the beginning of out; False if an index is out of bounds."""
-    first, count, column, width = piece
-    pitch = runs.entries * (kind & 15)
-    index = indices[first * pitch : (first + count) * pitch]
-    threads = team(threads, count * (width + pitch))
+    work = piece.tuples * (piece.width + runs.entries * indices.itemsize)
+    how, addressing = How(team(threads, work), streamed), runs.addressing
+    buffer, origin, _ = data
     if runs.layout is None:
-        return not _kernels.gather(
-            runs.addressing, data.buffer, data.origin, index, kind, out,
-            first, count, column, width, threads, streamed,
-        )  # fmt: skip
+        return not _kernels.gather(addressing, buffer, origin, indices, piece, out, how)
     return not _kernels.gather_strided(
-        runs.addressing, runs.layout, data.buffer, data.origin, index, kind, out,
-        first, count, column // runs.itemsize, width // runs.itemsize, threads,
-    )  # fmt: skip
-
-
-PAGE = 4096  # bytes of a page, the smallest there is
-ASKED = 1 << 17  # bytes that one call asks for: of more, Linux may read a part only
+        addressing, runs.layout, buffer, origin, indices, piece, out, how
+    )
 
 
 def needs_all(runs: Runs, nbytes: int) -> bool:
@@ -237,15 +200,10 @@ def needs_all(runs: Runs, nbytes: int) -> bool:
     return runs.tuples * max(runs.width, PAGE) >= nbytes
 
 
-def will_need(runs: Runs, data: Operand, indices: Buffer, kind: int, piece: Piece) -> None:
+def will_need(runs: Runs, data: Operand, indices: Indices, piece: Piece) -> None:
     """Ask the system to read what a piece will gather from a mapped file."""
-    first, count, column, width = piece
-    pitch = runs.entries * (kind & 15)
-    index = indices[first * pitch : (first + count) * pitch]
     if runs.layout is None:
-        _kernels.will_need(
-            runs.addressing, data.buffer, data.origin, index, kind, first, count, column, width
-        )
+        _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, piece)
 
 
 class Units(NamedTuple):
@@ -255,10 +213,6 @@ class Units(NamedTuple):
     scratch: int  # bytes of a packed tile
     packs: bool  # whether reading through packed tiles pays by itself
     work: int  # bytes that one unit moves, about
-
-
-CACHED = 1 << 19  # bytes that stay in a core's cache while indices jump about in them
-TILE = 1 << 20  # bytes of a tile: half of what a core caches, beside what streams through it
 
 
 @lru_cache(maxsize=1024)
@@ -271,9 +225,10 @@ def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: b
     inner_index = layouts.contiguous(inner_shape, 1)
     index_step = prod(inner_shape)
     outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
-    tile = min(columns, 512, max(64 // itemsize, TILE // max(1, size * itemsize), 1))
-    if tile < columns and tile > 64:
-        tile = tile // 64 * 64
+    cached = tuning.TILE
+    tile = min(columns, BLOCK, max(LINE // itemsize, cached // max(1, size * itemsize), 1))
+    if tile < columns and tile > LINE:
+        tile = tile // LINE * LINE
     scratch = size * tile * itemsize
     dense = strides[a] == tile * itemsize and inner[-1] == itemsize
     grid = _kernels.Grid(
@@ -285,42 +240,26 @@ def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: b
         itemsize,
         negatives,
     )
-    fits = scratch <= 2 * TILE
+    fits = scratch <= 2 * cached
     packs = fits and not dense and 2 * length >= size
     work = tile * (length * (itemsize + 8) + (size * itemsize if packs else 0))
     return Units(grid, scratch if fits else 0, packs, work)
 
 
 def gather_units(
-    units: Units,
-    data: Operand,
-    indices: Buffer,
-    kind: int,
-    out: Buffer,
-    threads: int,
-    tick: Tick = silent,
+    units: Units, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
 ) -> bool:
     """Gather along an axis that is not the last; False if an index is out of bounds."""
-    total = units.grid.units
-    step = max(threads, PIECE // max(1, units.work))
+    total, grid = units.grid.units, units.grid
+    step = max(threads, tuning.PIECE // max(1, units.work))
     threads = team(threads, total * units.work)
-    scratch = memoryview(bytearray(threads * units.scratch if units.packs else 0))
+    rooms = memoryview(bytearray(threads * units.scratch)) if units.packs else None
+    how = How(threads, len(out) >= tuning.STREAMED, rooms)
     for first in range(0, total, step):
-        if _kernels.gather_units(
-            units.grid,
-            data.buffer,
-            data.origin,
-            indices,
-            kind,
-            out,
-            first,
-            min(total, first + step),
-            scratch,
-            threads,
-            len(out) >= STREAMED,
-        ):
+        stop = min(total, first + step)
+        if _kernels.gather_units(grid, data.buffer, data.origin, indices, first, stop, out, how):
             return False
-        tick(min(total, first + step) / total)
+        tick(stop / total)
     return True
 
 
@@ -328,11 +267,11 @@ def copy_strips(data: Operand, shape: Shape, itemsize: int, out: Buffer, threads
     """Copy an array that is scattered (see layouts) to row-major order."""
     layout = _kernels.Layout(*layouts.merge(shape, data.strides), itemsize)
     size = prod(shape) * itemsize
-    threads = team(threads, 2 * size)
-    step = -(-layout.strips * PIECE // size)
+    how = How(team(threads, 2 * size))
+    step = -(-layout.strips * tuning.PIECE // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
-        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, threads)
+        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, how)
 
 
 def row_major(
@@ -345,7 +284,7 @@ def row_major(
     merged, steps = layouts.merge(shape, strides)
     layout = _kernels.Layout(merged or (1,), steps or (itemsize,), itemsize)
     count = prod(shape)
-    step = max(1, (1 << 20) // itemsize)
+    step = max(1, tuning.TURNED // itemsize)
     room = memoryview(bytearray(min(step, count) * itemsize))
     for first in range(0, count, step):
         n = min(step, count - first)
@@ -358,6 +297,6 @@ def row_major(
 
 def swap(buffer: Buffer, unit: int) -> None:
     """Reverse the bytes of every unit, in place, in pieces."""
-    step = whole_elements(unit, PIECE)
+    step = whole_elements(unit, tuning.PIECE)
     for first in range(0, len(buffer), step):
         _kernels.swap(buffer[first : first + step], unit)

@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads
+from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads, tuning
+from ndtool._kernels import ASKED, Indices, Piece
 from ndtool.crew import Rooms, share
 from ndtool.dtypes import Dtype
-from ndtool.engine import Operand, Piece, Tick, silent
+from ndtool.engine import Operand, Tick, silent
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError, printable
 from ndtool.shapes import Shape
 from ndtool.storage import Spool
 from ndtool.threads import team
-
-SCRATCH = 48 << 20  # bytes that a scatter may take to sort its tuples
 
 
 class Request(NamedTuple):
@@ -121,12 +120,14 @@ class Job:
     def check(self) -> None:
         """Raise BoundsError if an index is out of bounds: every one is looked at."""
         self.indices = self._in_row_major_order("indices")
-        dtype = self.operands.types["indices"]
         try:
-            engine.check(self.plan, self.indices, dtype, self.row.negatives, self.threads)
+            engine.check(self.plan, self._bound_indices(), self.row.negatives, self.threads)
         except BoundsError as error:
             self._explain(error)
             raise
+
+    def _bound_indices(self) -> Indices:
+        return engine.bind_indices(self.indices, self.operands.types["indices"])
 
     def run(self, tick: Tick = silent) -> None:
         """Compute the output and publish it, whole; call `check` before."""
@@ -153,38 +154,38 @@ class Job:
         source, dtype = self.operands.sources["data"], self.operands.types["data"]
         strides = layouts.contiguous(source.shape, dtype.itemsize, source.fortran)
         data = Operand(source.buffer, 0, strides)
-        kind = engine.index_kind(self.operands.types["indices"])
+        indices = self._bound_indices()
         runs = engine.bind_runs(self.plan, strides, dtype.itemsize, self.row.negatives)
         if runs is None:
             units = engine.bind_units(self.plan, strides, dtype.itemsize, self.row.negatives)
             out = output.map()
-            if not engine.gather_units(units, data, self.indices, kind, out, self.threads, tick):
+            if not engine.gather_units(units, data, indices, out, self.threads, tick):
                 raise self._changed()
             return
         writers = 1 if output.streamed else team(self.threads, self.nbytes)
         each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
         if cold and engine.needs_all(runs, source.nbytes):
-            for start in range(0, source.nbytes, engine.ASKED):
-                source.advise("willneed", start, engine.ASKED)
+            for start in range(0, source.nbytes, ASKED):
+                source.advise("willneed", start, ASKED)
             cold = False
         if self.nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
 
         def move(piece: Piece) -> None:
             if cold:
-                engine.will_need(runs, data, self.indices, kind, piece)
+                engine.will_need(runs, data, indices, piece)
             room = rooms.take()
             to = room[: piece.tuples * piece.width]
-            if not engine.gather_piece(runs, data, self.indices, kind, to, piece, each, False):
+            if not engine.gather_piece(runs, data, indices, piece, to, each):
                 raise self._changed()
-            place = piece.place(runs)
+            place = piece.place(runs.width)
             output.write(place.start, to)
             rooms.give(room)
             tick(place.stop / self.nbytes)
 
-        rooms = Rooms(min(self.nbytes, max(scatters.WRITTEN, dtype.itemsize)))
-        share(move, engine.pieces(runs, scatters.WRITTEN), writers)
+        rooms = Rooms(min(self.nbytes, max(tuning.WRITTEN, dtype.itemsize)))
+        share(move, engine.pieces(runs, tuning.WRITTEN), writers)
 
     def _scatter(self, output: outputs.Output, tick: Tick) -> None:
         source, dtype = self.operands.sources["data"], self.operands.types["data"]
@@ -200,8 +201,8 @@ class Job:
                 at += len(piece)
             data = None
         work = scatters.Scatter(
-            self.plan, dtype, data, self.indices, self.operands.types["indices"], updates,
-            self.request.reduction, out, self.row.negatives, self.threads, SCRATCH, tick,
+            self.plan, dtype, data, self._bound_indices(), updates, self.request.reduction,
+            out, self.row.negatives, self.threads, tuning.FILE_SCRATCH, tick,
             None if output.streamed or self.request.output is None else output.write,
         )  # fmt: skip
         if not scatters.scatter(work):

@@ -1,9 +1,9 @@
 """Strides: where the elements of an array stand, as tuples of bytes; imports no NumPy."""
 
+from ndtool._kernels import LINE
 from ndtool.shapes import Shape
 
 Strides = tuple[int, ...]
-LINE = 64  # bytes of a cache line
 
 
 def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:

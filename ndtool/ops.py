@@ -8,16 +8,15 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, layouts, scatters, shapes, specs
+from ndtool import dtypes, engine, layouts, scatters, shapes, specs, tuning
 from ndtool import threads as _threads
+from ndtool._kernels import Indices
 from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
 from ndtool.layouts import Strides
 from ndtool.shapes import Plan, Shape
 
 Array = NDArray[Any]
-ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
-PACKED = 1 << 28  # bytes of data that are put into row-major order before rows of it are gathered
 
 
 def gather_nd(
@@ -217,41 +216,41 @@ def _gather(
 ) -> Array:
     plan, _, index_dtype, negatives = bound
     team = _threads.resolve(threads)
-    index = _bytes(np.ascontiguousarray(indices))
+    index = engine.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
     if out is not None:
         _check_out(out, plan, data, {"data": data, "indices": indices})
     if out is not None or not prod(plan.output):
         # a gather that met a bad index half-way would have changed what is not ours
-        engine.check(plan, index, index_dtype, negatives, team)
+        engine.check(plan, index, negatives, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
-        raise engine.refusal(plan, index, index_dtype, negatives)
+        raise engine.refusal(plan, index, negatives)
     return _delivered(target, out)
 
 
-def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> bool:
+def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -> bool:
     """Gather into a contiguous target; False if an index is out of bounds."""
-    plan, dtype, index_dtype, negatives = bound
+    plan, dtype, _, negatives = bound
     if not data.size:
         return False
-    kind, operand = engine.index_kind(index_dtype), _operand(data)
+    operand = _operand(data)
     runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
     if runs is not None:
         if runs.layout is not None and _is_worth_packing(data, target):
             packed = np.empty(data.shape, data.dtype)
             _copy_data(packed, data, team)
             return _move(bound, packed, index, target, team)
-        return engine.gather(runs, operand, index, kind, _bytes(target), team)
+        return engine.gather(runs, operand, index, _bytes(target), team)
     units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
-    return engine.gather_units(units, operand, index, kind, _bytes(target), team)
+    return engine.gather_units(units, operand, index, _bytes(target), team)
 
 
 def _is_worth_packing(data: Array, target: Array) -> bool:
     """Whether rows whose elements stand apart are better put side by side first, all of them."""
     scattered = layouts.is_scattered(data.shape, data.strides)
-    return scattered and data.nbytes <= min(PACKED, 2 * target.nbytes)
+    return scattered and data.nbytes <= min(tuning.PACKED, 2 * target.nbytes)
 
 
 def _scatter(
@@ -265,7 +264,7 @@ def _scatter(
 ) -> Array:
     plan, dtype, index_dtype, negatives = bound
     team = _threads.resolve(threads)
-    index = _bytes(np.ascontiguousarray(indices))
+    index = engine.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
     if out is not None:
         inputs = {"indices": indices, "updates": updates}
         _check_out(out, plan, data, inputs if out is data else {"data": data, **inputs})
@@ -275,7 +274,7 @@ def _scatter(
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, native)
     if target is out or not updates.size:
-        engine.check(plan, index, index_dtype, negatives, team)
+        engine.check(plan, index, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
@@ -285,11 +284,11 @@ def _scatter(
     if updates.size:
         new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
         work = scatters.Scatter(
-            plan, dtype, None if source is None else _bytes(source), index, index_dtype,
+            plan, dtype, None if source is None else _bytes(source), index,
             _bytes(new), reduction, _bytes(target), negatives, team,
         )  # fmt: skip
         if not scatters.scatter(work):
-            raise engine.refusal(plan, index, index_dtype, negatives)
+            raise engine.refusal(plan, index, negatives)
     return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
@@ -298,7 +297,7 @@ def _direct(out: Array) -> bool:
 
     A small one is better done aside: the indices are then read once.
     """
-    return out.flags.c_contiguous and out.flags.aligned and out.nbytes > ASIDE
+    return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.ASIDE
 
 
 def _delivered(result: Array, out: Array | None) -> Array:

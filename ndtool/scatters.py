@@ -1,4 +1,4 @@
-"""The ways to scatter, and which plan takes which; beside engine.py the door to _kernels.
+"""The ways to scatter, and which plan takes which.
 
 Results are those of the sequential loop: a thread owns a part of the output, and applies what
 falls there in row-major order of indices. Ways: by destination (tuples are sorted into parts of
@@ -12,13 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ndtool import _kernels, layouts
+from ndtool import _kernels, layouts, tuning
+from ndtool._kernels import GROUP, LINE, Change, How, Indices, Parts, Piece
 from ndtool.crew import Rooms, share
-from ndtool.dtypes import REDUCTIONS, Dtype
+from ndtool.dtypes import Dtype
 from ndtool.engine import (
-    CACHED,
-    PIECE,
-    STREAMED,
     Buffer,
     Runs,
     Tick,
@@ -26,56 +24,43 @@ from ndtool.engine import (
     bind_rows,
     bind_runs,
     bind_units,
-    index_kind,
     silent,
     whole_elements,
 )
 from ndtool.errors import ResourceError
-from ndtool.layouts import LINE
 from ndtool.shapes import ElementsPlan, Plan
 from ndtool.threads import team
-
-GROUP = 1 << 15  # tuples sorted at once, as in _parts.pxd
-MOST_PARTS = 1024
-LARGEST_PART = 1 << 22  # bytes of a part that is finished in a buffer, one per thread
-WRITTEN = 1 << 21  # bytes that are written to a file at once
-WIDE = LINE + 1  # bytes of a run that is changed where it stands, without sorting
-LONG = 128  # indices of a line that is worth a copy of its own
-FEW = 1 << 14  # tuples that are not worth sorting
-SORTED = 16  # times CACHED, and twice that for one thread: outputs that are worth it
 
 
 class Scatter(NamedTuple):
     """One scatter, bound to bytes; indices have been checked.
 
     data: what is copied to out first; None where it stands there already. updates, out: native,
-    aligned and without gaps unless reduction is "none". limit: bytes that sorting may take.
-    write: writes bytes to out from an offset on, where that is faster than to store them there.
+    aligned and without gaps unless reduction is "none". limit: bytes that sorting may take, SCRATCH
+    if None. write: writes bytes to out from an offset on, where that is faster than to store them.
     """
 
     plan: Plan
     dtype: Dtype
     data: Buffer | None
-    indices: Buffer
-    index_dtype: Dtype
+    indices: Indices
     updates: Buffer
     reduction: str
     out: Buffer
     negatives: bool
     threads: int
-    limit: int = 1 << 27
+    limit: int | None = None
     tick: Tick = silent
     write: Callable[[int, Buffer], object] | None = None
 
-    @property
-    def kind(self) -> int:
-        """The kernels' code of the index type."""
-        return index_kind(self.index_dtype)
+    def change(self, pitch: int) -> Change:
+        """Bind the updates, each of `pitch` bytes, to what is done with them."""
+        return Change(self.updates, pitch, self.reduction, self.dtype.name)
 
     @property
-    def how(self) -> tuple[int, int]:
-        """The kernels' codes of the arithmetic type and the reduction."""
-        return self.dtype.arithmetic, REDUCTIONS.index(self.reduction)
+    def streamed(self) -> bool:
+        """Whether the output is too large for the cache."""
+        return len(self.out) >= tuning.STREAMED
 
 
 def scatter(s: Scatter) -> bool:
@@ -98,10 +83,10 @@ def scatter(s: Scatter) -> bool:
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
-    wide = runs.width >= WIDE and s.write is None
-    many = runs.tuples >= FEW and rows >= 4 * threads and runs.width <= CACHED
-    far = len(s.out) > (SORTED if threads > 1 else 2 * SORTED) * CACHED
-    if many and far and not wide and (one_line or line > CACHED):
+    wide = runs.width >= tuning.WIDE and s.write is None
+    many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
+    far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
+    if many and far and not wide and (one_line or line > tuning.CACHED):
         return _by_destination(s, runs, rows)
     if not one_line:
         return _by_lines(s, runs, line)
@@ -113,33 +98,29 @@ def copy(s: Scatter) -> None:
     """Copy data to out in pieces; nothing to do where it stands there already."""
     if s.data is None:
         return
-    size, data, write = len(s.data), s.data, s.write
+    size, data, write, step = len(s.data), s.data, s.write, tuning.WRITTEN
     if write is not None:
-        step = range(0, size, WRITTEN)
-        share(lambda at: write(at, data[at : at + WRITTEN]), iter(step), team(s.threads, size))
+        begins = iter(range(0, size, step))
+        share(lambda at: write(at, data[at : at + step]), begins, team(s.threads, size))
         return
-    for begin in range(0, size, PIECE):
-        piece, to = s.data[begin : begin + PIECE], s.out[begin : begin + PIECE]
-        _kernels.copy(piece, to, team(s.threads, len(piece)), size >= STREAMED)
+    for begin in range(0, size, tuning.PIECE):
+        end = min(size, begin + tuning.PIECE)
+        how = How(team(s.threads, end - begin), s.streamed)
+        _kernels.copy(data[begin:end], s.out[begin:end], how)
 
 
 def _in_order(s: Scatter, runs: Runs) -> bool:
     """Each thread goes through all tuples and applies those to its share of the output's runs."""
-    pitch = runs.entries * (s.kind & 15)
-    threads = team(s.threads, len(s.updates)) if runs.width >= WIDE else 1
-    streamed = s.reduction == "none" and len(s.out) >= STREAMED
-    step = max(1, PIECE // (runs.width + pitch))
-    window = whole_elements(runs.itemsize, PIECE)
+    change, addressing = s.change(runs.width), runs.addressing
+    threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
+    how = How(threads, s.reduction == "none" and s.streamed)
+    step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
+    window = whole_elements(runs.itemsize, tuning.PIECE)
     for first in range(0, runs.tuples, step):
         n = min(step, runs.tuples - first)
-        indices = s.indices[first * pitch : (first + n) * pitch]
-        updates = s.updates[first * runs.width : (first + n) * runs.width]
         for column in range(0, runs.width, window):
-            width = min(window, runs.width - column)
-            if _kernels.scatter(
-                runs.addressing, s.out, indices, s.kind, updates, first, n,
-                column, width, runs.width, *s.how, threads, False, streamed,
-            ):  # fmt: skip
+            piece = Piece(first, n, column, min(window, runs.width - column))
+            if _kernels.scatter(addressing, s.indices, piece, change, s.out, False, how):
                 return False
         s.tick((first + n) / runs.tuples)
     return True
@@ -148,28 +129,23 @@ def _in_order(s: Scatter, runs: Runs) -> bool:
 def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
     """Along the last axis: threads share the lines, each changed in cache and written once."""
     lines, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
-    if lines * line != len(s.out) or per < LONG or line > CACHED:
+    if lines * line != len(s.out) or per < tuning.LONG or line > tuning.CACHED:
         copy(s)
         data = None
-    update_pitch, index_pitch = per * runs.itemsize, per * (s.kind & 15)
-    moved = line + update_pitch + index_pitch
+    change, addressing = s.change(runs.width), runs.addressing
+    moved = line + per * (runs.itemsize + s.indices.itemsize)
     threads = min(team(s.threads, lines * moved), lines)
-    windows = memoryview(bytearray(0 if data is None else threads * line))
-    step = max(threads, PIECE // moved)
+    windows = None if data is None else memoryview(bytearray(threads * line))
+    how = How(threads, data is not None and s.streamed, windows)
+    step = max(threads, tuning.PIECE // moved)
     for first in range(0, lines, step):
         n = min(step, lines - first)
-        indices = s.indices[first * index_pitch : (first + n) * index_pitch]
-        updates = s.updates[first * update_pitch : (first + n) * update_pitch]
+        at, count = first * per, n * per
         if data is None:
-            bad = _kernels.scatter(
-                runs.addressing, s.out, indices, s.kind, updates, first * per, n * per,
-                0, runs.width, runs.width, *s.how, threads, True, False,
-            )  # fmt: skip
+            piece = Piece(at, count, 0, runs.width)
+            bad = _kernels.scatter(addressing, s.indices, piece, change, s.out, True, how)
         else:
-            bad = _kernels.scatter_lines(
-                runs.addressing, data, line, s.out, indices, s.kind, updates, first * per, n * per,
-                runs.width, *s.how, windows, threads, len(s.out) >= STREAMED,
-            )  # fmt: skip
+            bad = _kernels.scatter_lines(addressing, s.indices, at, count, change, data, s.out, how)
         if bad:
             return False
         s.tick((first + n) / lines)
@@ -180,20 +156,17 @@ def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
     """Along another axis: tiles of columns, packed where they cover all of data."""
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    total, source, room = units.grid.units, s.data, units.scratch
+    total, grid, source, room = units.grid.units, units.grid, s.data, units.scratch
     if source is None or not covered or not room:
         copy(s)
         source, room = s.out, units.scratch if units.packs and covered else 0
-    work = units.work + 2 * room
+    change, work = s.change(s.dtype.itemsize), units.work + 2 * room
     threads = team(s.threads, total * work)
-    scratch = memoryview(bytearray(threads * room))
-    step = max(threads, PIECE // work)
+    how = How(threads, s.streamed, memoryview(bytearray(threads * room)) if room else None)
+    step = max(threads, tuning.PIECE // work)
     for first in range(0, total, step):
         stop = min(total, first + step)
-        if _kernels.scatter_units(
-            units.grid, source, s.out, s.indices, s.kind, s.updates, first, stop,
-            *s.how, scratch, threads, len(s.out) >= STREAMED,
-        ):  # fmt: skip
+        if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
             return False
         s.tick(stop / total)
     return True
@@ -201,91 +174,81 @@ def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
 
 def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     """Sort tuples into parts of the output that fit the cache, then finish part after part."""
-    width, pitch = runs.width, runs.entries * (s.kind & 15)
+    width, data = runs.width, s.data
     shift = _part_shift(rows, width)
-    parts = (rows + (1 << shift) - 1) >> shift
     entry = 4 + (width if width < LINE else 4)
-    threads = team(s.threads, runs.tuples * (pitch + width))
+    threads = team(s.threads, runs.tuples * (runs.entries * s.indices.itemsize + width))
     rooms = threads * GROUP * (8 + entry)
-    most = max(1, (s.limit - rooms) // (GROUP * entry))
+    limit = tuning.SCRATCH if s.limit is None else s.limit
+    most = max(1, (limit - rooms) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
-    data = s.data
-    if data is not None and width << shift > LARGEST_PART:
+    if data is not None and width << shift > tuning.LARGEST_PART:
         copy(s)
         data = None
     scratch = _room(groups * GROUP * entry + rooms)
-    windows = memoryview(bytearray(0 if data is None else threads * (width << shift)))
+    windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
+    ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 1) * 4)).cast("I")
+    work = Sorted(Parts(rows, width, shift, scratch, ends), s.change(width), width << shift)
+    addressing, how = bind_rows(s.plan, s.negatives), How(threads, s.streamed, windows)
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
-        updates = s.updates[first * width : (first + n) * width]
-        ends = memoryview(bytearray(-(-n // GROUP) * parts * 4)).cast("I", (-(-n // GROUP), parts))
-        if _kernels.partition(
-            bind_rows(s.plan, s.negatives), s.indices[first * pitch : (first + n) * pitch], s.kind,
-            updates, width, first, n, shift, scratch, ends, threads, n * entry >= STREAMED,
-        ):  # fmt: skip
+        sorting = How(threads, n * entry >= tuning.STREAMED)
+        if _kernels.partition(addressing, s.indices, first, n, work.change, work.parts, sorting):
             return False
-        work = Sorted(updates, scratch, ends, shift, width, rows)
         if data is not None and s.write is not None:
             _write_parts(s, work, data, threads)
         else:
-            step = max(threads, PIECE // (width << shift))
-            for part in range(0, parts, step):
-                stop = min(parts, part + step)
-                place = work.place(part, stop)
-                source = _NOTHING if data is None else data[place]
-                _apply(s, work, source, s.out[place], part, stop, windows, threads)
-                s.tick((first + n * stop / parts) / runs.tuples)
+            _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
         data = None  # from now on out has it
     _keep(scratch)
     return True
 
 
 class Sorted(NamedTuple):
-    """Tuples sorted by destination into parts of 2^shift rows of `width` bytes."""
+    """Tuples sorted by destination, what is done with their runs, and the bytes of a part."""
 
-    updates: Buffer
-    scratch: Buffer
-    ends: Buffer
-    shift: int
-    width: int
-    rows: int
-
-    def place(self, part: int, stop: int) -> slice:
-        """Return where parts [part, stop) stand in the output, in bytes."""
-        last = min(self.rows, stop << self.shift)
-        return slice((part << self.shift) * self.width, last * self.width)
+    parts: Parts
+    change: Change
+    size: int
 
 
-def _apply(
-    s: Scatter, work: Sorted, data: Buffer, out: Buffer, part: int, stop: int,
-    windows: Buffer, threads: int,
-) -> None:  # fmt: skip
-    _kernels.apply_parts(
-        data, work.updates, out, work.scratch, work.ends, work.shift, work.width,
-        min(work.rows, stop << work.shift), part, stop, *s.how, windows, threads,
-        len(s.out) >= STREAMED,
-    )  # fmt: skip
+def _store_parts(
+    s: Scatter, work: Sorted, data: Buffer | None, how: How, progress: tuple[float, float]
+) -> None:
+    """Finish parts where they belong; those of data in rooms of their own first.
+
+    progress: the shares of all work that were done before, and that these are.
+    """
+    before, share_of_all = progress
+    parts, change, size = work
+    step = max(how.threads, tuning.PIECE // size)
+    for part in range(0, parts.parts, step):
+        stop = min(parts.parts, part + step)
+        place = parts.place(part, stop)
+        source = None if data is None else data[place]
+        _kernels.apply_parts(parts, change, source, s.out[place], part, stop, how)
+        s.tick(before + share_of_all * stop / parts.parts)
 
 
 def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
     """Finish parts in buffers and write them: faster than stores through a map of a file."""
-    parts = work.ends.shape[1]
-    step = max(1, WRITTEN // (work.width << work.shift))
-    rooms = Rooms(step * work.width << work.shift)
+    parts, change, size = work
+    step, how = max(1, tuning.WRITTEN // size), How(1, s.streamed)
+    rooms = Rooms(step * size)
 
     def finish(part: int) -> None:
-        stop = min(parts, part + step)
-        place = work.place(part, stop)
+        stop = min(parts.parts, part + step)
+        place = parts.place(part, stop)
         room = rooms.take()
         to = room[: place.stop - place.start]
         to[:] = data[place]
-        _apply(s, work, _NOTHING, to, part, stop, _NOTHING, 1)
+        _kernels.apply_parts(parts, change, None, to, part, stop, how)
         assert s.write is not None
         s.write(place.start, to)
         rooms.give(room)
-        s.tick(stop / parts)
+        s.tick(stop / parts.parts)
 
-    share(finish, iter(range(0, parts, step)), threads)
+    share(finish, iter(range(0, parts.parts, step)), threads)
 
 
 def _part_shift(rows: int, width: int) -> int:
@@ -293,13 +256,12 @@ def _part_shift(rows: int, width: int) -> int:
 
     Rows are numbered by 32 bits within their part, so beyond 2^42 rows there are more parts.
     """
-    shift = 0
-    while (width << shift) < CACHED // 2 or ((rows >> shift) > MOST_PARTS and shift < 32):
+    shift, half = 0, tuning.CACHED // 2
+    while (width << shift) < half or ((rows >> shift) > tuning.MOST_PARTS and shift < 32):
         shift += 1
     return shift
 
 
-_NOTHING = memoryview(bytearray())
 # Or a forked child would sort in the same memory.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
 # Scratch of the last call, whoever made it: fresh pages cost more than their use.

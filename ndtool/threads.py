@@ -2,36 +2,16 @@
 
 import os
 from functools import cache
-from threading import local
 
-from ndtool import _kernels
+from ndtool import tuning
 from ndtool.errors import UsageError
 
 MOST = 1024
-_WORTH = 1 << 20  # bytes of work that pay for waking a thread: a tenth of a millisecond
-_forked = False
-_local = local()  # each Python thread that calls kernels gets a team of its own
-
-
-def _after_fork() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
-    # libgomp's threads do not exist in a forked child, and it would wait for them for ever
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def team(threads: int, work: int) -> int:
-    """Return how many of `threads` to use for `work` bytes; one in a forked child.
-
-    They can be started: where they cannot, libgomp would end the process.
-    """
-    wanted = 1 if _forked else max(1, min(threads, work // _WORTH))
-    if wanted > getattr(_local, "team", 1):
-        wanted = _local.team = _kernels.startable(wanted)
-    return wanted
+    """Return how many of `threads` to use for `work` bytes."""
+    return max(1, min(threads, work // tuning.WORTH))
 
 
 def resolve(threads: int | None) -> int:

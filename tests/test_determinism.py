@@ -5,14 +5,14 @@ is also taken at its real size. Expected bits come from ufunc.at, see test_large
 """
 
 import errno
+import inspect
 import io
 import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import Barrier
@@ -27,26 +27,15 @@ from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reduction
 from test_large import _same, expected_scatter, numbers
 
 import ndtool
-from ndtool import dtypes, engine, headers, jobs, ops, scatters
-from ndtool import threads as threads_of
+from ndtool import _kernels, dtypes, engine, headers, jobs, ops, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 SMALL = {
-    (engine, "PIECE"): 1 << 15,
-    (engine, "STREAMED"): 1 << 12,
-    (engine, "CACHED"): 1 << 11,
-    (engine, "TILE"): 1 << 12,
-    (ops, "ASIDE"): 0,
-    (scatters, "PIECE"): 1 << 15,
-    (scatters, "STREAMED"): 1 << 12,
-    (scatters, "CACHED"): 1 << 11,
-    (scatters, "FEW"): 256,
-    (scatters, "LONG"): 32,
-    (scatters, "SORTED"): 0,
-    (threads_of, "_WORTH"): 1,
-}
+    "PIECE": 1 << 15, "STREAMED": 1 << 12, "CACHED": 1 << 11, "TILE": 1 << 12, "ASIDE": 0,
+    "FEW": 256, "LONG": 32, "SORTED": 0, "WORTH": 1,
+}  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -155,8 +144,8 @@ def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tupl
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower the limits that decide which way a call takes."""
-    for (module, name), value in SMALL.items():
-        monkeypatch.setattr(module, name, value)
+    for name, value in SMALL.items():
+        monkeypatch.setattr(tuning, name, value)
     engine.bind_units.cache_clear()
     yield
     engine.bind_units.cache_clear()
@@ -167,26 +156,34 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Note which ways and kernels are taken, and by how many threads."""
     seen: dict[str, int] = {}
 
-    def spy(module: Any, name: str) -> None:
-        function = getattr(module, name)
-
-        def noting(*args: Any) -> Any:
-            numbers = [a for a in args[-3:] if type(a) is int]
-            seen[name] = max([seen.get(name, 0), *numbers[-1:]])
-            return function(*args)
-
-        monkeypatch.setattr(module, name, noting)
+    def note(name: str, call: dict[str, Any]) -> None:
+        threads = call["how"].threads if "how" in call else 0
+        seen[name] = max(seen.get(name, 0), threads)
 
     for way, kernel in {way.taken for way in WAYS}:
-        spy(scatters, way)
-        spy(engine._kernels, kernel)
-    monkeypatch.setattr(scatters, "WIDE", scatters.WIDE)  # `lead` changes it
+        spy(monkeypatch, scatters, way, note)
+        spy(monkeypatch, engine._kernels, kernel, note)
+    monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)  # `lead` changes it
     return seen
+
+
+def spy(
+    patch: pytest.MonkeyPatch, module: Any, name: str, note: Callable[[str, dict[str, Any]], None]
+) -> None:
+    """Have every call of a function noted: its name, and its arguments by theirs."""
+    function = getattr(module, name)
+    signature = inspect.signature(function)
+
+    def noting(*args: Any) -> Any:
+        note(name, signature.bind(*args).arguments)
+        return function(*args)
+
+    patch.setattr(module, name, noting)
 
 
 def lead(way: Way) -> None:
     """Let no run be wide enough to be changed in order where another way is meant."""
-    scatters.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
+    tuning.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
@@ -250,7 +247,7 @@ def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None
 
 @pytest.mark.parametrize("packed", [0, 1 << 28])
 def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "PACKED", packed)
+    monkeypatch.setattr(tuning, "PACKED", packed)
     rng = np.random.default_rng(33)
     memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
     turned = memory.transpose(2, 0, 1), np.asfortranarray(memory)
@@ -273,9 +270,9 @@ def test_more_tuples_than_are_sorted_at_once(
     taken: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scatters, "Scatter", partial(scatters.Scatter, limit=limit))
+    monkeypatch.setattr(tuning, "SCRATCH", limit)
     rng = np.random.default_rng(39)
-    count = 2 * scatters.GROUP + 999
+    count = 2 * _kernels.GROUP + 999
     data, updates = (rng.integers(0, 99, n, np.int32) for n in (60_000, count))
     flat = rng.integers(0, 60_000, count)
     indices = np.stack(np.unravel_index(flat, sizes), -1)
@@ -350,18 +347,16 @@ def test_no_call_gathers_more_than_a_piece(
     width: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run between two calls."""
-    gather, moved = engine._kernels.gather, []
+    moved = []
 
-    def noting(*call: Any) -> int:
-        _, _, _, _, _, _, _, count, _, bytes_each, *_ = call
-        moved.append(count * bytes_each)
-        return gather(*call)
+    def note(_: str, call: dict[str, Any]) -> None:
+        moved.append(call["piece"].tuples * call["piece"].width)
 
-    monkeypatch.setattr(engine._kernels, "gather", noting)
+    spy(monkeypatch, engine._kernels, "gather", note)
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
     assert sum(moved) == len(index) * width
-    assert engine.PIECE // 2 < max(moved) <= engine.PIECE
+    assert tuning.PIECE // 2 < max(moved) <= tuning.PIECE
 
 
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
@@ -383,8 +378,8 @@ def test_files_in_chunks_of_any_size(
         moved = arguments(way, "none")["operator"].replace("scatter", "gather")
         read = getattr(ndtool, moved)(data, indices, way.axis or 0)
         for chunk, threads in product((999, 1 << 22), (1, 3)):
-            monkeypatch.setattr(scatters, "WRITTEN", chunk)
-            monkeypatch.setattr(jobs, "SCRATCH", chunk)
+            monkeypatch.setattr(tuning, "WRITTEN", chunk)
+            monkeypatch.setattr(tuning, "FILE_SCRATCH", chunk)
             names = ("data.npy", "indices.npy")
             options = {"output": "out.npy", "threads": threads}
             for request, expected in (
@@ -399,7 +394,17 @@ def test_files_in_chunks_of_any_size(
 
 
 # Units of 12 bytes, as long doubles have on some machines, are known by files alone.
-TURNED = {"i2": 2, "f4": 4, "m8[s]": 8, "f12": 12, "f16": 16, "c8": 4, "c24": 12, "c32": 16, "U3": 4}
+TURNED = {
+    "i2": 2,
+    "f4": 4,
+    "m8[s]": 8,
+    "f12": 12,
+    "f16": 16,
+    "c8": 4,
+    "c24": 12,
+    "c32": 16,
+    "U3": 4,
+}
 
 
 @pytest.mark.parametrize("code", TURNED)
@@ -420,7 +425,9 @@ def test_updates_in_the_other_byte_order(
         head = headers.encode(dtypes.from_code(descr), elements.shape[:1])
         Path(f"{name}.npy").write_bytes(head + elements.tobytes())
     save(indices=index)
-    with jobs.Job(jobs.Request("scatter_nd", "data.npy", "indices.npy", "updates.npy", "out.npy")) as job:
+    with jobs.Job(
+        jobs.Request("scatter_nd", "data.npy", "indices.npy", "updates.npy", "out.npy")
+    ) as job:
         job.check()
         job.run()
     assert Path("out.npy").read_bytes()[-expected.size :] == expected.tobytes()

@@ -3,13 +3,14 @@
 Only a bug in ndtool can come there: every call is right but for one argument.
 """
 
+import inspect
 import mmap
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ndtool import _kernels
+from ndtool import _kernels, dtypes, shapes
 
 
 def room(nbytes: int) -> np.ndarray:
@@ -27,42 +28,64 @@ def grid(tile: int = 3, axes: int = 0) -> _kernels.Grid:
     return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True)
 
 
-REGION = 32768 * (4 + 8)  # of a sorted group, with updates of 8 bytes
-INDICES = {"indices": room(16), "kind": 8}
-PLACE = {"first": 0, "count": 2}
-ONE = {"threads": 1}
-RUN = {"column": 0, "width": 8}
-MOVE = {"code": 0, "op": 0}
+REGION = _kernels.GROUP * (4 + 8)  # of a sorted group, with updates of 8 bytes
+ROOM = _kernels.GROUP * 8 + REGION  # of a thread that sorts one
+
+
+def indices(nbytes: int = 16, value: int = 0, unsigned: bool = False) -> _kernels.Indices:
+    stored = np.full(nbytes // 8 + 1, value, "u8" if unsigned else "i8").view(np.uint8)
+    return _kernels.Indices(stored[:nbytes], 8, unsigned, False)
+
+
+def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.Piece:
+    return _kernels.Piece(first, tuples, column, width)
+
+
+def change(nbytes: int = 16, pitch: int = 8) -> _kernels.Change:
+    return _kernels.Change(room(nbytes), pitch, "none", "float64")
+
+
+def how(rooms: int = 0) -> _kernels.How:
+    return _kernels.How(1, False, room(rooms) if rooms else None)
+
+
+def parts(scratch: int = REGION + ROOM, ends: int = 2, rows: int = 4) -> _kernels.Parts:
+    return _kernels.Parts(rows, 8, 1, room(scratch), np.zeros(ends, np.uint32))
+
+
+def sorted_parts(count: int = 2) -> _kernels.Parts:
+    into = parts()
+    _kernels.partition(addressing(stride=1, pitch=4), indices(), 0, count, change(), into, how())
+    return into
+
+
 CALLS: dict[str, dict[str, Any]] = {
-    "check": {"a": addressing(), **INDICES, "count": 2, **ONE},
-    "find": {"a": addressing(), **INDICES, "count": 2},
+    "check": {"a": addressing(), "indices": indices(), "first": 0, "count": 2, "threads": 1},
+    "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
-        "a": addressing(), "data": room(32), "origin": 0, **INDICES, "out": room(16), **PLACE,
-        **RUN, **ONE, "streamed": False,
+        "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
+        "out": room(16), "how": how(),
     },
     "scatter": {
-        "a": addressing(), "out": room(32), **INDICES, "updates": room(16), **PLACE, **RUN,
-        "pitch": 8, **MOVE, **ONE, "by_batches": True, "streamed": False,
+        "a": addressing(), "indices": indices(), "piece": piece(), "change": change(),
+        "out": room(32), "by_batches": True, "how": how(),
     },
     "scatter_lines": {
-        "a": addressing(), "data": room(32), "line": 32, "out": room(32), **INDICES,
-        "updates": room(16), **PLACE, "width": 8, **MOVE, "windows": room(32), **ONE,
-        "streamed": False,
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
+        "data": room(32), "out": room(32), "how": how(32),
     },
     "partition": {
-        "rows": addressing(stride=1, pitch=4), **INDICES, "updates": room(16), "width": 8, **PLACE,
-        "shift": 1, "scratch": room(2 * REGION + 32768 * 8), "ends": np.zeros((1, 2), np.uint32),
-        **ONE, "streamed": False,
+        "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
+        "change": change(), "into": parts(), "how": how(),
     },
     "apply_parts": {
-        "data": room(32), "updates": room(16), "out": room(32), "scratch": room(REGION),
-        "ends": np.zeros((1, 2), np.uint32), "shift": 1, "width": 8, "rows": 4, "part": 0,
-        "stop": 2, **MOVE, "windows": room(16), **ONE, "streamed": False,
+        "parts": sorted_parts(), "change": change(), "data": room(32), "out": room(32),
+        "part": 0, "stop": 2, "how": how(16),
     },
     "gather_strided": {
         "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
-        "data": room(120), "origin": 0, **INDICES, "out": room(32), **PLACE, "element": 0,
-        "elements": 2, **ONE,
+        "data": room(120), "origin": 0, "indices": indices(), "piece": piece(width=16),
+        "out": room(32), "how": how(),
     },
     "pack": {
         "layout": _kernels.Layout((4,), (8,), 8), "data": room(32), "origin": 0, "out": room(32),
@@ -70,22 +93,20 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "copy_strips": {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": room(80), "origin": 0,
-        "out": room(32), "strip": 0, "stop": 1, **ONE,
+        "out": room(32), "strip": 0, "stop": 1, "how": how(),
     },
     "gather_units": {
-        "g": grid(), "data": room(96), "origin": 0, "indices": room(48), "kind": 8,
-        "out": room(48), "unit": 0, "stop": 1, "scratch": room(96), **ONE,
-        "streamed": False,
+        "g": grid(), "data": room(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
+        "out": room(48), "how": how(96),
     },
     "scatter_units": {
-        "g": grid(), "data": room(96), "out": room(96), "indices": room(48), "kind": 8,
-        "updates": room(48), "unit": 0, "stop": 1, **MOVE, "scratch": room(96), **ONE,
-        "streamed": False,
+        "g": grid(), "indices": indices(48), "change": change(48), "data": room(96),
+        "out": room(96), "unit": 0, "stop": 1, "how": how(96),
     },
     "will_need": {
-        "a": addressing(), "data": room(32), "origin": 0, **INDICES, **PLACE, **RUN,
+        "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
     },
-    "copy": {"data": room(32), "out": room(32), **ONE, "streamed": False},
+    "copy": {"data": room(32), "out": room(32), "how": how()},
     "swap": {"buffer": room(36), "unit": 12},
 }  # fmt: skip
 
@@ -95,47 +116,61 @@ OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
-WINDOWS = "the window buffer is too short"
 BATCHES = "batches are shared out whole"
 UNITS = "the buffer is not one of whole units"
 ROWS = "the rows are more than the parts hold"
+SHORT = "an update is shorter than a run"
+OTHERS = "the parts are others"
+WITHIN = "a piece begins and ends within its runs"
 
 WRONG = [
-    ("check", {"indices": room(15)}, INDEX),
-    ("find", {"indices": room(15)}, INDEX),
+    ("check", {"indices": indices(15)}, INDEX),
+    ("check", {"first": 1}, INDEX),
+    ("find", {"indices": indices(15)}, INDEX),
+    ("find", {"first": 1}, INDEX),
     ("gather", {"data": room(31)}, DATA),
     ("gather", {"origin": -1}, DATA),
     ("gather", {"origin": 1}, DATA),
-    ("gather", {"width": 9}, DATA),
-    ("gather", {"indices": room(15)}, INDEX),
+    ("gather", {"piece": piece(width=9)}, DATA),
+    ("gather", {"piece": piece(column=1)}, DATA),
+    ("gather", {"piece": piece(first=1)}, INDEX),
+    ("gather", {"indices": indices(15)}, INDEX),
     ("gather", {"out": room(15)}, OUT),
     ("scatter", {"out": room(31)}, DATA),
-    ("scatter", {"indices": room(15)}, INDEX),
-    ("scatter", {"updates": room(15)}, UPDATES),
-    ("scatter", {"first": 1}, BATCHES),
-    ("scatter", {"count": 1}, BATCHES),
+    ("scatter", {"indices": indices(15)}, INDEX),
+    ("scatter", {"change": change(15)}, UPDATES),
+    ("scatter", {"change": change(16, 7)}, SHORT),
+    ("scatter", {"piece": piece(first=1, tuples=1)}, BATCHES),
+    ("scatter", {"piece": piece(tuples=1)}, BATCHES),
     ("scatter_lines", {"out": room(31)}, DATA),
-    ("scatter_lines", {"indices": room(15)}, INDEX),
-    ("scatter_lines", {"updates": room(15)}, UPDATES),
+    ("scatter_lines", {"indices": indices(15)}, INDEX),
+    ("scatter_lines", {"change": change(15)}, UPDATES),
     ("scatter_lines", {"data": room(31)}, DATA),
-    ("scatter_lines", {"line": 24}, DATA),
-    ("scatter_lines", {"windows": room(31)}, WINDOWS),
-    ("scatter_lines", {"first": 1}, BATCHES),
+    ("scatter_lines", {"how": how(31)}, SCRATCH),
+    ("scatter_lines", {"how": how()}, SCRATCH),
+    ("scatter_lines", {"first": 1, "count": 1}, BATCHES),
     ("scatter_lines", {"count": 1}, BATCHES),
-    ("partition", {"indices": room(15)}, INDEX),
-    ("partition", {"scratch": room(2 * REGION + 32768 * 8 - 1)}, SCRATCH),
-    ("partition", {"ends": np.zeros((0, 2), np.uint32)}, SCRATCH),
-    ("partition", {"shift": 0}, ROWS),
-    ("partition", {"shift": 33}, ROWS),
-    ("partition", {"rows": addressing(stride=-1, pitch=4)}, ROWS),
-    ("partition", {"updates": room(15)}, UPDATES),
+    ("partition", {"indices": indices(15)}, INDEX),
+    ("partition", {"into": parts(REGION + ROOM - 1)}, SCRATCH),
+    ("partition", {"into": parts(ends=1)}, SCRATCH),
+    ("partition", {"into": parts(rows=3)}, ROWS),
+    ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
+    ("partition", {"change": change(15)}, UPDATES),
+    ("partition", {"change": change(18, 9)}, SHORT),
     ("apply_parts", {"out": room(31)}, OUT),
     ("apply_parts", {"data": room(31)}, OUT),
-    ("apply_parts", {"windows": room(15)}, WINDOWS),
-    ("apply_parts", {"scratch": room(REGION - 1)}, SCRATCH),
+    ("apply_parts", {"how": how(15)}, SCRATCH),
+    ("apply_parts", {"how": how()}, SCRATCH),
+    ("apply_parts", {"change": change(15)}, UPDATES),
+    ("apply_parts", {"change": change(14, 7)}, OTHERS),
+    ("apply_parts", {"stop": 3}, OTHERS),
+    ("apply_parts", {"part": -1}, OTHERS),
     ("gather_strided", {"data": room(119)}, DATA),
-    ("gather_strided", {"indices": room(15)}, INDEX),
+    ("gather_strided", {"indices": indices(15)}, INDEX),
     ("gather_strided", {"out": room(31)}, OUT),
+    ("gather_strided", {"piece": piece(width=12)}, WITHIN),
+    ("gather_strided", {"piece": piece(column=4)}, WITHIN),
+    ("gather_strided", {"piece": piece(column=16)}, WITHIN),
     ("pack", {"data": room(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
     ("pack", {"out": room(31)}, OUT),
@@ -145,17 +180,18 @@ WRONG = [
     ("copy_strips", {"stop": 2}, OUT),
     ("gather_units", {"data": room(95)}, DATA),
     ("gather_units", {"origin": -1}, DATA),
-    ("gather_units", {"indices": room(40)}, INDEX),
+    ("gather_units", {"indices": indices(40)}, INDEX),
     ("gather_units", {"stop": 2}, INDEX),
+    ("gather_units", {"unit": -1}, INDEX),
     ("gather_units", {"out": room(40)}, UNIT),
-    ("gather_units", {"scratch": room(95)}, SCRATCH),
+    ("gather_units", {"how": how(95)}, SCRATCH),
     ("scatter_units", {"out": room(95)}, DATA),
     ("scatter_units", {"data": room(95)}, DATA),
-    ("scatter_units", {"indices": room(40)}, INDEX),
-    ("scatter_units", {"updates": room(40)}, UNIT),
-    ("scatter_units", {"scratch": room(95)}, SCRATCH),
+    ("scatter_units", {"indices": indices(40)}, INDEX),
+    ("scatter_units", {"change": change(40)}, UNIT),
+    ("scatter_units", {"how": how(95)}, SCRATCH),
     ("will_need", {"data": room(31)}, DATA),
-    ("will_need", {"indices": room(15)}, INDEX),
+    ("will_need", {"indices": indices(15)}, INDEX),
     ("copy", {"out": room(31)}, OUT),
     ("swap", {"buffer": room(35)}, UNITS),
     ("swap", {"unit": 0}, UNITS),
@@ -183,12 +219,31 @@ def test_what_does_not_fit_is_refused(kernel: str, change: dict[str, Any], reaso
         getattr(_kernels, kernel)(**CALLS[kernel] | change)
 
 
-@pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "kind" in call])
-@pytest.mark.parametrize(("bad", "kind"), [(np.int64(4), 8), (np.uint64(2**64 - 1), 8 | 16)])
-def test_a_bad_index_is_told(kernel: str, bad: np.generic, kind: int) -> None:
-    wrong = {"indices": np.full(6, bad).view(np.uint8), "kind": kind}
+@pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "indices" in call])
+@pytest.mark.parametrize(("bad", "unsigned"), [(4, False), (2**64 - 1, True)])
+def test_a_bad_index_is_told(kernel: str, bad: int, unsigned: bool) -> None:
+    wrong = {"indices": indices(48, bad, unsigned)}
     expected = {"find": (0, 0, 2), "will_need": 0}
     assert getattr(_kernels, kernel)(**CALLS[kernel] | wrong) == expected.get(kernel, 1)
+
+
+@pytest.mark.parametrize("code", ["i1", "<i2", ">i2", "<u4", ">i4", "<i8", ">i8", "<u8", ">u8"])
+def test_an_index_is_told_as_it_is_stored(code: str) -> None:
+    dtype = np.dtype(code)
+    ends = np.iinfo(dtype)
+    stored = np.array([ends.min, 3, ends.max], dtype)
+    taken = _kernels.Indices(
+        stored.view(np.uint8), dtype.itemsize, dtype.kind == "u", not dtype.isnative
+    )
+    assert taken.itemsize == dtype.itemsize
+    assert [taken.value(i) for i in range(3)] == stored.tolist()
+
+
+def test_a_piece_knows_its_place() -> None:
+    one = piece(3, 2, 8, 4)
+    assert (one.first, one.tuples, one.column, one.width) == (3, 2, 8, 4)
+    assert one.place(4) == slice(20, 28)
+    assert parts(rows=5).place(1, 3) == slice(16, 40)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +263,10 @@ def test_the_system_is_asked_for_what_lies_together_at_once(
 ) -> None:
     size = 4096
     data = np.frombuffer(mmap.mmap(-1, 128 * size), np.uint8)
-    index = np.array(rows).view(np.uint8)
+    index = _kernels.Indices(np.array(rows).view(np.uint8), 8, False, False)
     there = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
-    assert _kernels.will_need(there, data, 0, index, 8, 0, len(rows), 0, width) == calls
+    wanted = piece(tuples=len(rows), width=width)
+    assert _kernels.will_need(there, data, 0, index, wanted) == calls
 
 
 @pytest.mark.parametrize(
@@ -223,8 +279,34 @@ def test_the_system_is_asked_for_what_lies_together_at_once(
         (lambda: grid(axes=65), "more axes than an array can have"),
         (lambda: grid(tile=0), "a unit has 1 to 512 columns"),
         (lambda: grid(tile=513), "a unit has 1 to 512 columns"),
+        (lambda: _kernels.Indices(room(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
+        (lambda: piece(first=-1), WITHIN),
+        (lambda: piece(tuples=-1), WITHIN),
+        (lambda: piece(column=-1), WITHIN),
+        (lambda: piece(width=-1), WITHIN),
+        (lambda: _kernels.How(0), "work needs a thread"),
+        (lambda: _kernels.Parts(1, 8, 33, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
+        (lambda: _kernels.Parts(1, 8, -1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
+        (lambda: _kernels.Parts(0, 8, 1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
+        (lambda: _kernels.Parts(1, 0, 1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
     ],
 )
-def test_shapes_that_no_array_has(make: Any, reason: str) -> None:
+def test_what_cannot_be_bound(make: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}"):
         make()
+
+
+def test_what_the_kernels_know_is_what_the_rules_say() -> None:
+    """A type or reduction that has a rule has a kernel, and as many axes as a rule allows."""
+    for name in dtypes.ARITHMETIC:
+        for reduction in dtypes.REDUCTIONS:
+            _kernels.Change(room(8), 8, reduction, name)
+    with pytest.raises(KeyError):
+        _kernels.Change(room(8), 8, "add", "U3")
+    assert shapes.MOST_RANK <= _kernels.MOST_RANK
+
+
+def test_no_kernel_takes_more_than_eight_arguments() -> None:
+    for name, kernel in vars(_kernels).items():
+        if callable(kernel) and not isinstance(kernel, type) and not name.startswith("_"):
+            assert len(inspect.signature(kernel).parameters) <= 8, name

@@ -22,7 +22,7 @@ from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
 
 from ndtool import __main__ as program
-from ndtool import cli, dtypes, endings, engine, files, jobs, scatters, shapes, sources, specs
+from ndtool import cli, dtypes, endings, engine, files, jobs, shapes, sources, specs, tuning
 from ndtool.errors import BoundsError, OutputError
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
@@ -388,14 +388,6 @@ def test_files_that_may_not_grow(here: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize("size", ["1000000G", "16k", "none", "-1"])
-def test_stacks_that_openmp_cannot_have(size: str) -> None:
-    ran = ndtool(*GATHER, "--threads", "4", env={"OMP_STACKSIZE": size, "GOMP_STACKSIZE": size})
-    assert (ran.status, ran.err) == (0, "")
-    assert right()
-
-
-@linux
 def test_stacks_that_no_thread_can_have() -> None:
     ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
     assert (ran.status, ran.err) == (0, "")
@@ -684,9 +676,9 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
-    monkeypatch.setattr(scatters, "SORTED", 0)
-    for largest in (scatters.LARGEST_PART, 1):
-        monkeypatch.setattr(scatters, "LARGEST_PART", largest)
+    monkeypatch.setattr(tuning, "SORTED", 0)
+    for largest in (tuning.LARGEST_PART, 1):
+        monkeypatch.setattr(tuning, "LARGEST_PART", largest)
         request = jobs.Request(
             "scatter_nd", "data.npy", "idx.npy", "upd.npy", f"{largest}.npy", reduction="add"
         )
@@ -735,8 +727,8 @@ def test_data_that_are_not_in_memory(
 
 def test_indices_that_are_right_again() -> None:
     plan = shapes.gather_nd((3,), (2, 1), 0)[1]
-    index = memoryview(np.array([0, 2]).tobytes())
-    error = engine.refusal(plan, index, dtypes.from_code("<i8"), True)
+    index = engine.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
+    error = engine.refusal(plan, index, True)
     assert isinstance(error, OutputError)
     assert error.message == "indices changed during the run"
 

@@ -26,12 +26,11 @@ from ndtool import (
     errors,
     gather_elements,
     gather_nd,
-    ops,
     scatter_elements,
     scatter_nd,
     scatters,
+    tuning,
 )
-from ndtool import threads as threads_of
 
 Array = np.ndarray[Any, Any]
 
@@ -78,19 +77,14 @@ def test_the_pages_do_fault(name: str) -> None:
 
 def child(name: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", __file__, name]
-    # with more threads than processors, those that wait would only be in the way
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    return subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=1800, check=False
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
 
 
 def limit(**limits: int) -> None:
     """Set the constants that decide which way a call takes."""
     for name, value in limits.items():
-        for module in (engine, ops, scatters, threads_of):
-            if hasattr(module, name):
-                setattr(module, name, value)
+        assert hasattr(tuning, name)
+        setattr(tuning, name, value)
     engine.bind_units.cache_clear()
 
 
@@ -131,7 +125,7 @@ def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...
 
 def limits() -> Iterator[None]:
     """Take small calls to the code for large ones: not at all, and with streamed outputs."""
-    limit(_WORTH=1)
+    limit(WORTH=1)
     yield
     limit(STREAMED=1, PIECE=1 << 16)
     yield
@@ -170,7 +164,7 @@ def far() -> None:
 @way
 def columns() -> None:
     rng = np.random.default_rng(2)
-    limit(_WORTH=1)
+    limit(WORTH=1)
     for streamed, width in product((1, 1 << 40), (65536, 65537, 65599, 131071)):
         limit(STREAMED=streamed)
         data, index = values(rng, "u1", (3, width)), np.array([[2], [0], [-1]])
@@ -189,7 +183,7 @@ def columns() -> None:
 def batches() -> None:
     """With 513 tuples a batch is read through before it is gathered from."""
     rng = np.random.default_rng(3)
-    limit(_WORTH=1)
+    limit(WORTH=1)
     for width, turn, count in product(WIDTHS, (1, -1), (3, 513)):
         batch, size = (5, 3) if count == 3 else (2, 67)
         data = values(rng, "u1", (batch, size, width))[::turn, ::-turn]
@@ -205,7 +199,7 @@ def batches() -> None:
 @way
 def strided() -> None:
     rng = np.random.default_rng(4)
-    limit(_WORTH=1, PACKED=0)
+    limit(WORTH=1, PACKED=0)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
@@ -231,7 +225,7 @@ def strided() -> None:
 def turned() -> None:
     """Data in Fortran's order is put into row-major order first."""
     rng = np.random.default_rng(14)
-    limit(_WORTH=1)
+    limit(WORTH=1)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for shape in ((65, 3), (3, 65), (2, 33, 2)):
@@ -263,7 +257,7 @@ def refused(data: Array, index: Array, component: int, value: int) -> None:
 @way
 def index_types() -> None:
     rng = np.random.default_rng(5)
-    limit(_WORTH=1)
+    limit(WORTH=1)
     for code, k, count in product(INDEX_CODES, (1, 2, 3, 5, 20), (1, 3, 33, 513, 1027)):
         sizes = (3,) * min(k, 3) + (1,) * (k - 3)
         index = ends(rng, sizes, (count,))
@@ -299,7 +293,7 @@ def last_axis() -> None:
 def other_axis() -> None:
     rng = np.random.default_rng(7)
     engine.bytearray = scratch
-    limit(_WORTH=1)
+    limit(WORTH=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 1 << 14)
         data = values(rng, f"V{width}", (2, 5, columns + (columns == 6)))
@@ -315,7 +309,7 @@ def ways_to_scatter() -> Iterator[str]:
     """Go through the ways to scatter few tuples, by turns."""
     scatters.bytearray = engine.bytearray = scratch
     scatters._room, scatters._spare = scratch, deque(maxlen=0)
-    limit(_WORTH=1)
+    limit(WORTH=1)
     yield "as it is"
     limit(CACHED=256, FEW=1, SORTED=0, STREAMED=1)
     yield "streamed parts"
@@ -394,7 +388,7 @@ def copies() -> None:
     engine.bytearray = scratch
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
-        limit(_WORTH=1, PIECE=128, STREAMED=streamed)
+        limit(WORTH=1, PIECE=128, STREAMED=streamed)
         for size in range(1, 400):
             data, updates = values(rng, "u1", (size,)), values(rng, "u1", (2,))
             expected = data.copy()
@@ -418,7 +412,7 @@ def copies() -> None:
 def changing_indices() -> None:
     """Somebody changes the indices during the runs: wrong values, but nothing outside is touched."""
     rng = np.random.default_rng(13)
-    limit(_WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0)
+    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0)
     data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
     index, right = fenced(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)

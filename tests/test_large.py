@@ -26,7 +26,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import engine, jobs, scatters
+from ndtool import engine, jobs, tuning
 from ndtool.sources import Source
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -202,8 +202,7 @@ def test_data_in_fortran_order(code: str) -> None:
 
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    scatter = scatters.scatter
-    monkeypatch.setattr(scatters, "scatter", lambda s: scatter(s._replace(limit=1 << 22)))
+    monkeypatch.setattr(tuning, "SCRATCH", 1 << 22)
     rng = np.random.default_rng(27)
     data = numbers(rng, np.dtype("f4"), (400_003, width))
     indices = rng.integers(-400_003, 400_003, (500_001, 1))

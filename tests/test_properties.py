@@ -27,8 +27,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import engine, reference, scatters
-from ndtool import threads as threads_of
+from ndtool import engine, reference, tuning
 from ndtool.errors import BoundsError, NdtoolError
 
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "600"))
@@ -45,16 +44,8 @@ many = settings(
 threads_used = st.integers(1, 4)
 # Constants that decide which way a call takes, and values at which tiny arrays take them all.
 LIMITS = {
-    (engine, "PIECE"): 192,
-    (engine, "STREAMED"): 100,
-    (engine, "CACHED"): 128,
-    (scatters, "PIECE"): 192,
-    (scatters, "STREAMED"): 100,
-    (scatters, "CACHED"): 128,
-    (scatters, "SORTED"): 1,
-    (scatters, "FEW"): 2,
-    (threads_of, "_WORTH"): 1,
-}
+    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "FEW": 2, "WORTH": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(params=["as is", "small limits"])
@@ -62,8 +53,8 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test as it is, and with pieces, parts, tiles, streams and threads for tiny arrays."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
-            for (module, name), value in LIMITS.items():
-                patch.setattr(module, name, value)
+            for name, value in LIMITS.items():
+                patch.setattr(tuning, name, value)
         engine.bind_units.cache_clear()
         yield
     engine.bind_units.cache_clear()

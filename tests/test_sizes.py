@@ -16,8 +16,7 @@ from command import save
 from strategies import Array, same
 
 import ndtool
-from ndtool import engine, jobs, reference, scatters, shapes
-from ndtool import threads as threads_of
+from ndtool import engine, jobs, reference, shapes, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
 
 G = 1 << 30
@@ -36,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little work pay for threads."""
-    monkeypatch.setattr(threads_of, "_WORTH", 1)
+    monkeypatch.setattr(tuning, "WORTH", 1)
 
 
 def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") -> Array:
@@ -138,11 +137,11 @@ def test_sorting_beyond_42_bits(width: int, here: Path, several_threads: None) -
     rows = (5 << 40) // width
     data = sparse((rows, width))
     at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
-    index = np.tile(at, scatters.FEW + 1)[:, None]
+    index = np.tile(at, tuning.FEW + 1)[:, None]
     updates = np.ones((len(index), width), "u1")
     for threads in THREADS:
         ndtool.scatter_nd(data, index, updates, "add", out=data, threads=threads)
-    assert (data[at] == 2 * (scatters.FEW + 1) % 256).all()
+    assert (data[at] == 2 * (tuning.FEW + 1) % 256).all()
     ndtool.scatter_nd(data, index, updates, out=data)
     assert (data[at] == 1).all()
     assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
@@ -279,7 +278,7 @@ def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list
     runs = engine.Runs(None, None, width, 4, 10, 1, 10)
     pieces = list(engine.pieces(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
-    places = [piece.place(runs) for piece in pieces]
+    places = [piece.place(runs.width) for piece in pieces]
     assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
     assert engine.whole_elements(40, 27) == 40
 

@@ -1,13 +1,18 @@
-"""How many threads a run takes by default: variables, processors, and what a container allows."""
+"""How many threads a run takes by default, and what happens where the system does not give them."""
 
 import errno
 import io
 import os
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
-from limits import failing
+from command import NDTOOL, environment
+from limits import ROOT, failing
 
 from ndtool import crew, threads
 from ndtool.errors import UsageError
@@ -138,8 +143,128 @@ def test_counts_that_no_run_can_have(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_no_more_threads_than_asked_for(count):
-    with ThreadPoolExecutor(1) as fresh:  # each thread that calls kernels has a team of its own
-        assert fresh.submit(threads.team, count, 1 << 40).result() == count
-        assert fresh.submit(threads.team, 16, 2 << 20).result() == 2
-        assert fresh.submit(threads.team, 16, 0).result() == 1
+def test_no_more_threads_than_the_work_is_worth(count):
+    assert threads.team(count, 1 << 40) == count
+    assert threads.team(16, 2 << 20) == 2
+    assert threads.team(16, 0) == 1
+
+
+CALLS = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, ndtool
+rng = np.random.default_rng(1)
+data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
+expected = data[idx[:, 0]]
+def call(threads):
+    assert (ndtool.gather_nd(data, idx, threads=threads) == expected).all()
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+alone = tasks()
+"""
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+def run(script):
+    command = [sys.executable, "-W", "ignore", "-c", CALLS + script]
+    env = environment(OPENBLAS_NUM_THREADS="1")  # NumPy's own would count
+    ran = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+
+
+@linux
+@pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
+def test_a_team_that_cannot_grow_again():
+    """It was large, then small, then there is not one thread left to be had."""
+    run("""
+import resource
+for threads in (8, 2):
+    call(threads)
+assert tasks() == alone + 7
+os.setgroups([])
+os.setgid(54321)
+os.setuid(54321)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+for threads in (8, 16, 2, 8):
+    call(threads)
+assert tasks() == alone + 7
+""")
+
+
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@pytest.fixture
+def few_tasks():
+    """A container that takes no more than 14 tasks; its file of members."""
+    folder = PIDS / f"ndtool-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no cgroup can be made here")
+    try:
+        (folder / "pids.max").write_text("14")
+        yield folder / "cgroup.procs"
+    finally:
+        for _ in range(1000):  # a task that has ended may still count
+            try:
+                folder.rmdir()
+                break
+            except OSError:
+                time.sleep(0.01)
+
+
+@linux
+def test_three_at_once_where_tasks_are_few(few_tasks, tmp_path):
+    """What one was told that it may have, another has taken."""
+    rng = np.random.default_rng(2)
+    np.save(tmp_path / "data.npy", rng.integers(0, 99, 1 << 21))
+    np.save(tmp_path / "idx.npy", rng.integers(0, 1 << 21, (1 << 21, 1)))
+    for _ in range(3):
+        runs = [
+            subprocess.Popen(
+                [*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-o", f"{n}.npy", "--threads", "8"],
+                cwd=tmp_path, env=environment(), stderr=subprocess.PIPE,
+                preexec_fn=lambda: few_tasks.write_text("0"),
+            )
+            for n in range(3)
+        ]  # fmt: skip
+        ended = [(one.communicate()[1].decode(), one.returncode) for one in runs]
+        assert ended == [("", 0)] * 3
+    first, *others = (np.load(tmp_path / f"{n}.npy") for n in range(3))
+    assert all((first == other).all() for other in others)
+
+
+@linux
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_a_team_of_its_own():
+    run("""
+call(4)
+child = os.fork()
+if child == 0:
+    assert tasks() == 1
+    call(4)
+    assert tasks() == 4
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+call(4)
+assert tasks() == alone + 3
+""")
+
+
+@linux
+def test_threads_are_kept_for_the_next_call_but_not_any_number():
+    run("""
+import time
+for _ in range(50):
+    call(3)
+assert tasks() == alone + 2
+with ThreadPoolExecutor(60) as pool:
+    list(pool.map(call, [12] * 120))
+for _ in range(1000):
+    if tasks() <= alone + 256:
+        break
+    time.sleep(0.01)
+assert tasks() <= alone + 256, tasks()
+call(300)
+""")

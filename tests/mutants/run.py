@@ -72,15 +72,15 @@ TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # What decides how fast, and not what comes out; text; and what no caller of ours gets wrong.
 SPEED = re.compile(
     r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|shares\(|tick\(|team\("
-    r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|HUGEPAGE|use_threads_if"
-    r"|by_columns|owned|often|last_index|lowest \+=|highest \+="
+    r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
+    r"|by_columns|sharing|often|last_index|lowest \+=|highest \+="
     r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|parts == 1"
-    r"|run\.rank == 1|group \+ 1|_door\(|&\w+\[0|\.shape\["
+    r"|run\.rank == 1|group \+ 1|_door\(|_reaches\(|_rooms\(|&\w+\[0|\.shape\["
 )
 # A condition of the kernels that is followed by this refuses what no caller does.
 DOOR = "raise ValueError"
 # These refuse the same, or only ask for what is needed soon.
-UNSEEN = ("_door", "_reach", "will_need", "will_need_range", "prefetch_line")
+UNSEEN = ("_door", "_reach", "_reaches", "_rooms", "will_need", "prefetch_line")
 TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
 
 # (file, a part of the line, the token): why no test can notice it.
@@ -100,7 +100,7 @@ EQUIVALENT = {
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
     ("_kernels.pyx", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
     ("_kernels.pyx", "self.nd.reach = ", "-"): "fewer bytes are asked for ahead of time",
-    ("_kernels.pyx", "first = -1, bad", "1"): "below 0 is none",
+    ("_kernels.pyx", "found = -1, bad", "1"): "below 0 is none",
     ("_kernels.pyx", "component = -1", "1"): "nobody reads it where nothing is bad",
     ("_kernels.pyx", "component = -1", "-"): "the same",
     ("_blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
@@ -110,16 +110,10 @@ EQUIVALENT = {
     ("engine.py", "if tile < columns and tile > 64", "<"): "the same",
     ("engine.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     ("engine.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
-    ("scatters.py", "limit: int = 1 <<", "1"): "bounds memory: more or fewer groups, one result",
-    ("scatters.py", "limit: int = 1 <<", "<<"): "the same",
-    ("scatters.py", "_apply(s, work, _NOTHING", "1"): "threads within a step: one result",
-    ("scatters.py", "    shift = 0", "0"): "parts of two long rows instead of one",
     ("scatters.py", "        shift += 1", "1"): "parts of another size: one result",
     ("scatters.py", "groups = min(most", "min"): "bounds memory",
     ("scatters.py", "groups = min(most", "//"): "bounds memory",
-    ("scatters.py", "bytearray(0 if data is None", "0"): "a byte that nobody reads",
-    ("scatters.py", "*s.how, threads, True, False", "True"): "threads share otherwise: one result",
-    ("scatters.py", "*s.how, threads, True, False", "False"): "around the cache: one result",
+    ("scatters.py", "change, s.out, True, how", "True"): "threads share otherwise: one result",
     ("scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
     ("scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
@@ -217,7 +211,6 @@ def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
         "KERNEL_MUTANT": str(number),
         "PYTHONPATH": str(folder),  # for the processes that the tests start, too
         "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_WAIT_POLICY": "passive",
         "NDTOOL_TEST_EXAMPLES": "100",
         "NDTOOL_TEST_TEAMS": "4",
     }

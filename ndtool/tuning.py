@@ -1,0 +1,32 @@
+"""Every threshold that decides how work is done, and none that decides what comes out.
+
+Read where it counts, as `tuning.NAME`, so that one place changes it. Those of the loops themselves
+(blocks, distances of prefetches) stand beside them in the .pxd files.
+"""
+
+# Threads
+WORTH = 1 << 20  # bytes of work that pay for waking a thread: a tenth of a millisecond
+
+# Pieces
+PIECE = 1 << 26  # bytes that one kernel call may move: a fraction of a second, even from disk
+WRITTEN = 1 << 21  # bytes that are written to a file at once
+TURNED = 1 << 20  # bytes that are put into row-major order at once
+
+# Caches
+STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would only flush
+CACHED = 1 << 19  # bytes that stay in a core's cache while indices jump about in them
+TILE = 1 << 20  # bytes of a tile: half of what a core caches, beside what streams through it
+
+# Scatters
+WIDE = 65  # bytes of a run that is changed where it stands, without sorting: more than a line
+LONG = 128  # indices of a line that is worth a copy of its own
+FEW = 1 << 14  # tuples that are not worth sorting
+SORTED = 16  # times CACHED, and twice that for one thread: outputs that are worth it
+MOST_PARTS = 1024  # of an output, as far as their rows can be numbered
+LARGEST_PART = 1 << 22  # bytes of a part that is finished in a buffer, one per thread
+SCRATCH = 1 << 27  # bytes that sorting may take
+FILE_SCRATCH = 48 << 20  # bytes that it may take in a run on files, whose memory is promised
+
+# Arrays
+ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
+PACKED = 1 << 28  # bytes of data that are put into row-major order before rows of it are gathered
