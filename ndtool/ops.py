@@ -8,11 +8,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, layouts, scatters, shapes, specs
+from ndtool import dtypes, engine, inference, layouts, scatters, shapes
 from ndtool import threads as _threads
 from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
 from ndtool.layouts import Strides
+from ndtool.operators import Attributes
 from ndtool.shapes import Plan, Shape
 
 Array = NDArray[Any]
@@ -51,8 +52,7 @@ def gather_nd(
         indices.dtype,
         None,
         None,
-        _integer("batch_dims", batch_dims),
-        "none",
+        Attributes(batch_dims=_integer("batch_dims", batch_dims)),
         _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
@@ -91,8 +91,7 @@ def scatter_nd(
         indices.dtype,
         updates.shape,
         updates.dtype,
-        0,
-        _word("reduction", reduction),
+        Attributes(reduction=_word("reduction", reduction)),
         _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
@@ -128,8 +127,7 @@ def gather_elements(
         indices.dtype,
         None,
         None,
-        _integer("axis", axis),
-        "none",
+        Attributes(axis=_integer("axis", axis)),
         _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
@@ -167,8 +165,7 @@ def scatter_elements(
         indices.dtype,
         updates.shape,
         updates.dtype,
-        _integer("axis", axis),
-        _word("reduction", reduction),
+        Attributes(axis=_integer("axis", axis), reduction=_word("reduction", reduction)),
         _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
@@ -186,8 +183,7 @@ def _bind(
     indices_dtype: np.dtype[Any],
     updates: Shape | None,
     updates_dtype: np.dtype[Any] | None,
-    attribute: int,
-    reduction: str,
+    attributes: Attributes,
     spec: str,
 ) -> Bound:
     """Infer shapes and check types; what depends on no value is done once per kind of call."""
@@ -195,7 +191,7 @@ def _bind(
     sizes = {"data": data, "indices": indices}
     if updates is not None:
         types["updates"], sizes["updates"] = dtypes.from_numpy(updates_dtype), updates
-    row, _, plan = specs.infer(name, types, sizes, attribute, reduction, spec)
+    row, _, plan = inference.check(name, types, sizes, attributes, spec)
     return plan, types["data"], types["indices"], row.negatives
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ndtool.dtypes import REDUCTIONS
+from ndtool.operators import REDUCTIONS
 from ndtool.report import put
 
 
@@ -84,7 +84,7 @@ _INT64 = Integer(-(2**63), 2**63 - 1)
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this and exit.")
 VERSION = _exit_option("--version", callback=_show_version, help="Show the version and exit.")
 BATCH_DIMS = _option(
-    "attribute",
+    "batch_dims",
     "--batch-dims",
     type=_INT64,
     default=0,
@@ -93,7 +93,7 @@ BATCH_DIMS = _option(
     help="Leading axes that DATA and INDICES share.",
 )
 AXIS = _option(
-    "attribute",
+    "axis",
     "--axis",
     type=_INT64,
     default=0,
@@ -109,6 +109,7 @@ REDUCTION = _option(
     show_default=True,
     help="How an update meets the old element; with none the last update wins.",
 )
+ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
 SPEC = _option(
     "spec",
     "--spec",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ndtool import _kernels, layouts
 from ndtool.crew import share
-from ndtool.dtypes import REDUCTIONS, Dtype
+from ndtool.dtypes import Dtype
 from ndtool.engine import (
     CACHED,
     PIECE,
@@ -30,6 +30,7 @@ from ndtool.engine import (
     whole_elements,
 )
 from ndtool.layouts import LINE
+from ndtool.operators import REDUCTIONS
 from ndtool.shapes import ElementsPlan, Plan
 from ndtool.threads import team
 

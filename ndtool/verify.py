@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import dtypes, files, reference, shapes
-from ndtool.errors import BoundsError, DifferenceError, DtypeError, RuleError, printable
+from ndtool.errors import DifferenceError, NdtoolError, called, printable
+from ndtool.inference import Given, point_out
+from ndtool.operators import OPERATORS
 from ndtool.sources import Source
 from ndtool.values import as_array
 
@@ -28,7 +30,7 @@ def verify(request: "Request") -> str:
             for name, argument in arguments.items()
         }
         arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
-        return _verified(request, arrays, printable(arguments["output"]))
+        return _verified(request, arrays, called(arguments["output"]))
 
 
 def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str) -> str:
@@ -54,25 +56,21 @@ def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
 
 
 def _recomputed(request: "Request", arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    options: dict[str, Any] = {}
-    if request.operator == "gather_nd":
-        options["batch_dims"] = request.attribute
-    elif request.operator != "scatter_nd":
-        options["axis"] = request.attribute
-    if "updates" in arrays:
-        options["reduction"] = request.reduction
+    operator = OPERATORS[request.operator]
     try:
-        result: NDArray[Any] = getattr(reference, request.operator)(**arrays, **options)
-    except BoundsError as exc:
-        exc.name(request.indices, request.data)
-        raise
-    except (RuleError, DtypeError) as exc:
-        exc.places = tuple(
-            f"{role} {argument}: {arrays[role].dtype}{shapes.written(arrays[role].shape)}"
-            for role, argument in request.arguments.items()
+        result: NDArray[Any] = getattr(reference, request.operator)(
+            **arrays, **operator.given(request.attributes)
+        )
+    except NdtoolError as exc:
+        point_out(
+            exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
         )
         raise
     return result
+
+
+def _given(name: str, array: NDArray[Any]) -> Given:
+    return Given(name, dtypes.from_numpy(array.dtype), array.shape)
 
 
 def _code(dtype: np.dtype[Any]) -> str:

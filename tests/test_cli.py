@@ -345,10 +345,10 @@ def test_members_and_archives():
         assert out["output"].tolist() == two["picked"].tolist() == [[6, 7, 8]]
     ran = ndtool("gather-nd", "in.npz", "in.npz:idx")
     assert ran.status == 2
-    assert "data: float32[4, 3]" in ran.err
+    assert "data: float32[4,3]" in ran.err
     ran = ndtool("gather-nd", "in.npz:nothing", "in.npz:idx")
     assert ran.status == 3
-    assert "idx: int64[1, 1]" in ran.err
+    assert "idx: int64[1,1]" in ran.err
 
 
 def test_names_that_look_like_options():  # C19

@@ -26,6 +26,7 @@ import ndtool
 from ndtool import engine, jobs, ops, scatters
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError
+from ndtool.operators import Attributes
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -363,7 +364,7 @@ def test_no_call_gathers_more_than_a_piece(
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
     """Return what names a way's call in a request."""
     operator = "scatter_nd" if way.axis is None else "scatter_elements"
-    return {"operator": operator, "attribute": way.axis or 0, "reduction": reduction}
+    return {"operator": operator, "attributes": Attributes(axis=way.axis or 0, reduction=reduction)}
 
 
 @pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
@@ -386,7 +387,7 @@ def test_files_in_chunks_of_any_size(
             for request, expected in (
                 (jobs.Request(data=names[0], indices=names[1], updates="updates.npy",
                               **arguments(way, "add"), **options), call.expected),
-                (jobs.Request(moved, *names, attribute=way.axis or 0, **options), read),
+                (jobs.Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
             ):  # fmt: skip
                 with jobs.Job(request) as job:
                     job.check()

@@ -444,7 +444,7 @@ def test_describe():
     (entry,) = files.describe("x.npy")
     assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
     assert (entry.header.fortran, entry.header.version, entry.problem) == (True, (1, 0), "")
-    assert (entry.file_size, entry.label) == (224, "float32[2, 3, 4]")
+    assert (entry.file_size, entry.label) == (224, "float32[2,3,4]")
     np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
     first, second = files.describe("y.npz")
     assert (first.name, first.member, first.position) == ("y.npz:a", "a", None)

@@ -19,6 +19,7 @@ import ndtool
 from ndtool import engine, jobs, reference, scatters, shapes
 from ndtool import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError, RuleError
+from ndtool.operators import Attributes
 
 G = 1 << 30
 THREADS = (1, 2)
@@ -432,8 +433,7 @@ def test_every_empty_combination_of_files(here: Path) -> None:
             operator,
             *(f"{name}.npy" for name in names),
             output="out.npy",
-            attribute=options.get("axis", options.get("batch_dims", 0)),
-            reduction=options.get("reduction", "none"),
+            attributes=Attributes(**options),
         )
         expected = outcome(getattr(reference, operator), *arrays, **options)
         assert agree(outcome(run, request), expected), (operator, request, arrays)
