@@ -142,7 +142,9 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
     request = jobs.Request(operator, **asked)
     endings.prepare(*talk.last_words())
-    talk.verified(request.output or "", verify.verify(request))
+    with talk.progress() as tick:
+        described = verify.verify(request, tick)
+    talk.verified(request.output or "", described)
 
 
 @click.pass_obj
