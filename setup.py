@@ -16,10 +16,9 @@ DEBUG = os.environ.get("NDTOOL_DEBUG") == "1"
 COVERAGE = os.environ.get("NDTOOL_COVERAGE") == "1"
 # -ffp-contract=off: a fused multiply-add rounds once where the sequential loop rounds twice.
 # -fno-trapping-math: lets loops with a choice be vectorised; no bit of a result depends on it.
-# -g0: debug sections would be most of the file. MSVC's /fp:precise neither fuses nor reorders.
-UNIX = ["-ffp-contract=off", "-fno-trapping-math"]
-UNIX += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
-MSVC = ["/fp:precise", "/Od" if DEBUG else "/O2"]
+# -g0: debug sections would be most of the file.
+FLAGS = ["-ffp-contract=off", "-fno-trapping-math"]
+FLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False}
 
 
@@ -27,10 +26,8 @@ class BuildKernels(build_ext):
     def build_extensions(self):
         self.force = True  # times of files do not show a change of flags
         self.cython_directives = DIRECTIVES
-        flags, openmp, links = UNIX, ["-fopenmp"], ["-fopenmp"]
-        if self.compiler.compiler_type == "msvc":
-            flags, openmp, links = MSVC, ["/openmp"], []
-        elif sys.platform == "darwin":  # Apple's clang hides the flag and ships no library
+        openmp, links = ["-fopenmp"], ["-fopenmp"]
+        if sys.platform == "darwin":  # Apple's clang hides the flag and ships no library
             openmp, links = ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
         probe = Path(self.build_temp, "openmp.c")
         probe.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +38,7 @@ class BuildKernels(build_ext):
         except (CompileError, LinkError):
             print("notice: no OpenMP here, ndtool will run on one thread", file=sys.stderr)
             openmp = links = []
-        KERNELS.extra_compile_args, KERNELS.extra_link_args = flags + openmp, links
+        KERNELS.extra_compile_args, KERNELS.extra_link_args = FLAGS + openmp, links
         super().build_extensions()
 
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""Loops over bytes: checked, parallel, without the GIL; only engine.py calls them.
+"""Loops over bytes: checked, parallel, without the GIL; engine.py and scatters.py call them.
 
 Every function takes flat byte buffers and compares their sizes once, here at the door; inside,
 nothing allocates or raises. A non-zero return means that an index is out of bounds: nothing of

@@ -12,7 +12,7 @@ import click
 from ndtool import options
 from ndtool.errors import NdtoolError, UsageError, printable
 from ndtool.operators import OPERATORS, Attributes, Operator
-from ndtool.report import Talk
+from ndtool.report import Talk, put
 
 if TYPE_CHECKING:
     from ndtool.files import Entry
@@ -53,6 +53,8 @@ HELP = {
     ),
 }
 
+_COMPLETE = "_NDTOOL_COMPLETE"
+_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of a help page; _WIDTH away from terminals
 _FILES = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy"}
 
 
@@ -121,7 +123,9 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
     request = jobs.Request(operator, attributes=_attributes(operator, asked), **asked)
     endings.prepare(*talk.last_words())
-    talk.verified(request.output or "", verify.verify(request))
+    with talk.progress() as tick:
+        described = verify.verify(request, tick)
+    talk.verified(request.output or "", described)
 
 
 @click.pass_obj
@@ -311,11 +315,14 @@ def program() -> click.Group:
 def run(arguments: list[str], talk: Talk) -> None:
     """Run one command line; whatever goes wrong is raised, wrong usage as UsageError."""
     group = program()
-    if "_NDTOOL_COMPLETE" in os.environ:
-        group.main(prog_name="ndtool")
+    if wanted := os.environ.get(_COMPLETE):
+        _complete(group, wanted)
+        return
     talk.json = "--json" in arguments  # for what is wrong before click comes to it
     try:
-        with group.make_context("ndtool", list(arguments), obj=talk, terminal_width=80) as context:
+        with group.make_context(
+            "ndtool", list(arguments), obj=talk, terminal_width=_width()
+        ) as context:
             group.invoke(context)
     except click.exceptions.Exit:
         pass
@@ -323,11 +330,53 @@ def run(arguments: list[str], talk: Talk) -> None:
         raise _usage(exc) from None
 
 
+def _complete(group: click.Group, wanted: str) -> None:
+    """Print what a shell asks for to complete our words, or the function by which it will ask."""
+    from click.shell_completion import get_completion_class
+
+    shell, _, what = wanted.partition("_")
+    kind = get_completion_class(shell)
+    if kind is None or what not in ("source", "complete"):
+        raise UsageError(
+            f"{_COMPLETE} is {printable(repr(wanted))}: expected SHELL_source or SHELL_complete,"
+            " where SHELL is bash, zsh or fish"
+        )
+    completion = kind(group, {}, "ndtool", _COMPLETE)
+    if what == "source":
+        put(completion.source())
+        return
+    try:
+        completion.get_completion_args()
+    except (KeyError, ValueError, IndexError):
+        raise UsageError(
+            f"{_COMPLETE} is {wanted}, without what goes with it:"
+            " expected COMP_WORDS and COMP_CWORD, as the shell's function sets them"
+        ) from None
+    put(completion.complete() + "\n")
+
+
+def _width() -> int:
+    """Return how wide a help page is: as the terminal, within what reads well."""
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        return _WIDTH
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdecimal():
+        columns = int(asked[:9])
+    return min(max(columns or _WIDTH, _NARROWEST), _WIDEST)
+
+
 def _usage(exc: click.ClickException) -> UsageError:
     """Return click's error as ours."""
+    option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
+    if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
+        given = context.get_parameter_source(option.name or "")
+        by_variable = given is click.core.ParameterSource.ENVIRONMENT
+        names = [str(option.envvar)] if by_variable else option.opts
+        exc.param_hint = " / ".join(map(repr, names))
     message = (
         printable(" ".join(exc.format_message().split()), 500).rstrip(".").replace(". (", " (")
     )
-    context = getattr(exc, "ctx", None)
     command = context.command_path if context is not None else "ndtool"
     return UsageError(message[:1].lower() + message[1:], hint=f"{command} --help")

@@ -1,4 +1,4 @@
-"""A plan and raw buffers to kernels, in pieces that Ctrl-C can end; the one door to _kernels.
+"""A plan and raw buffers to kernels, in pieces that Ctrl-C can end.
 
 Buffers are flat and of bytes (memoryviews, maps, uint8 arrays). Indices and updates are in row-
 major order without gaps; data of a gather may have any strides.

@@ -168,7 +168,10 @@ class Talk:
 
     def bug(self, traceback: str) -> None:
         """Ask for a report of what should not have happened."""
-        message = "this is a bug in ndtool: please report it, with the command and the traceback"
+        message = (
+            "this is a bug in ndtool: please report it to whoever gave you ndtool,"
+            " with the command and the traceback"
+        )
         if self.json:
             fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
             say(_json({**fields, "places": [], "hint": None, "traceback": traceback}))

@@ -1,4 +1,4 @@
-"""The ways to scatter, and which plan takes which; beside engine.py the door to _kernels.
+"""The ways to scatter, and which plan takes which.
 
 Results are those of the sequential loop: a thread owns a part of the output, and applies what
 falls there in row-major order of indices. Ways: by destination (tuples are sorted into parts of

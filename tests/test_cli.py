@@ -3,13 +3,12 @@
 import io
 import json
 import os
-import runpy
 import subprocess
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, ndtool, save, state
+from command import NDTOOL, environment, ndtool, save, state
 
 from ndtool import reference
 
@@ -591,54 +590,3 @@ def test_spec():
     assert told[0]["attributes"] == []
     assert told[3]["negatives"] is False
     assert ndtool("spec", "pool").status == 2
-
-
-EXAMPLES = runpy.run_path(str(FIXTURES / "examples.py"))["EXAMPLES"]
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_verify_on_the_standards_examples(example):
-    files = [FIXTURES / example.name / f"{r}.npy" for r in ("data", "indices", "updates", "output")]
-    present = [path for path in files if path.exists()]
-    flags = [x for k, v in example.attributes.items() for x in (f"--{k.replace('_', '-')}", v)]
-    ran = ndtool("verify", example.operator.replace("_", "-"), *present, *flags)
-    assert (ran.status, ran.out, ran.err) == (0, b"", "")
-
-
-def test_verify_finds_the_first_difference():
-    data = COUNTING.copy()
-    save(data=data, idx=i8([3], [1]))
-    run = ("verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
-    save(out=data[[3, 1]])
-    assert ndtool(*run).status == 0
-    assert ndtool(*run, "--json").json["verified"] is True
-    wrong = data[[3, 1]]
-    wrong[0, 2], wrong[1, 1] = -0.0, 7
-    save(out=wrong)
-    ran = ndtool(*run)
-    assert (ran.status, ran.out) == (8, b"")
-    assert ran.err == (
-        "error: out.npy differs from gather_nd in 2 of 6 elements\n"
-        "  --> out.npy[0, 2] = -0.0 (bytes 00000080)\n"
-        "      gather_nd gives 11.0 (bytes 00003041)\n"
-    )
-    assert ndtool(*run, "--json").json["status"] == 8
-    save(out=wrong[:, :2])
-    assert "has shape [2,2]: gather_nd gives [2,3]" in ndtool(*run).err
-    save(out=wrong.astype("f8"))
-    assert "has dtype <f8: gather_nd gives <f4" in ndtool(*run).err
-    save(out=wrong.astype(">f4"))
-    assert ndtool(*run).status == 8
-    save(idx=i8([4], [1]))
-    ran = ndtool(*run)
-    assert ran.status == 5
-    assert "idx.npy[0, 0] = 4" in ran.err
-    save(idx=i8([0, 0, 0]))
-    assert ndtool(*run).status == 4
-
-
-def test_verify_sees_a_zero_of_the_other_sign():
-    save(data=np.zeros(2), idx=i8([0], [1]), out=np.array([0.0, -0.0]))
-    ran = ndtool("verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
-    assert ran.status == 8
-    assert "out.npy[1] = -0.0" in ran.err

@@ -64,6 +64,38 @@ def test_malformed_values(flag, value):
     assert not os.path.exists("out.npy")
 
 
+def test_a_malformed_value_is_said_to_be_where_it_is():
+    variable, typed = {"NDTOOL_THREADS": "many"}, ("--threads", "few")
+    for given, env, words in (
+        (typed, variable, "invalid value for '--threads': 'few' is no whole number in 1..1024"),
+        (typed, {}, "invalid value for '--threads': 'few'"),
+        ((), variable, "invalid value for 'NDTOOL_THREADS': 'many'"),
+        ((), {"NDTOOL_QUIET": "soon"}, "invalid value for 'NDTOOL_QUIET': 'soon'"),
+    ):
+        ran = ndtool(*RUN, *given, env=env)
+        assert (ran.status, ran.out) == (2, b"")
+        assert ran.err.startswith(f"error: {words}")
+    assert ndtool(*RUN, "--threads", "1", "-o", "out.npy", env=variable).status == 0
+    ran = ndtool("scatter-nd", *RUN[1:], "upd.npy", env={"NDTOOL_REDUCTION": "avg"})
+    assert ran.err.startswith("error: invalid value for 'NDTOOL_REDUCTION': 'avg' is not one of ")
+
+
+SET, UNSET = ("1", "true", "yes", "on", "t", "y"), ("0", "false", "no", "off", "f", "n")
+
+
+def test_words_that_set_flags():
+    for word, status in (*((w, 7) for w in SET), *((w, 0) for w in UNSET), (" YES ", 7), ("", 0)):
+        save(out=IDX)
+        assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": word}).status == status, word
+    for wrong in (" ", "2", "maybe", "[red]"):
+        ran = ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": wrong})
+        assert ran.status == 2
+        assert ran.err.splitlines()[0].endswith(f"expected {', '.join(SET)} or {', '.join(UNSET)}")
+    assert ndtool(*RUN, "--no-trace", "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err == ""
+    assert "rank(data)" in ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err
+    assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "off"}).err == ""
+
+
 def test_malformed_reduction_and_names():  # C3
     ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
     assert ran.status == 2
@@ -447,7 +479,7 @@ def test_a_bug_asks_for_a_report():
     assert (status, out) == (1, b"")
     assert "Traceback" in err
     assert "RuntimeError: surprise" in err
-    assert err.endswith("please report it, with the command and the traceback\n")
+    assert "please report it to whoever gave you ndtool, with the command" in err
     status, out, err = broken("RuntimeError('surprise')", "--json")
     assert (status, out, json.loads(err)["status"]) == (1, b"", 1)
 

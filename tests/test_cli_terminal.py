@@ -166,6 +166,20 @@ def test_odd_widths(columns):
         assert "error: " in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
 
 
+@pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
+def test_tables_break_no_name(columns):
+    os.rename("data.npy", "a-rather-long-name-of-an-array.npy")
+    infer = ("infer", "gather-nd", "float32[8,128,64,1000000]", "int64[8,5,3]", "--batch-dims", "1")
+    for arguments in (("spec",), ("inspect", "a-rather-long-name-of-an-array.npy"), infer):
+        screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
+        plain = at_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
+        assert sorted(re.sub("─+", "", screen).split()) == sorted(plain.split())
+        longest = max(map(len, plain.split()))
+        lines = [line for line in screen.splitlines() if not line.startswith("gather_nd")]
+        if columns >= 72 and longest < 30:
+            assert max(map(len, lines)) <= columns
+
+
 def test_names_are_no_markup():
     save(**{"[red]x": DATA, "idx": IDX + 9})
     ran = at_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
