@@ -13,23 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from npyfile import ARRAY, npy
 
 from ndtool import archive_writer, archives, files
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 
-ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 METHODS = {
     "stored": zipfile.ZIP_STORED,
     "deflate": zipfile.ZIP_DEFLATED,
     "bzip2": zipfile.ZIP_BZIP2,
     "lzma": zipfile.ZIP_LZMA,
 }
-
-
-def npy(array=ARRAY):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
@@ -223,9 +217,8 @@ def test_short_member_z9(place, method):
 
 
 def test_pickle_z10(place):
-    stream = io.BytesIO()
-    np.save(stream, np.array([{}], dtype=object), allow_pickle=True)
-    error = refused(place(pack([("a.npy", stream.getvalue())])), "objects are never read")
+    objects = npy(np.array([{}], dtype=object), pickled=True)
+    error = refused(place(pack([("a.npy", objects)])), "objects are never read")
     assert "allow_pickle" not in str(error)
 
 

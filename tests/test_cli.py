@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, ndtool, save, state
+from npyfile import npy
 
 from ndtool import reference
 
@@ -298,12 +299,6 @@ def test_output_larger_than_the_disk():  # O39
     assert "out.npy" in ran.err
     assert f"needs {2**52 + 128} bytes" in ran.err
     assert sorted(os.listdir()) == ["data.npy", "idx.npy"]
-
-
-def npy(array):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def test_streams_one_after_the_other():

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, state
+from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 IDX = np.array([[3], [0]])
@@ -374,13 +375,11 @@ def waiting(*arguments, **options):
     )
     with open(f"/proc/{process.pid}/stat") as file:
         file.read()
-    stream = io.BytesIO()
-    np.save(stream, DATA)
-    process.stdin.write(stream.getvalue()[:-4])
+    process.stdin.write(npy(DATA)[:-4])
     process.stdin.flush()
     while not asleep_in_read(process.pid):
         pass
-    return process, stream.getvalue()[-4:]
+    return process, npy(DATA)[-4:]
 
 
 def asleep_in_read(pid):

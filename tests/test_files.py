@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import io
 import os
 import pickle
 import resource
@@ -16,18 +15,12 @@ import time
 import numpy as np
 import pytest
 from limits import failing
+from npyfile import ARRAY, npy
 
 from ndtool import files, headers, sources, storage
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 
-ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 LARGE = np.arange(1 << 17, dtype="<i8")
-
-
-def npy(array=ARRAY):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def put(path, raw):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from npyfile import npy
 
 from ndtool import dtypes, headers
 from ndtool.errors import InputError
@@ -151,9 +152,8 @@ def test_rank_64():
 
 def test_a_long_legal_record():
     dtype = np.dtype([(f"field_{i:03}", "<f8") for i in range(300)])
-    stream = io.BytesIO()
-    np.save(stream, np.zeros(3, dtype))
-    got = parse(stream.getvalue(), len(stream.getvalue()))
+    raw = npy(np.zeros(3, dtype))
+    got = parse(raw, len(raw))
     assert (got.dtype.name, got.dtype.itemsize) == ("struct", 2400)
 
 
@@ -202,9 +202,7 @@ CODES = st.sampled_from(
 @given(code=CODES, shape=st.lists(st.integers(0, 3), max_size=6))
 def test_encode_is_what_numpy_saves(code, shape):
     array = np.zeros(shape, code)
-    stream = io.BytesIO()
-    np.save(stream, array)
-    raw = stream.getvalue()
+    raw = npy(array)
     dtype = dtypes.from_numpy(array.dtype) if array.dtype.kind != "V" else dtypes.from_code(code)
     assert headers.encode(dtype, array.shape) == raw[: len(raw) - array.nbytes]
     got = parse(raw, len(raw))
@@ -228,20 +226,16 @@ def test_encode_long_shapes(shape):
 )
 def test_encode_records(names):
     dtype = np.dtype([(name, "<f4") for name in names])
-    stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.save(stream, np.zeros((2, 3), dtype))
-    raw = stream.getvalue()
+        raw = npy(np.zeros((2, 3), dtype))
     expected = raw[: len(raw) - 6 * dtype.itemsize]
     assert headers.encode(dtypes.from_descr(dtype.descr), (2, 3)) == expected
 
 
 @pytest.mark.parametrize("order", "CF")
 def test_fortran(order):
-    stream = io.BytesIO()
-    np.save(stream, np.zeros((3, 4), order=order))
-    assert parse(stream.getvalue()).fortran == (order == "F")
+    assert parse(npy(np.zeros((3, 4), order=order))).fortran == (order == "F")
 
 
 # The quick path may say nothing, but never something that the careful one does not.

@@ -1,7 +1,6 @@
 """Outputs: whole or not at all, wherever they go."""
 
 import errno
-import io
 import os
 import resource
 import signal
@@ -15,11 +14,11 @@ import zipfile
 import numpy as np
 import pytest
 from limits import failing
+from npyfile import ARRAY, npy
 
 from ndtool import archive_writer, dtypes, files, newfile, outputs, storage
 from ndtool.errors import OutputError, ResourceError, UsageError
 
-ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 LARGE = np.arange(1 << 17, dtype="<i8")
 OLD = b"old bytes"
 
@@ -39,12 +38,6 @@ def way(request, monkeypatch):
     if request.param == "hidden":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
     return request.param
-
-
-def npy(array):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def opened(target, array=ARRAY, **options):
