@@ -13,3 +13,13 @@ def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=pickled)
     return stream.getvalue()
+
+
+def with_header(
+    text: str, payload: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
+) -> bytes:
+    """Return a file with any text as its header, which may claim another length."""
+    raw = text.encode("latin-1")
+    count = len(raw) if length is None else length
+    width = 2 if version == (1, 0) else 4
+    return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload

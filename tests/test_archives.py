@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npyfile import ARRAY, npy
+from npyfile import ARRAY, npy, with_header
 
 from ndtool import archive_writer, archives, files
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
@@ -166,7 +166,7 @@ def test_claims_512_gib_z4(place):
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
     refused(place(head + body + bytes(end)), "claims 549755813888 bytes, only")
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
-    lying = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode() + bytes(64)
+    lying = with_header(text, bytes(64))
     for method in METHODS.values():
         refused(place(pack([("a.npy", lying)], method)), "expected 549755813888 bytes of data")
 
@@ -322,8 +322,7 @@ def test_directory_too_large(place):
 
 def test_zip64_z20(place):
     nbytes = 5 << 30
-    head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}"
-    head = b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode()
+    head = with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}")
     size = len(head) + nbytes
     name = b"big.npy"
     local = archive_writer.head(name, size, 0)

@@ -14,13 +14,14 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from command import Ran, ndtool, save, state
 from limits import ADDRESSES, limited, without_overrides
 from npyfile import ARRAY as DATA
-from npyfile import npy
+from npyfile import npy, with_header
 
 IDX = np.array([[1], [0]])
 FULL = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4), }"
@@ -41,17 +42,9 @@ def run(*arguments: object, **options: object) -> Ran:
     return ndtool(*arguments, **{"preexec_fn": limited(AS=ADDRESSES), **options})
 
 
-def lying(
-    text: str | bytes = FULL,
-    payload: bytes = RAW,
-    version: tuple[int, int] = (1, 0),
-    length: int | None = None,
-) -> bytes:
-    """Return a file with any text as its header, which may claim another length."""
-    raw = text if isinstance(text, bytes) else text.encode("latin-1")
-    count = len(raw) if length is None else length
-    width = 2 if version == (1, 0) else 4
-    return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
+def lying(text: str = FULL, payload: bytes = RAW, **claims: Any) -> bytes:
+    """Return a file with the bytes of DATA and any header."""
+    return with_header(text, payload, **claims)
 
 
 def header(descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3, 4)") -> str:

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 from limits import failing
-from npyfile import ARRAY, npy
+from npyfile import ARRAY, npy, with_header
 
 from ndtool import files, headers, sources, storage
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
@@ -175,8 +175,7 @@ def test_short_data_n28(missing):
 @pytest.mark.parametrize("skip", [1, 63, 4096])
 def test_unaligned_data_n39(skip):
     text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(skip + 200)
-    raw = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + LARGE.tobytes()
-    put("x.npy", raw)
+    put("x.npy", with_header(text, LARGE.tobytes()))
     assert np.array_equal(load("x.npy"), LARGE)
 
 
@@ -360,8 +359,7 @@ def test_a_stream_that_ends_early(cut):
 
 def test_a_stream_that_claims_much_n24():
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
-    raw = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(100)
-    with Feed(raw) as stdin:
+    with Feed(with_header(text, bytes(100))) as stdin:
         refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
