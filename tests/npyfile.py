@@ -1,6 +1,7 @@
 """Bytes of .npy files: of arrays, and of what a header claims; files of zeros that take no disk."""
 
 import io
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,3 +24,14 @@ def with_header(
     count = len(raw) if length is None else length
     width = 2 if version == (1, 0) else 4
     return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
+
+
+def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
+    """Write an array of zeros that takes no disk; return where its data starts."""
+    with open(name, "wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": descr, "fortran_order": fortran, "shape": shape}
+        )
+        start = file.tell()
+        file.truncate(start + prod(shape) * np.dtype(descr).itemsize)
+    return start

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, ndtool, save, state
 from limits import ROOT, limited, without_overrides
+from npyfile import sparse
 
 from ndtool import __main__ as program
 from ndtool import cli, dtypes, endings, engine, files, jobs, scatters, shapes, sources, specs
@@ -598,12 +599,7 @@ def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
 @pytest.fixture
 def long_run(here: Path) -> tuple[str, ...]:
     """Return a run that copies a gigabyte, most of it from a hole in a file."""
-    shape = (1 << 14, 1 << 14)
-    with open("large.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": shape}
-        )
-        file.truncate(file.tell() + (4 << 28))
+    sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
     run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
     return (*run, "--reduction", "add")

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 from limits import failing
-from npyfile import ARRAY, npy, with_header
+from npyfile import ARRAY, npy, sparse, with_header
 
 from ndtool import files, headers, sources, storage
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
@@ -181,10 +181,7 @@ def test_unaligned_data_n39(skip):
 
 def test_a_file_of_terabytes_costs_nothing():
     nbytes = 1 << 42
-    head = headers.encode(files.headers.dtypes.from_code("|u1"), (nbytes,))
-    with open("x.npy", "wb") as file:
-        file.write(head)
-        file.truncate(len(head) + nbytes)
+    sparse("x.npy", "|u1", (nbytes,))
     with files.open_source("x.npy", files.Stdin()) as source:
         assert source.buffer[nbytes - 1] == 0
         source.advise("random")
@@ -262,10 +259,7 @@ def limited(code, **limits):
 
 @pytest.mark.usefixtures("unmeasured")
 def test_limits_c17():
-    with open("x.npy", "wb") as file:
-        head = headers.encode(files.headers.dtypes.from_code("|u1"), (1 << 32,))
-        file.write(head)
-        file.truncate(len(head) + (1 << 32))
+    sparse("x.npy", "|u1", (1 << 32,))
     code = 'files.open_source("x.npy", files.Stdin()); print("opened")'
     assert limited(code, AS=1 << 30).startswith("ResourceError x.npy: Cannot allocate memory")
     assert limited(code, NOFILE=3).startswith("ResourceError x.npy: Too many open files")
