@@ -36,12 +36,11 @@ def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(here):
     """Write bytes to x.npz in a fresh current directory."""
-    monkeypatch.chdir(tmp_path)
 
     def write(raw):
-        (tmp_path / "x.npz").write_bytes(raw)
+        (here / "x.npz").write_bytes(raw)
         return "x.npz"
 
     return write
@@ -365,8 +364,8 @@ def test_streamed_archives_have_their_sums_after_the_data(place):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_what_numpy_saves(tmp_path, monkeypatch, save):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_what_numpy_saves(save):
     arrays = {"a": ARRAY, "wide": np.arange(99_999), "f": np.asfortranarray(ARRAY)}
     save("x.npz", **arrays)
     for name in ("a", "wide"):

@@ -30,11 +30,10 @@ TOUCHED = "touched-by-code-in-a-file"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def here(here: Path) -> Path:
     save(idx=IDX, old=DATA)
     os.rename("old.npy", "out.npy")
-    return tmp_path
+    return here
 
 
 def run(*arguments: object, **options: object) -> Ran:

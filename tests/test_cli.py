@@ -14,6 +14,8 @@ from npyfile import npy, sparse
 
 from ndtool import reference
 
+pytestmark = pytest.mark.usefixtures("here")
+
 MOST = 2**63 - 1
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 SQUARE = np.arange(9, dtype="i4").reshape(3, 3)
@@ -163,12 +165,6 @@ CALLS = [
     refused("O42", "gather_nd", np.arange(2).reshape([1] * 63 + [2]), np.zeros([1] * 9, "i8"),
             words=("rank 71", "at most 64")),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def name_of(call):

@@ -22,10 +22,9 @@ ROOT = os.geteuid() == 0
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here):
     save(data=DATA, idx=IDX)
-    return tmp_path
+    return here
 
 
 def shell(script, **env):

@@ -18,10 +18,9 @@ WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ t
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here):
     save(data=DATA, idx=IDX)
-    return tmp_path
+    return here
 
 
 def uncoloured(screen):

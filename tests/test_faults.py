@@ -39,11 +39,10 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /pr
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def here(here: Path) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     Path("out.npy").write_bytes(OLD)
-    return tmp_path
+    return here
 
 
 def right(name: str = "out.npy", data: Any = DATA) -> bool:

@@ -1,7 +1,6 @@
 """Inputs: what opens, what is refused, and what standard input gives."""
 
 import errno
-import gc
 import os
 import pickle
 import resource
@@ -29,16 +28,11 @@ def put(path, raw):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    gc.collect()
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield tmp_path
-    gc.collect()
-    assert sorted(os.listdir("/proc/self/fd")) == before
-    assert not list((tmp_path / "tmp").iterdir())
+def here(here, all_closed, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(here / "tmp"))
+    (here / "tmp").mkdir()
+    yield here
+    assert not list((here / "tmp").iterdir())
 
 
 def load(argument, stdin=None):

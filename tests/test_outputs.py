@@ -24,12 +24,9 @@ OLD = b"old bytes"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield tmp_path
-    assert sorted(os.listdir("/proc/self/fd")) == before
-    assert not [name for name in os.listdir(tmp_path) if "ndtool-" in name]
+def here(here, all_closed):
+    yield here
+    assert not [name for name in os.listdir(here) if "ndtool-" in name]
 
 
 @pytest.fixture(params=["nameless", "hidden"])
