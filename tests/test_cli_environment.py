@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
+from command import NDTOOL, environment, execute, ndtool, python, save, state
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -29,9 +29,8 @@ def here(here):
 
 def shell(script, **env):
     """Run a script in which "$@" is ndtool."""
-    command = ["bash", "-c", script, "bash", *NDTOOL]
-    ran = subprocess.run(command, capture_output=True, env=environment(**env), check=False)
-    return ran.returncode, ran.stdout, ran.stderr.decode("utf-8", "backslashreplace")
+    ran = execute("bash", "-c", script, "bash", *NDTOOL, env=env)
+    return ran.status, ran.out, ran.err
 
 
 def right(name="out.npy"):
@@ -98,9 +97,8 @@ def test_nonsense_from_openmp(value):  # C5
 )
 def test_how_long_waiting_threads_spin(env, spins):
     script = "import os, ndtool; print(os.environ.get('GOMP_SPINCOUNT'))"
-    env = environment(**{"GOMP_SPINCOUNT": None, **env})
-    ran = subprocess.run([NDTOOL[0], "-c", script], env=env, capture_output=True, check=True)
-    assert ran.stdout.decode().strip() == spins
+    ran = python(script, env={"GOMP_SPINCOUNT": None, **env})
+    assert ran.out.decode().strip() == spins
 
 
 @pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
@@ -431,13 +429,8 @@ sys.exit(main())
 
 
 def broken(what, *arguments):
-    import sys
-
-    script = BROKEN.format(what=what, arguments=[*RUN, "-o", "out.npy", *arguments])
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, env=environment(), check=False
-    )
-    return ran.returncode, ran.stdout, ran.stderr.decode()
+    ran = python(BROKEN.format(what=what, arguments=[*RUN, "-o", "out.npy", *arguments]))
+    return ran.status, ran.out, ran.err
 
 
 def test_a_bug_asks_for_a_report():
