@@ -4,15 +4,16 @@ import io
 import os
 import struct
 import sys
-import time
 import tracemalloc
 import zipfile
 import zlib
 
+import inputs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inputs import load
 from npyfile import ARRAY, npy, with_header
 
 from ndtool import archive_writer, archives, files
@@ -36,7 +37,7 @@ def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
 
 
 @pytest.fixture
-def place(here):
+def place(here, all_closed):
     """Write bytes to x.npz in a fresh current directory."""
 
     def write(raw):
@@ -46,21 +47,10 @@ def place(here):
     return write
 
 
-def load(argument):
-    with files.open_source(argument, files.Stdin()) as source:
-        source.recheck()
-        return np.frombuffer(bytes(source.buffer), source.dtype.descr).reshape(source.shape)
-
-
 def refused(argument, reason, kind=InputError):
-    start = time.perf_counter()
-    before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(kind, match=reason) as caught:
-        files.open_source(argument, files.Stdin())
-    assert caught.value.message.startswith("x.npz")
-    assert time.perf_counter() - start < 2
-    assert set(os.listdir("/proc/self/fd")) == before
-    return caught.value
+    error = inputs.refused(argument, reason, kind)
+    assert error.message.startswith("x.npz")
+    return error
 
 
 def patch_central(raw, offset, form, *values):

@@ -7,11 +7,11 @@ import resource
 import socket
 import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
 from command import python
+from inputs import load, refused
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy, sparse, with_header
 
@@ -32,23 +32,6 @@ def here(here, all_closed, monkeypatch):
     (here / "tmp").mkdir()
     yield here
     assert not list((here / "tmp").iterdir())
-
-
-def load(argument, stdin=None):
-    with files.open_source(argument, stdin or files.Stdin()) as source:
-        source.recheck()
-        order = "F" if source.fortran else "C"
-        flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
-        return flat.reshape(source.shape, order=order)
-
-
-def refused(argument, reason, kind=InputError, stdin=None):
-    start = time.perf_counter()
-    with pytest.raises(kind, match=reason) as caught:
-        files.open_source(argument, stdin or files.Stdin())
-    assert time.perf_counter() - start < 2
-    assert "\n" not in caught.value.message
-    return caught.value
 
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.asfortranarray(ARRAY), np.zeros((0, 3))])
