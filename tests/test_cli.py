@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, state
+from npyfile import npy, sparse
 
 from ndtool import reference
+
+pytestmark = pytest.mark.usefixtures("here")
 
 MOST = 2**63 - 1
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
@@ -163,12 +166,6 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def name_of(call):
     return f"{call.row}-{call.command}-{call.flags.replace(' ', '')}"
 
@@ -259,19 +256,9 @@ def test_million_bad_indices_give_a_short_message():  # C20
     assert len(ran.err) < 500
 
 
-def sparse(name, descr, shape, nbytes):
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117)
-    with open(name, "wb") as file:
-        file.write(b"\x93NUMPY\1\0" + len(header + "\n").to_bytes(2, "little"))
-        file.write(header.encode() + b"\n")
-        start = file.tell()
-        file.truncate(start + nbytes)
-    return start
-
-
 def test_offsets_beyond_31_bits():  # O40
     rows = 2**31 + 10
-    start = sparse("data.npy", "|u1", (rows,), rows)
+    start = sparse("data.npy", "|u1", (rows,))
     with open("data.npy", "r+b") as file:
         file.seek(start + rows - 1)
         file.write(b"\x2a")
@@ -281,8 +268,8 @@ def test_offsets_beyond_31_bits():  # O40
 
 
 def test_output_of_too_many_elements():  # O38
-    sparse("data.npy", "<f4", (1, 2**40, 0), 0)
-    sparse("idx.npy", "<i8", (2**24, 1), 2**27)
+    sparse("data.npy", "<f4", (1, 2**40, 0))
+    sparse("idx.npy", "<i8", (2**24, 1))
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert ran.status == 4
     assert f"{2**64} elements" in ran.err
@@ -290,19 +277,13 @@ def test_output_of_too_many_elements():  # O38
 
 
 def test_output_larger_than_the_disk():  # O39
-    sparse("data.npy", "<f4", (1, 2**28), 2**30)
-    sparse("idx.npy", "|i1", (2**22, 1), 2**22)
+    sparse("data.npy", "<f4", (1, 2**28))
+    sparse("idx.npy", "|i1", (2**22, 1))
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert ran.status == 6
     assert "out.npy" in ran.err
     assert f"needs {2**52 + 128} bytes" in ran.err
     assert sorted(os.listdir()) == ["data.npy", "idx.npy"]
-
-
-def npy(array):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def test_streams_one_after_the_other():

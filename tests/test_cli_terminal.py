@@ -3,10 +3,12 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, save, state
+from npyfile import with_header
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 IDX = np.array([[3], [0]])
@@ -16,10 +18,9 @@ WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ t
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here):
     save(data=DATA, idx=IDX)
-    return tmp_path
+    return here
 
 
 def uncoloured(screen):
@@ -93,8 +94,7 @@ def test_preview_of_bfloat16():
 
 def test_a_type_that_only_other_machines_have():
     header = "{'descr': '<f12', 'fortran_order': False, 'shape': (2,)}".ljust(117) + "\n"
-    with open("data.npy", "wb") as file:
-        file.write(b"\x93NUMPY\1\0\x76\0" + header.encode() + b"a" * 12 + b"b" * 12)
+    Path("data.npy").write_bytes(with_header(header, b"a" * 12 + b"b" * 12))
     save(idx=np.array([[1]]))
     ran = at_terminal(*RUN, "-q")
     assert ran.status == 2

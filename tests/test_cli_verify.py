@@ -14,6 +14,7 @@ from command import FIXTURES, at_terminal, ndtool, save, state
 from ndtool import reference, verify
 from ndtool.errors import BoundsError, DifferenceError, OutputError
 from ndtool.jobs import Request
+from ndtool.operators import Attributes
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 
@@ -86,7 +87,9 @@ def scattered(count: int, size: int) -> Request:
     out = data.copy()
     np.add.at(out, idx[:, 0], upd)
     save(data=data, idx=idx, upd=upd, out=out)
-    return Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", reduction="add")
+    return Request(
+        "scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", Attributes(reduction="add")
+    )
 
 
 def test_memory_depends_on_no_size(here: Path) -> None:

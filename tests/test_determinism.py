@@ -6,7 +6,6 @@ is also taken at its real size. Expected bits come from ufunc.at, see test_large
 
 import io
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from command import execute, save
 from command import ndtool as command
-from command import save
 from strategies import ARITHMETIC, COMPLEX, Array, random_values, reductions_of, same
 from test_large import _same, expected_scatter, numbers
 
@@ -427,6 +426,5 @@ def test_calls_from_several_threads_at_once(small: None) -> None:
 
 def test_what_is_planted_for_sanitizers_still_runs() -> None:
     planted = Path(__file__).parent / "sanitize" / "planted.py"
-    command = [sys.executable, str(planted), "batches_on_their_own"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    ran = execute(sys.executable, planted, "batches_on_their_own")
+    assert (ran.status, ran.err) == (0, "")

@@ -15,6 +15,7 @@ from strategies import (
     BFLOAT16,
     COMPLEX,
     INTEGERS,
+    UFUNCS,
     Array,
     laid_out,
     opaque,
@@ -27,7 +28,6 @@ from strategies import (
 import ndtool
 from ndtool import scatters
 
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 THREADS = (1, 2, 3, 4)
 
 

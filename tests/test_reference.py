@@ -11,6 +11,7 @@ from strategies import (
     INTEGERS,
     MOVED,
     ORDERED,
+    UFUNCS,
     random_values,
     raw,
     reductions_of,
@@ -20,7 +21,6 @@ from strategies import (
 from ndtool import reference
 from ndtool.errors import BoundsError
 
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]
 
 

@@ -26,11 +26,10 @@ THREADS = (1, 2)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def here(here: Path) -> Iterator[Path]:
     """Go to a folder that is emptied afterwards: pytest would keep gigabytes."""
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for path in tmp_path.iterdir():
+    yield here
+    for path in here.iterdir():
         path.unlink()
 
 
