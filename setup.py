@@ -13,24 +13,27 @@ DEBUG = os.environ.get("NDTOOL_DEBUG") == "1"
 COVERAGE = os.environ.get("NDTOOL_COVERAGE") == "1"
 # -ffp-contract=off: a fused multiply-add rounds once where the sequential loop rounds twice.
 # -fno-trapping-math: lets loops with a choice be vectorised; no bit of a result depends on it.
-# -g0: debug sections would be most of the file. MSVC's /fp:precise neither fuses nor reorders.
-UNIX = ["-pthread", "-ffp-contract=off", "-fno-trapping-math"]
-UNIX += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
-MSVC = ["/fp:precise", "/Od" if DEBUG else "/O2"]
-DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False}
+# -g0: debug sections would be most of the file.
+FLAGS = ["-pthread", "-ffp-contract=off", "-fno-trapping-math"]
+FLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
 
 
 class BuildKernels(build_ext):
     def build_extensions(self):
         self.force = True  # times of files do not show a change of flags
-        self.cython_directives = DIRECTIVES
-        windows = self.compiler.compiler_type == "msvc"
-        KERNELS.extra_compile_args = MSVC if windows else UNIX
-        KERNELS.extra_link_args = [] if windows else ["-pthread"]
+        self.cython_directives = {
+            "boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False
+        }  # fmt: skip
         super().build_extensions()
 
 
 # Setuptools hands the .pyx to Cython; cythonize() here would leave it out of the sdist.
-KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=glob("ndtool/*.pxd"))
-KERNELS.define_macros = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
+KERNELS = Extension(
+    "ndtool._kernels",
+    ["ndtool/_kernels.pyx"],
+    depends=glob("ndtool/*.pxd"),
+    define_macros=[("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else [],
+    extra_compile_args=FLAGS,
+    extra_link_args=["-pthread"],
+)
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

@@ -200,11 +200,9 @@ def fill(text: str, made: dict[str, str]) -> str:
 
 
 def write(results: Results, folder: Path, recorded: bool) -> None:
-    """Write results.json, results.md and the picture; documents only from a recorded run."""
+    """Write results.json and the picture; the tables of documents only from a recorded run."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = tables(results)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "results.md").write_text("\n\n".join(made.values()) + "\n")
     if results["cases"]:
         try:
             import picture
@@ -213,6 +211,7 @@ def write(results: Results, folder: Path, recorded: bool) -> None:
         else:
             picture.draw(results["cases"], folder / "results.png")
     if recorded:
+        made = tables(results)
         for document in DOCUMENTS:
             if document.exists():
                 document.write_text(fill(document.read_text(), made))

@@ -1,7 +1,7 @@
 """Measure ndtool beside its peers.
 
-Everything takes a quarter of an hour and writes benchmarks/results.json, results.md and
-results.png, and the tables of docs/performance.md and README.md. A part of it (--quick, --only,
+Everything takes a quarter of an hour and writes benchmarks/results.json and results.png, and the
+tables of docs/performance.md and README.md. A part of it (--quick, --only,
 --peers) is printed, and written to build/bench.
 """
 

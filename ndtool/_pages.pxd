@@ -11,18 +11,15 @@ cdef enum:
 
 cdef extern from *:
     """
-    #if defined(__unix__) || defined(__APPLE__)
-      #include <sys/mman.h>
-      #include <unistd.h>
-      /* asks for the pages of a mapped file without waiting for them */
-      static inline void ndtool_will_need(uint8_t const *from, Py_ssize_t n) {
-          uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
-          uintptr_t begin = (uintptr_t) from & ~(page - 1);
-          (void) madvise((void *) begin, (uintptr_t) from + (uintptr_t) n - begin, MADV_WILLNEED);
-      }
-    #else
-      #define ndtool_will_need(from, n) ((void) (from))
-    #endif
+    #include <stdint.h>
+    #include <sys/mman.h>
+    #include <unistd.h>
+    /* asks for the pages of a mapped file without waiting for them */
+    static inline void ndtool_will_need(uint8_t const *from, Py_ssize_t n) {
+        uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
+        uintptr_t begin = (uintptr_t) from & ~(page - 1);
+        (void) madvise((void *) begin, (uintptr_t) from + (uintptr_t) n - begin, MADV_WILLNEED);
+    }
     """
     void ask_for "ndtool_will_need"(const uint8_t* source, Py_ssize_t n) noexcept nogil
 

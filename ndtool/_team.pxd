@@ -9,22 +9,12 @@ from libc.stdint cimport int64_t, uint64_t
 
 cdef extern from * nogil:
     """
-    #include <stdint.h>
-    typedef uint64_t (*nd_work)(void const *call, int64_t part, int thread);
-
-    #ifdef _WIN32
-    static uint64_t nd_share(nd_work work, void const *call, int64_t parts, int threads)
-    {
-        uint64_t seen = 0;
-        int64_t part;
-        for (part = 0; part < parts; part++) seen |= work(call, part, 0);
-        return seen;
-    }
-    static int nd_prepare(void) { return 0; }
-    #else
     #include <pthread.h>
+    #include <stdint.h>
     #include <stdlib.h>
     #include <time.h>
+
+    typedef uint64_t (*nd_work)(void const *call, int64_t part, int thread);
 
     enum { ND_STACK = 1 << 20 };   /* bytes: a part takes a twentieth of it */
     enum { ND_KEPT = 256 };        /* threads that wait for the next call; more are dismissed */
@@ -226,7 +216,6 @@ cdef extern from * nogil:
     {
         return pthread_atfork(nd_before_fork, nd_after_fork, nd_in_child);
     }
-    #endif
     """
     ctypedef uint64_t (*nd_work)(const void* call, int64_t part, int thread) noexcept nogil
     uint64_t share "nd_share"(nd_work work, const void* call, int64_t parts, int threads)

@@ -11,66 +11,50 @@ import click
 
 from ndtool import options
 from ndtool.errors import NdtoolError, UsageError, printable
-from ndtool.report import Talk
+from ndtool.operators import OPERATORS, Attributes, Operator
+from ndtool.report import Talk, put
 
 if TYPE_CHECKING:
     from ndtool.files import Entry
 
 
-class Operator(NamedTuple):
-    """An operator as a command: what it does, its inputs, its attributes.
+class Help(NamedTuple):
+    """What an operator's help pages say.
 
-    flags: attributes for an example on files. types: all of an example without files.
+    does: one sentence. flags: attributes for an example on files. types: all of an example
+    without files.
     """
 
-    name: str
     does: str
-    inputs: tuple[str, ...]
-    attributes: tuple[click.Option, ...]
     flags: str
     types: str
 
-    @property
-    def command(self) -> str:
-        """The name on the command line."""
-        return self.name.replace("_", "-")
 
-
-OPERATORS = (
-    Operator(
-        "gather_nd",
+HELP = {
+    "gather_nd": Help(
         "Gather slices of DATA that index tuples name (ONNX and OpenVINO GatherND).",
-        ("data", "indices"),
-        (options.BATCH_DIMS,),
         "--batch-dims 1",
         "'float32[8,128,64]' 'int64[8,5,1]' --batch-dims 1",
     ),
-    Operator(
-        "scatter_nd",
+    "scatter_nd": Help(
         "Copy DATA, update slices that index tuples name (ONNX ScatterND).",
-        ("data", "indices", "updates"),
-        (options.REDUCTION,),
         "--reduction max",
         "'float32[4,3]' 'int64[2,1]' 'float32[2,3]'",
     ),
-    Operator(
-        "gather_elements",
+    "gather_elements": Help(
         "Gather one element for every index along an axis (ONNX GatherElements).",
-        ("data", "indices"),
-        (options.AXIS,),
         "--axis 1",
         "'int32[3,3]' 'int64[2,3]' --axis 0",
     ),
-    Operator(
-        "scatter_elements",
+    "scatter_elements": Help(
         "Copy DATA, update one element for every index (ONNX ScatterElements).",
-        ("data", "indices", "updates"),
-        (options.AXIS, options.REDUCTION),
         "--axis 1",
         "'int8[3,3]' 'int64[2,3]' 'int8[2,3]' --axis 1",
     ),
-)
+}
 
+_COMPLETE = "_NDTOOL_COMPLETE"
+_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of a help page; _WIDTH away from terminals
 _FILES = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy"}
 
 
@@ -95,7 +79,10 @@ def _run(
             hint="without -o, a preview is shown",
         )
     talk.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    request = jobs.Request(operator, output=output, clobber=not no_clobber, **asked)
+    attributes = _attributes(operator, asked)
+    request = jobs.Request(
+        operator, output=output, clobber=not no_clobber, attributes=attributes, **asked
+    )
     endings.prepare(*talk.last_words())
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
@@ -108,6 +95,11 @@ def _run(
         talk.end(job, dry_run)
 
 
+def _attributes(operator: str, asked: dict[str, Any]) -> Attributes:
+    """Take the attributes that an operator has out of what was asked for."""
+    return Attributes(**{name: asked.pop(name) for name in OPERATORS[operator].attributes})
+
+
 def _is_stdout(output: str) -> bool:
     """Whether an output is standard output, perhaps by another name."""
     try:
@@ -117,32 +109,23 @@ def _is_stdout(output: str) -> bool:
 
 
 @click.pass_obj
-def _infer(
-    talk: Talk,
-    /,
-    *,
-    operator: str,
-    data: str,
-    indices: str,
-    updates: str | None = None,
-    **asked: Any,
-) -> None:
+def _infer(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     from ndtool import infer
 
     talk.trace = True  # where a rule is broken, the trace is still the result
-    arguments = {"data": data, "indices": indices}
-    if updates is not None:
-        arguments["updates"] = updates
-    talk.inferred(infer.infer(operator, arguments, **asked))
+    arguments = {role: asked.pop(role) for role in OPERATORS[operator].inputs}
+    talk.inferred(infer.infer(operator, arguments, _attributes(operator, asked), **asked))
 
 
 @click.pass_obj
 def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     from ndtool import endings, jobs, verify
 
-    request = jobs.Request(operator, **asked)
+    request = jobs.Request(operator, attributes=_attributes(operator, asked), **asked)
     endings.prepare(*talk.last_words())
-    talk.verified(request.output or "", verify.verify(request))
+    with talk.progress() as tick:
+        described = verify.verify(request, tick)
+    talk.verified(request.output or "", described)
 
 
 @click.pass_obj
@@ -180,7 +163,7 @@ def _entries(name: str) -> list[Entry]:
 def _spec(talk: Talk, /, *, command: str | None) -> None:
     from ndtool import specs
 
-    names = [operator.name for operator in OPERATORS if command in (None, operator.command)]
+    names = [name for name, operator in OPERATORS.items() if command in (None, operator.command)]
     talk.specs([row for row in specs.TABLE if row.operator in names])
 
 
@@ -234,7 +217,7 @@ def _run_command(operator: Operator) -> click.Command:
         partial(_run, operator=operator.name),
         (
             *map(_argument, operator.inputs),
-            *operator.attributes,
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.SPEC,
             options.DTYPE,
             options.OUTPUT,
@@ -246,8 +229,8 @@ def _run_command(operator: Operator) -> click.Command:
             options.QUIET,
             options.JSON,
         ),
-        operator.does,
-        f"{files} {operator.flags} -o out.npy",
+        HELP[operator.name].does,
+        f"{files} {HELP[operator.name].flags} -o out.npy",
     )
 
 
@@ -257,14 +240,14 @@ def _infer_command(operator: Operator) -> click.Command:
         partial(_infer, operator=operator.name),
         (
             *map(_argument, operator.inputs),
-            *operator.attributes,
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.SPEC,
             options.DTYPE,
             options.JSON,
         ),
         f"Infer what {operator.command} gives: each argument is a file, of which only the"
         " header is read, or dtype[d0,d1,...].",
-        operator.types,
+        HELP[operator.name].types,
     )
 
 
@@ -275,14 +258,14 @@ def _verify_command(operator: Operator) -> click.Command:
         partial(_verify, operator=operator.name),
         (
             *map(_argument, (*operator.inputs, "output")),
-            *operator.attributes,
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.DTYPE,
             options.QUIET,
             options.JSON,
         ),
         f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
         " and every bit. The exit status is 8 if they differ.",
-        f"{files} {operator.flags}",
+        f"{files} {HELP[operator.name].flags}",
     )
 
 
@@ -299,7 +282,7 @@ def program() -> click.Group:
         "Show what .npy and .npz files hold: from their headers, without the data.",
         "data.npy stored.npz",
     )
-    choice = click.Choice([operator.command for operator in OPERATORS])
+    choice = click.Choice([operator.command for operator in OPERATORS.values()])
     spec = _command(
         "spec",
         _spec,
@@ -313,11 +296,15 @@ def program() -> click.Group:
     return _group(
         "ndtool",
         [
-            *map(_run_command, OPERATORS),
-            _group("infer", list(map(_infer_command, OPERATORS)), "Infer shapes without data."),
+            *map(_run_command, OPERATORS.values()),
+            _group(
+                "infer", list(map(_infer_command, OPERATORS.values())), "Infer shapes without data."
+            ),
             inspect,
             spec,
-            _group("verify", list(map(_verify_command, OPERATORS)), "Check an output, slowly."),
+            _group(
+                "verify", list(map(_verify_command, OPERATORS.values())), "Check an output, slowly."
+            ),
         ],
         "ONNX's gather and scatter operators on .npy and .npz files: exact, parallel, checked.\n\n"
         "An input is a path, archive.npz:member, or - for an array on standard input.",
@@ -328,11 +315,14 @@ def program() -> click.Group:
 def run(arguments: list[str], talk: Talk) -> None:
     """Run one command line; whatever goes wrong is raised, wrong usage as UsageError."""
     group = program()
-    if "_NDTOOL_COMPLETE" in os.environ:
-        group.main(prog_name="ndtool")
+    if wanted := os.environ.get(_COMPLETE):
+        _complete(group, wanted)
+        return
     talk.json = "--json" in arguments  # for what is wrong before click comes to it
     try:
-        with group.make_context("ndtool", list(arguments), obj=talk, terminal_width=80) as context:
+        with group.make_context(
+            "ndtool", list(arguments), obj=talk, terminal_width=_width()
+        ) as context:
             group.invoke(context)
     except click.exceptions.Exit:
         pass
@@ -340,11 +330,53 @@ def run(arguments: list[str], talk: Talk) -> None:
         raise _usage(exc) from None
 
 
+def _complete(group: click.Group, wanted: str) -> None:
+    """Print what a shell asks for to complete our words, or the function by which it will ask."""
+    from click.shell_completion import get_completion_class
+
+    shell, _, what = wanted.partition("_")
+    kind = get_completion_class(shell)
+    if kind is None or what not in ("source", "complete"):
+        raise UsageError(
+            f"{_COMPLETE} is {printable(repr(wanted))}: expected SHELL_source or SHELL_complete,"
+            " where SHELL is bash, zsh or fish"
+        )
+    completion = kind(group, {}, "ndtool", _COMPLETE)
+    if what == "source":
+        put(completion.source())
+        return
+    try:
+        completion.get_completion_args()
+    except (KeyError, ValueError, IndexError):
+        raise UsageError(
+            f"{_COMPLETE} is {wanted}, without what goes with it:"
+            " expected COMP_WORDS and COMP_CWORD, as the shell's function sets them"
+        ) from None
+    put(completion.complete() + "\n")
+
+
+def _width() -> int:
+    """Return how wide a help page is: as the terminal, within what reads well."""
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        return _WIDTH
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdecimal():
+        columns = int(asked[:9])
+    return min(max(columns or _WIDTH, _NARROWEST), _WIDEST)
+
+
 def _usage(exc: click.ClickException) -> UsageError:
     """Return click's error as ours."""
+    option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
+    if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
+        given = context.get_parameter_source(option.name or "")
+        by_variable = given is click.core.ParameterSource.ENVIRONMENT
+        names = [str(option.envvar)] if by_variable else option.opts
+        exc.param_hint = " / ".join(map(repr, names))
     message = (
         printable(" ".join(exc.format_message().split()), 500).rstrip(".").replace(". (", " (")
     )
-    context = getattr(exc, "ctx", None)
     command = context.command_path if context is not None else "ndtool"
     return UsageError(message[:1].lower() + message[1:], hint=f"{command} --help")

@@ -7,9 +7,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError
+from ndtool.operators import REDUCTIONS
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
-REDUCTIONS = ("none", "add", "mul", "max", "min")
 # Types with reductions, by the names that the kernels know them by.
 ARITHMETIC = (
     "bool",

@@ -33,6 +33,11 @@ def printable(text: str, limit: int = 200) -> str:
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
+def called(argument: str) -> str:
+    """Return what messages call the file, member or stream that an argument names."""
+    return "standard input" if argument == "-" else printable(argument)
+
+
 class NdtoolError(Exception):
     """Base of every error that ndtool raises on purpose.
 

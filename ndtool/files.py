@@ -7,7 +7,8 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import headers
-from ndtool.errors import InputError, NdtoolError, UsageError, printable
+from ndtool.errors import InputError, NdtoolError, UsageError, called, printable
+from ndtool.shapes import described
 from ndtool.sources import STREAM_HINT, InputFile, open_file, reader, surplus
 from ndtool.sources import Source as Source
 from ndtool.storage import CHUNK, Spool, failure, read_at
@@ -32,7 +33,7 @@ class Stdin:
     def read(self) -> Source:
         """Return the next array, and leave what follows it where it is."""
         self._count += 1
-        label = "standard input" + (f", array {self._count}" if self._count > 1 else "")
+        label = called("-") + (f", array {self._count}" if self._count > 1 else "")
         if not self._mode:
             raise InputError(f"{label}: it is closed")
         if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
@@ -212,7 +213,7 @@ class Entry(NamedTuple):
         """Type and shape, or why there are none."""
         if self.header is None:
             return self.problem
-        return f"{self.header.dtype.name}[{', '.join(map(str, self.header.shape))}]"
+        return described(self.header.dtype, self.header.shape)
 
 
 def describe(argument: str) -> list[Entry]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ndtool import dtypes
 from ndtool.errors import DtypeError, InputError, printable
+from ndtool.shapes import described
 
 MAGIC = b"\x93NUMPY"
 LONGEST = 10_000  # bytes of header text, which is NumPy's limit too
@@ -180,10 +181,10 @@ def _check_size(header: Header, available: int | None, name: str) -> None:
     """Refuse a shape that cannot be addressed, or that claims more bytes than there are."""
     # Zeros count as ones: (0, 2**62, 2**62) has strides that no integer holds.
     if prod(size or 1 for size in header.shape) * header.dtype.itemsize > LARGEST:
-        shape = ", ".join(map(str, header.shape))
+        claimed = described(header.dtype, header.shape)
         _refuse(
             name,
-            f"the header claims {header.dtype.name}[{shape}]: valid up to {LARGEST} bytes,"
+            f"the header claims {claimed}: valid up to {LARGEST} bytes,"
             " axes of size 0 counted as 1",
         )
     if available is not None and header.nbytes > available - header.offset:

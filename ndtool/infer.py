@@ -1,60 +1,23 @@
-"""Shape inference without data: of files only the headers are read, types may stand for files."""
+"""Inference from files, of which only the headers are read, or from types that stand for them."""
 
 import os
 import re
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool import dtypes, shapes, specs
-from ndtool.dtypes import Dtype
-from ndtool.errors import DtypeError, RuleError, UsageError, printable
-from ndtool.shapes import Plan, Shape, Trace
-
-if TYPE_CHECKING:
-    from ndtool.jobs import Job
+from ndtool import dtypes, inference, shapes
+from ndtool.errors import UsageError, printable
+from ndtool.inference import Given, Inference
+from ndtool.operators import Attributes
+from ndtool.shapes import Shape
 
 # A dtype, which may have a unit in brackets, then a shape; no path or member looks like it.
 _TYPE = re.compile(r"([^:/.\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[(.*)\]")
 _SIZES = re.compile(r"(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?")
 
 
-class Given(NamedTuple):
-    """An input as far as inference needs it; name: the argument."""
-
-    name: str
-    dtype: Dtype
-    shape: Shape
-
-    @property
-    def described(self) -> str:
-        """The argument, and where that does not say them, its type and shape."""
-        described = self.dtype.name + shapes.written(self.shape)
-        return described if self.name == described else f"{self.name}: {described}"
-
-
-class Inference(NamedTuple):
-    """What follows from the inputs' types and shapes, before any value is looked at."""
-
-    operator: str
-    spec: str
-    attributes: dict[str, int | str]
-    inputs: dict[str, Given]
-    output: str | None
-    row: specs.Row
-    trace: Trace
-    plan: Plan
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the output's data."""
-        return prod(self.plan.output) * self.inputs["data"].dtype.itemsize
-
-
 def infer(
     operator: str,
     arguments: dict[str, str],
-    attribute: int = 0,
-    reduction: str = "none",
+    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     spec: str = "ndtool",
     dtype: str | None = None,
 ) -> Inference:
@@ -64,49 +27,7 @@ def infer(
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
     inputs = {role: _given(argument) for role, argument in arguments.items()}
-    if dtype is not None:
-        for role in inputs.keys() - {"indices"}:
-            given = inputs[role]
-            inputs[role] = given._replace(dtype=dtypes.view_as(given.dtype, dtype))
-    types = {role: given.dtype for role, given in inputs.items()}
-    sizes = {role: given.shape for role, given in inputs.items()}
-    try:
-        row, trace, plan = specs.infer(operator, types, sizes, attribute, reduction, spec)
-    except (RuleError, DtypeError) as exc:
-        exc.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
-        raise
-    attributes = _attributes(operator, attribute, reduction)
-    return Inference(operator, spec, attributes, inputs, None, row, trace, plan)
-
-
-def of_job(job: "Job") -> Inference:
-    """Return what a run on files has inferred."""
-    request = job.request
-    return Inference(
-        request.operator,
-        request.spec,
-        _attributes(request.operator, request.attribute, request.reduction),
-        {
-            role: Given(argument, job.operands.types[role], job.operands.shape(role))
-            for role, argument in request.arguments.items()
-        },
-        request.output,
-        job.row,
-        job.trace,
-        job.plan,
-    )
-
-
-def _attributes(operator: str, attribute: int, reduction: str) -> dict[str, int | str]:
-    """Return the attributes that an operator has, by the standards' names."""
-    result: dict[str, int | str] = {}
-    if operator == "gather_nd":
-        result["batch_dims"] = attribute
-    elif operator != "scatter_nd":
-        result["axis"] = attribute
-    if operator.startswith("scatter"):
-        result["reduction"] = reduction
-    return result
+    return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
 def _given(argument: str) -> Given:

@@ -2,16 +2,16 @@
 
 import time
 from collections.abc import Iterator
-from math import prod
 from typing import NamedTuple
 
-from ndtool import dtypes, engine, files, layouts, outputs, scatters, shapes, specs, threads, tuning
+from ndtool import engine, files, inference, layouts, outputs, scatters, threads, tuning
 from ndtool._kernels import ASKED, Indices, Piece
 from ndtool.crew import Rooms, share
 from ndtool.dtypes import Dtype
 from ndtool.engine import Operand, Tick, silent
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, OutputError, RuleError, printable
-from ndtool.shapes import Shape
+from ndtool.errors import BoundsError, OutputError, called
+from ndtool.inference import Given
+from ndtool.operators import OPERATORS, Attributes
 from ndtool.storage import Spool
 from ndtool.threads import team
 
@@ -19,8 +19,7 @@ from ndtool.threads import team
 class Request(NamedTuple):
     """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
 
-    attribute: batch_dims or the axis. dtype: what elements stored as void are. output: None to
-    keep the result for a preview.
+    dtype: what elements stored as void are. output: None to keep the result for a preview.
     """
 
     operator: str
@@ -28,8 +27,7 @@ class Request(NamedTuple):
     indices: str
     updates: str | None = None
     output: str | None = None
-    attribute: int = 0
-    reduction: str = "none"
+    attributes: Attributes = Attributes()
     spec: str = "ndtool"
     dtype: str | None = None
     threads: int | None = None
@@ -39,25 +37,14 @@ class Request(NamedTuple):
     @property
     def arguments(self) -> dict[str, str]:
         """The inputs by the standards' names."""
-        named = {"data": self.data, "indices": self.indices}
-        return named if self.updates is None else {**named, "updates": self.updates}
-
-
-class Operands(NamedTuple):
-    """The inputs of one run, opened: element types with `--dtype` applied, and the files."""
-
-    sources: dict[str, files.Source]
-    types: dict[str, Dtype]
-
-    def shape(self, name: str) -> Shape:
-        return self.sources[name].shape
+        return {role: getattr(self, role) for role in OPERATORS[self.operator].inputs}
 
 
 class Job:
     """A run whose inputs are open and fit together; a context manager that lets go of them.
 
-    trace, plan, row: what was inferred, and the spec's row that was satisfied. started: when, by
-    time.perf_counter. held: the result of a run without an output.
+    sources: the inputs by the standards' names. inference: what follows from their types and
+    shapes. started: when, by time.perf_counter. held: the result of a run without an output.
     """
 
     def __init__(self, request: Request) -> None:
@@ -67,19 +54,22 @@ class Job:
         self.held: memoryview | None = None
         self._opened: list[files.Source] = []
         try:
-            self.operands = self._open()
-            sizes = {name: source.shape for name, source in self.operands.sources.items()}
-            self.row, self.trace, self.plan = specs.infer(
-                request.operator, self.operands.types, sizes, request.attribute,
-                request.reduction, request.spec,
-            )  # fmt: skip
-        except BaseException as error:
+            self.sources = self._open()
+            self.inference = inference.infer(
+                request.operator,
+                {role: Given(s.name, s.dtype, s.shape) for role, s in self.sources.items()},
+                request.attributes,
+                request.spec,
+                request.dtype,
+            )
+        except BaseException:
             self.close()
-            if isinstance(error, NdtoolError):
-                self._explain(error)
             raise
+        self.plan = self.inference.plan
+        self.types = {role: given.dtype for role, given in self.inference.inputs.items()}
+        self.negatives = self.inference.row.negatives
 
-    def _open(self) -> Operands:
+    def _open(self) -> dict[str, files.Source]:
         stdin = files.Stdin()
         sources = {}
         for name, argument in self.request.arguments.items():
@@ -87,30 +77,8 @@ class Job:
             self._opened.append(source)
             sources[name] = source
             if self.request.output == "-" and source.is_open_as(1):
-                raise OutputError(f"standard output is {printable(argument)}, which is an input")
-        types = {name: source.dtype for name, source in sources.items()}
-        if self.request.dtype is not None:
-            for name in types.keys() - {"indices"}:
-                types[name] = dtypes.view_as(types[name], self.request.dtype)
-        return Operands(sources, types)
-
-    def _explain(self, error: NdtoolError) -> None:
-        """Add the files to an error that knows only data, indices and updates."""
-        if isinstance(error, BoundsError):
-            error.name(*map(_shown, (self.request.indices, self.request.data)))
-        elif isinstance(error, RuleError | DtypeError) and hasattr(self, "operands"):
-            error.places = tuple(
-                f"{name} {argument}: {self._described(name)}"
-                for name, argument in self.request.arguments.items()
-            )
-
-    def _described(self, name: str) -> str:
-        return self.operands.types[name].name + shapes.written(self.operands.shape(name))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the output's data."""
-        return prod(self.plan.output) * self.operands.types["data"].itemsize
+                raise OutputError(f"standard output is {called(argument)}, which is an input")
+        return sources
 
     @property
     def warnings(self) -> list[str]:
@@ -121,22 +89,22 @@ class Job:
         """Raise BoundsError if an index is out of bounds: every one is looked at."""
         self.indices = self._in_row_major_order("indices")
         try:
-            engine.check(self.plan, self._bound_indices(), self.row.negatives, self.threads)
+            engine.check(self.plan, self._bound_indices(), self.negatives, self.threads)
         except BoundsError as error:
-            self._explain(error)
+            inference.point_out(error, self.inference.inputs)
             raise
 
     def _bound_indices(self) -> Indices:
-        return engine.bind_indices(self.indices, self.operands.types["indices"])
+        return engine.bind_indices(self.indices, self.types["indices"])
 
     def run(self, tick: Tick = silent) -> None:
         """Compute the output and publish it, whole; call `check` before."""
-        request, dtype = self.request, self.operands.types["data"]
+        request, dtype = self.request, self.types["data"]
         with outputs.open_output(
             request.output, dtype, self.plan.output, clobber=request.clobber, sync=request.sync
         ) as output:
-            if self.nbytes:
-                if "updates" in self.operands.sources:
+            if self.inference.nbytes:
+                if "updates" in self.sources:
                     self._scatter(output, tick)
                 else:
                     self._gather(output, tick)
@@ -148,28 +116,29 @@ class Job:
 
     def _changed(self) -> OutputError:
         """An index that was checked is out of bounds now: say that somebody changed it."""
-        return OutputError(f"{_shown(self.request.indices)} changed during the run")
+        return OutputError(f"{called(self.request.indices)} changed during the run")
 
     def _gather(self, output: outputs.Output, tick: Tick) -> None:
-        source, dtype = self.operands.sources["data"], self.operands.types["data"]
+        source, dtype = self.sources["data"], self.types["data"]
         strides = layouts.contiguous(source.shape, dtype.itemsize, source.fortran)
         data = Operand(source.buffer, 0, strides)
         indices = self._bound_indices()
-        runs = engine.bind_runs(self.plan, strides, dtype.itemsize, self.row.negatives)
+        runs = engine.bind_runs(self.plan, strides, dtype.itemsize, self.negatives)
         if runs is None:
-            units = engine.bind_units(self.plan, strides, dtype.itemsize, self.row.negatives)
+            units = engine.bind_units(self.plan, strides, dtype.itemsize, self.negatives)
             out = output.map()
             if not engine.gather_units(units, data, indices, out, self.threads, tick):
                 raise self._changed()
             return
-        writers = 1 if output.streamed else team(self.threads, self.nbytes)
+        nbytes = self.inference.nbytes
+        writers = 1 if output.streamed else team(self.threads, nbytes)
         each = self.threads if writers == 1 else 1
         cold = source.cached() < 0.5
         if cold and engine.needs_all(runs, source.nbytes):
             for start in range(0, source.nbytes, ASKED):
                 source.advise("willneed", start, ASKED)
             cold = False
-        if self.nbytes < source.nbytes // 2:
+        if nbytes < source.nbytes // 2:
             source.advise("random")  # or every run would bring its neighbours along
 
         def move(piece: Piece) -> None:
@@ -182,14 +151,14 @@ class Job:
             place = piece.place(runs.width)
             output.write(place.start, to)
             rooms.give(room)
-            tick(place.stop / self.nbytes)
+            tick(place.stop / nbytes)
 
-        rooms = Rooms(min(self.nbytes, max(tuning.WRITTEN, dtype.itemsize)))
+        rooms = Rooms(min(nbytes, max(tuning.WRITTEN, dtype.itemsize)))
         share(move, engine.pieces(runs, tuning.WRITTEN), writers)
 
     def _scatter(self, output: outputs.Output, tick: Tick) -> None:
-        source, dtype = self.operands.sources["data"], self.operands.types["data"]
-        reduces = self.request.reduction != "none"
+        source, dtype = self.sources["data"], self.types["data"]
+        reduces = self.request.attributes.reduction != "none"
         turned = reduces and dtype.swapped
         updates = self._in_row_major_order("updates", dtype, aligned=reduces, turned=turned)
         out = output.map()
@@ -201,8 +170,9 @@ class Job:
                 at += len(piece)
             data = None
         work = scatters.Scatter(
-            self.plan, dtype, data, self._bound_indices(), updates, self.request.reduction,
-            out, self.row.negatives, self.threads, tuning.FILE_SCRATCH, tick,
+            self.plan, dtype, data, self._bound_indices(), updates,
+            self.request.attributes.reduction, out, self.negatives, self.threads,
+            tuning.FILE_SCRATCH, tick,
             None if output.streamed or self.request.output is None else output.write,
         )  # fmt: skip
         if not scatters.scatter(work):
@@ -217,7 +187,7 @@ class Job:
 
         like: the type whose byte order is wanted; turned: the other order than that.
         """
-        source, dtype = self.operands.sources[name], self.operands.types[name]
+        source, dtype = self.sources[name], self.types[name]
         other_order = like is not None and (dtype.order != like.order) != turned
         odd = aligned and source.position is not None and source.position % dtype.itemsize != 0
         if not (_gaps(source) or other_order or odd):
@@ -237,10 +207,6 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _shown(argument: str) -> str:
-    return "standard input" if argument == "-" else printable(argument)
 
 
 def _gaps(source: files.Source) -> bool:

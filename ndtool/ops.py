@@ -8,12 +8,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, layouts, scatters, shapes, specs, tuning
+from ndtool import dtypes, engine, inference, layouts, scatters, shapes, tuning
 from ndtool import threads as _threads
 from ndtool._kernels import Indices
 from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
 from ndtool.layouts import Strides
+from ndtool.operators import Attributes
 from ndtool.shapes import Plan, Shape
 
 Array = NDArray[Any]
@@ -50,8 +51,7 @@ def gather_nd(
         indices.dtype,
         None,
         None,
-        _integer("batch_dims", batch_dims),
-        "none",
+        Attributes(batch_dims=_integer("batch_dims", batch_dims)),
         _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
@@ -90,8 +90,7 @@ def scatter_nd(
         indices.dtype,
         updates.shape,
         updates.dtype,
-        0,
-        _word("reduction", reduction),
+        Attributes(reduction=_word("reduction", reduction)),
         _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
@@ -127,8 +126,7 @@ def gather_elements(
         indices.dtype,
         None,
         None,
-        _integer("axis", axis),
-        "none",
+        Attributes(axis=_integer("axis", axis)),
         _word("spec", spec),
     )
     return _gather(bound, data, indices, out, threads)
@@ -166,8 +164,7 @@ def scatter_elements(
         indices.dtype,
         updates.shape,
         updates.dtype,
-        _integer("axis", axis),
-        _word("reduction", reduction),
+        Attributes(axis=_integer("axis", axis), reduction=_word("reduction", reduction)),
         _word("spec", spec),
     )
     return _scatter(bound, data, indices, updates, reduction, out, threads)
@@ -185,8 +182,7 @@ def _bind(
     indices_dtype: np.dtype[Any],
     updates: Shape | None,
     updates_dtype: np.dtype[Any] | None,
-    attribute: int,
-    reduction: str,
+    attributes: Attributes,
     spec: str,
 ) -> Bound:
     """Infer shapes and check types; what depends on no value is done once per kind of call."""
@@ -194,7 +190,7 @@ def _bind(
     sizes = {"data": data, "indices": indices}
     if updates is not None:
         types["updates"], sizes["updates"] = dtypes.from_numpy(updates_dtype), updates
-    row, _, plan = specs.infer(name, types, sizes, attribute, reduction, spec)
+    row, _, plan = inference.check(name, types, sizes, attributes, spec)
     return plan, types["data"], types["indices"], row.negatives
 
 

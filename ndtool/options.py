@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ndtool.dtypes import REDUCTIONS
+from ndtool.operators import REDUCTIONS
 from ndtool.report import put
 
 
@@ -39,6 +39,23 @@ class Integer(click.ParamType):  # type: ignore[type-arg]
         if number is None or not self.lowest <= number <= self.highest:
             self.fail(f"{value!r} is no whole number in {self.lowest}..{self.highest}", param, ctx)
         return number
+
+
+class Flag(click.types.BoolParamType):
+    """A flag: on the command line it has no value, in its variable one of a few words."""
+
+    SET = ("1", "true", "yes", "on", "t", "y")
+    UNSET = ("0", "false", "no", "off", "f", "n")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether the flag is set, or fail with what was allowed."""
+        word = value.strip().lower() if isinstance(value, str) else value
+        if word in self.SET or word in self.UNSET:
+            return word in self.SET
+        if not isinstance(word, bool):
+            words = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
+            self.fail(f"{value!r} does not say whether it is set: {words}", param, ctx)
+        return word
 
 
 def _option(name: str, flag: str, *short: str, **settings: Any) -> click.Option:
@@ -79,12 +96,13 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
 
 
 FILE = File()
+FLAG = Flag()
 _INT64 = Integer(-(2**63), 2**63 - 1)
 
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this and exit.")
 VERSION = _exit_option("--version", callback=_show_version, help="Show the version and exit.")
 BATCH_DIMS = _option(
-    "attribute",
+    "batch_dims",
     "--batch-dims",
     type=_INT64,
     default=0,
@@ -93,7 +111,7 @@ BATCH_DIMS = _option(
     help="Leading axes that DATA and INDICES share.",
 )
 AXIS = _option(
-    "attribute",
+    "axis",
     "--axis",
     type=_INT64,
     default=0,
@@ -109,6 +127,7 @@ REDUCTION = _option(
     show_default=True,
     help="How an update meets the old element; with none the last update wins.",
 )
+ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
 SPEC = _option(
     "spec",
     "--spec",
@@ -137,17 +156,32 @@ THREADS = _option(
     help="How many threads, 1..1024. Default: OMP_NUM_THREADS, else all processors.",
 )
 DRY_RUN = _option(
-    "dry_run", "--dry-run", is_flag=True, help="Check everything, index values too; write nothing."
+    "dry_run",
+    "--dry-run",
+    is_flag=True,
+    type=FLAG,
+    help="Check everything, index values too; write nothing.",
 )
 NO_CLOBBER = _option(
-    "no_clobber", "--no-clobber", is_flag=True, help="Refuse to replace an existing output."
+    "no_clobber",
+    "--no-clobber",
+    is_flag=True,
+    type=FLAG,
+    help="Refuse to replace an existing output.",
 )
-SYNC = _option("sync", "--sync", is_flag=True, help="Wait until the disk has the output.")
+SYNC = _option(
+    "sync", "--sync", is_flag=True, type=FLAG, help="Wait until the disk has the output."
+)
 TRACE = _talk_option(
     "trace",
     "--trace/--no-trace",
+    type=FLAG,
     default=None,
     help="Show every rule of the shape inference. Default: on a terminal.",
 )
-QUIET = _talk_option("quiet", "--quiet", "-q", is_flag=True, help="Say nothing but errors.")
-JSON = _talk_option("json", "--json", is_flag=True, help="Report, and fail, as one JSON object.")
+QUIET = _talk_option(
+    "quiet", "--quiet", "-q", is_flag=True, type=FLAG, help="Say nothing but errors."
+)
+JSON = _talk_option(
+    "json", "--json", is_flag=True, type=FLAG, help="Report, and fail, as one JSON object."
+)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ndtool import __version__
-from ndtool.dtypes import Dtype
 from ndtool.errors import printable
 from ndtool.files import Entry
-from ndtool.infer import Inference
-from ndtool.shapes import Shape, Trace, written
+from ndtool.inference import Inference
+from ndtool.operators import OPERATORS
+from ndtool.shapes import Trace, described
 from ndtool.specs import Row
 
 TRACE_COLUMNS = ("rule", "with", "result")
@@ -26,11 +26,6 @@ _RANGES = tuple(
     )
 )
 _BYTE_ORDERS = {"<": "little", ">": "big"}
-
-
-def described(dtype: Dtype, shape: Shape) -> str:
-    """Return a type and shape as messages show them: float32[8,5,64]."""
-    return dtype.name + written(shape)
 
 
 def sized(count: int) -> str:
@@ -58,8 +53,12 @@ def lasted(seconds: float) -> str:
 def title(inference: Inference) -> str:
     """Return the call that a trace explains, in one line."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
-    attributes = [f"{name} {value}" for name, value in inference.attributes.items()]
+    attributes = [f"{name} {value}" for name, value in _attributes(inference).items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
+
+
+def _attributes(inference: Inference) -> dict[str, int | str]:
+    return OPERATORS[inference.operator].given(inference.attributes)
 
 
 def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -80,22 +79,22 @@ def steps(trace: Trace) -> list[dict[str, str]]:
     return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
 
 
-def inference_record(inference: Inference) -> dict[str, Any]:
-    """Return what was inferred, for JSON."""
+def inference_record(inference: Inference, output: str | None = None) -> dict[str, Any]:
+    """Return what was inferred, for JSON; output: where it goes."""
     row = inference.row
     return {
         "version": __version__,
         "operator": inference.operator,
         "spec": inference.spec,
         "resolved": {"standard": row.standard, "title": row.title, "version": row.version},
-        "attributes": inference.attributes,
+        "attributes": _attributes(inference),
         "inputs": {
             role: {"name": given.name, "dtype": given.dtype.name, "shape": given.shape}
             for role, given in inference.inputs.items()
         },
         "output": {
-            "name": inference.output,
-            "dtype": inference.inputs["data"].dtype.name,
+            "name": output,
+            "dtype": inference.dtype.name,
             "shape": inference.plan.output,
             "bytes": inference.nbytes,
         },

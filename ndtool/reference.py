@@ -2,9 +2,12 @@
 
 Each one is the loop that the ONNX text prints, in row-major order, over values that were checked
 first. Nothing is shared with the fast side but the errors, so both can only agree by being right.
+Arrays may be larger than memory: `new` makes the output where there is room for it, and all else is
+done in blocks. `tick` is told the share that is done.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from operator import index as whole
 from typing import Any
 
@@ -14,7 +17,14 @@ from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 
 Array = np.ndarray[Any, Any]
 Position = tuple[int, ...]
-Places = Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]
+Index = tuple[Any, ...]
+Blocks = Iterator[tuple[list[Index], list[Index]]]
+New = Callable[[Position, np.dtype[Any]], Array]
+Tick = Callable[[float], None]
+Reduction = Callable[[Array, Array], Array]
+
+TUPLES = 1 << 12  # of indices that are looked at together
+PIECE = 1 << 20  # bytes that are copied, reduced or compared together
 
 _ORDERED = (
     ["bool", "float16", "bfloat16", "float32", "float64"]
@@ -24,7 +34,13 @@ _ORDERED = (
 _UNORDERED = ["complex64", "complex128"]
 
 
-def gather_nd(data: Array, indices: Array, batch_dims: int = 0) -> Array:
+def silent(_: float) -> None:
+    """Tell nobody how much is done."""
+
+
+def gather_nd(
+    data: Array, indices: Array, batch_dims: int = 0, *, new: New = np.empty, tick: Tick = silent
+) -> Array:
     """Return the slices of `data` that the index tuples name, as ONNX GatherND does.
 
     output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
@@ -38,14 +54,25 @@ def gather_nd(data: Array, indices: Array, batch_dims: int = 0) -> Array:
     k = indices.shape[-1]
     _require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
 
-    output = np.empty(indices.shape[:-1] + data.shape[b + k :], data.dtype)
+    _check_bounds(indices, indices.shape[:-1], range(b, b + k), data.shape, part(tick, 0, 0.1))
+    output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
     source, target = _bytes(data), _bytes(output)
-    for i, place in _nd_places(indices, data.shape, b):
-        target[i] = source[place]
+    run = prod(data.shape[b + k :]) * data.itemsize
+    for positions, places in _nd_blocks(indices, b, run, part(tick, 0.1, 1)):
+        for i, place in zip(positions, places, strict=True):
+            target[*i, ...] = source[*place, ...]
     return output
 
 
-def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str = "none") -> Array:
+def scatter_nd(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    reduction: str = "none",
+    *,
+    new: New = np.empty,
+    tick: Tick = silent,
+) -> Array:
     """Return a copy of `data` with slices updated, as ONNX ScatterND does.
 
     output[indices[i]] = f(output[indices[i]], updates[i]) for every i in indices.shape[:-1].
@@ -58,10 +85,16 @@ def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str = "no
     _require(k <= r, f"index tuples of {k}: valid 0..{r}")
     expected = indices.shape[:-1] + data.shape[k:]
     _require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    return _update(data, updates, reduction, _nd_places(indices, data.shape, 0))
+    _check_bounds(indices, indices.shape[:-1], range(k), data.shape, part(tick, 0, 0.1))
+    output = _copied(data, new, part(tick, 0.1, 0.2))
+    run = prod(data.shape[k:]) * data.itemsize
+    blocks = _nd_blocks(indices, 0, run, part(tick, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, k)
 
 
-def gather_elements(data: Array, indices: Array, axis: int = 0) -> Array:
+def gather_elements(
+    data: Array, indices: Array, axis: int = 0, *, new: New = np.empty, tick: Tick = silent
+) -> Array:
     """Return the elements of `data` that `indices` names along `axis`, as ONNX GatherElements.
 
     output[i][j][k] = data[i][indices[i][j][k]][k] where axis = 1, and so on.
@@ -69,15 +102,24 @@ def gather_elements(data: Array, indices: Array, axis: int = 0) -> Array:
     data, indices = np.asarray(data), np.asarray(indices)
     _check_types(data, indices)
     axis = _elements_axis(data, indices, axis)
-    output = np.empty(indices.shape, data.dtype)
+    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    output = new(indices.shape, data.dtype)
     source, target = _bytes(data), _bytes(output)
-    for i, place in _elements_places(indices, data.shape, axis):
-        target[i] = source[place]
+    for positions, places in _elements_blocks(indices, axis, data.itemsize, part(tick, 0.1, 1)):
+        for i, place in zip(positions, places, strict=True):
+            target[*i, ...] = source[*place, ...]
     return output
 
 
 def scatter_elements(
-    data: Array, indices: Array, updates: Array, axis: int = 0, reduction: str = "none"
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int = 0,
+    reduction: str = "none",
+    *,
+    new: New = np.empty,
+    tick: Tick = silent,
 ) -> Array:
     """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
 
@@ -90,24 +132,68 @@ def scatter_elements(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    return _update(data, updates, reduction, _elements_places(indices, data.shape, axis))
+    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    output = _copied(data, new, part(tick, 0.1, 0.2))
+    blocks = _elements_blocks(indices, axis, data.itemsize, part(tick, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, data.ndim)
 
 
-def _update(data: Array, updates: Array, reduction: str, places: Places) -> Array:
-    output = _bytes(data).copy(order="C").view(data.dtype)
-    if updates.dtype != data.dtype:
-        updates = updates.astype(data.dtype)
-    if reduction == "none":
-        target, source = _bytes(output), _bytes(updates)
-        for i, place in places:
-            target[place] = source[i]
-        return output
-    reduce = REDUCTIONS[reduction]
-    with np.errstate(all="ignore"):
-        for i, place in places:
-            old, new = output[place], updates[i]
-            output[place] = reduce(_native(old), _native(new))
+def _copied(data: Array, new: New, tick: Tick) -> Array:
+    output = new(data.shape, data.dtype)
+    source, target = in_order(_bytes(data)), in_order(_bytes(output))
+    for piece in pieces(data.size, data.itemsize, tick):
+        target[piece] = source[piece]
     return output
+
+
+def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: int) -> Array:
+    """Return `output` with its runs updated; a place names a run by its first m axes."""
+    if not updates.size:
+        return output  # nothing, however often, is no work
+    if reduction != "none":
+        _reduce(output, updates, REDUCTIONS[reduction], blocks, m)
+        return output
+    same = updates.dtype == output.dtype
+    target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
+    for positions, places in blocks:
+        for i, place in zip(positions, places, strict=True):
+            target[*place, ...] = source[*i, ...]
+    return output
+
+
+def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m: int) -> None:
+    """Apply updates in row-major order, several at once where their places are different ones."""
+    lead, width = output.shape[:m], prod(output.shape[m:])
+    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
+    for _, places in blocks:
+        rows = _row_numbers(places, lead)
+        for columns in pieces(width, output.itemsize):  # all of them, unless the block is one run
+            first, shape = start + columns.start, (len(rows), columns.stop - columns.start)
+            new = _native(flat[first : first + prod(shape)].reshape(shape))
+            for some in _without_duplicates(rows):
+                at = rows[some], columns
+                with np.errstate(all="ignore"):
+                    runs[at] = reduce(_native(runs[at]), new[some])
+        start += len(rows) * width
+
+
+def _row_numbers(places: list[Index], shape: Position) -> Array:
+    """Return where places are among all of `shape` in row-major order, counted from the start."""
+    numbers = np.zeros(len(places), np.int64)
+    for column, size in zip(zip(*places, strict=True), shape, strict=True):
+        numbers = numbers * size + np.array(column) % size
+    return numbers
+
+
+def _without_duplicates(rows: Array) -> Iterator[slice]:
+    """Yield slices of the rows, one after the other, in which none comes twice."""
+    start, seen = 0, set[int]()
+    for n, row in enumerate(rows.tolist()):
+        if row in seen:
+            yield slice(start, n)
+            start, seen = n, set()
+        seen.add(row)
+    yield slice(start, len(rows))
 
 
 def _add(old: Array, new: Array) -> Array:
@@ -141,12 +227,7 @@ def _min(old: Array, new: Array) -> Array:
     return np.where(np.isnan(old) | stays, old, new)
 
 
-REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "add": _add,
-    "mul": _mul,
-    "max": _max,
-    "min": _min,
-}
+REDUCTIONS: dict[str, Reduction] = {"add": _add, "mul": _mul, "max": _max, "min": _min}
 
 
 def _sub(left: Array, right: Array) -> Array:
@@ -180,42 +261,97 @@ def _bytes(array: Array) -> Array:
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
-def _nd_places(indices: Array, shape: Position, b: int) -> Places:
-    """Yield (position in indices, place in data) in row-major order, all checked before."""
-    places = [
-        (i, (*i[:b], *(int(value) for value in indices[i]))) for i in np.ndindex(indices.shape[:-1])
-    ]
-    return _check_bounds(places, shape, b)
+def _nd_blocks(indices: Array, b: int, run: int, tick: Tick) -> Blocks:
+    """Yield positions in indices and their places in data, in row-major order.
+
+    run: bytes at each place; a block has PIECE bytes at most, or one run.
+    """
+    lead, k = indices.shape[:-1], indices.shape[-1]
+    for start, tuples in _tuples(indices, prod(lead), k, run, tick):
+        positions = _positions(start, len(tuples), lead)
+        yield positions, [(*i[:b], *t) for i, t in zip(positions, tuples.tolist(), strict=True)]
 
 
-def _elements_places(indices: Array, shape: Position, axis: int) -> Places:
-    """Yield (position in indices, place in data) in row-major order, all checked before."""
-    places = [(i, (*i[:axis], int(indices[i]), *i[axis + 1 :])) for i in np.ndindex(indices.shape)]
-    return _check_bounds(places, shape, None)
+def _elements_blocks(indices: Array, axis: int, run: int, tick: Tick) -> Blocks:
+    """Yield positions in indices and their places in data, in row-major order."""
+    shape = indices.shape
+    for start, values in _tuples(indices, prod(shape), 1, run, tick):
+        positions = _positions(start, len(values), shape)
+        named = zip(positions, values[:, 0].tolist(), strict=True)
+        yield positions, [(*i[:axis], value, *i[axis + 1 :]) for i, value in named]
+
+
+def _tuples(
+    indices: Array, count: int, k: int, run: int, tick: Tick
+) -> Iterator[tuple[int, Array]]:
+    """Yield the number of an index tuple, and it and those after it as rows of k."""
+    flat, step = in_order(indices), max(1, min(TUPLES, PIECE // max(run, 1)))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        yield start, flat[start * k : stop * k].reshape(stop - start, k)
+        tick(stop / count)
+
+
+def _positions(start: int, count: int, shape: Position) -> list[Index]:
+    """Return the positions of `count` elements in row-major order."""
+    if not shape:
+        return [()] * count
+    columns = np.unravel_index(np.arange(start, start + count), shape)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def in_order(array: Array) -> Any:
+    """Return an array's elements in row-major order: what to take slices of, not a copy."""
+    narrow = array.squeeze()  # or `flat` would know no more than 32 axes
+    return array.reshape(-1) if array.flags.c_contiguous or narrow.ndim > 32 else narrow.flat
+
+
+def pieces(count: int, itemsize: int, tick: Tick = silent) -> Iterator[slice]:
+    """Yield slices of `count` elements, none of more than PIECE bytes unless one element is."""
+    step = max(1, PIECE // itemsize)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+        tick(min(start + step, count) / count)
+
+
+def part(tick: Tick, begin: float, end: float) -> Tick:
+    """Return what tells `tick` about a part of the work, from `begin` to `end` of the whole."""
+    return lambda share: tick(begin + share * (end - begin))
 
 
 def _check_bounds(
-    places: list[tuple[Position, Position]], shape: Position, b: int | None
-) -> Places:
-    bad = [
-        (i, axis, value)
-        for i, place in places
-        for axis, value in enumerate(place)
-        if not -shape[axis] <= value < shape[axis]
-    ]
-    if bad:
-        i, axis, value = bad[0]
-        raise BoundsError(
-            position=i,
-            component=None if b is None else axis - b,
-            axis=axis,
-            value=value,
-            size=shape[axis],
-            count=len({i for i, _, _ in bad}),
-            total=len(places),
+    indices: Array, lead: Position, axes: Sequence[int], shape: Position, tick: Tick
+) -> None:
+    """Raise BoundsError if an index is out of bounds of its axis.
+
+    lead: the shape of the positions of index tuples in `indices`. axes: those of data that a
+    tuple's components are about. shape: that of data.
+    """
+    total, k = prod(lead), len(axes)
+    first, count = None, 0
+    for start, tuples in _tuples(indices, total if k else 0, k, 0, tick):
+        bad = np.stack(
+            [
+                (tuples[:, j] < -shape[axis]) | (tuples[:, j] >= shape[axis])
+                for j, axis in enumerate(axes)
+            ],
+            axis=1,
         )
-    # The ellipsis keeps a single element an array.
-    return (((*i, ...), (*place, ...)) for i, place in places)
+        if first is None and bad.any():
+            row, component = np.argwhere(bad)[0].tolist()
+            first = start + row, component, int(tuples[row, component])
+        count += int(bad.any(axis=1).sum())
+    if first is not None:
+        number, component, value = first
+        raise BoundsError(
+            position=_positions(number, 1, lead)[0],
+            component=None if lead == indices.shape else component,
+            axis=axes[component],
+            value=value,
+            size=shape[axes[component]],
+            count=count,
+            total=total,
+        )
 
 
 def _check_types(

@@ -11,11 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ndtool.errors import NdtoolError, OutputError, Status, printable
+from ndtool.shapes import described
 from ndtool.storage import LOST, write_next
 
 if TYPE_CHECKING:
     from ndtool.files import Entry
-    from ndtool.infer import Inference
+    from ndtool.inference import Inference
     from ndtool.jobs import Job
     from ndtool.shapes import Trace
     from ndtool.specs import Row
@@ -74,9 +75,9 @@ class Talk:
         started = time.perf_counter()
         self._warn(job.warnings)
         if self._shows_trace(dry_run):
-            from ndtool import infer, records
+            from ndtool import records
 
-            say(_trace(job.trace, records.title(infer.of_job(job)), 2))
+            say(_trace(job.inference.trace, records.title(job.inference), 2))
         self._spoken = time.perf_counter() - started
 
     def end(self, job: Job, dry_run: bool) -> None:
@@ -87,12 +88,13 @@ class Talk:
         elif job.held is not None:
             from ndtool import values
 
-            array = values.as_array(job.held, job.operands.types["data"], job.plan.output)
-            put(values.preview(array, _result(job)))
+            array = values.as_array(job.held, job.inference.dtype, job.plan.output)
+            put(values.preview(array, _output(job.inference)))
         elif self._for_people() and dry_run:
             from ndtool.records import sized
 
-            say(f"dry run: {_result(job)}, {sized(job.nbytes)}; nothing was written\n")
+            size = sized(job.inference.nbytes)
+            say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
         elif self._for_people() and job.request.output not in (None, "-"):
             say(_wrote(job, seconds))
 
@@ -103,9 +105,8 @@ class Talk:
         if self.json:
             self._put_json(records.inference_record(inference))
             return
-        result = records.described(inference.inputs["data"].dtype, inference.plan.output)
         put(_trace(inference.trace, records.title(inference), 1))
-        put(f"output {result}, {records.sized(inference.nbytes)}\n")
+        put(f"output {_output(inference)}, {records.sized(inference.nbytes)}\n")
 
     def verified(self, name: str, described: str) -> None:
         """Say that an output is what it must be."""
@@ -167,7 +168,10 @@ class Talk:
 
     def bug(self, traceback: str) -> None:
         """Ask for a report of what should not have happened."""
-        message = "this is a bug in ndtool: please report it, with the command and the traceback"
+        message = (
+            "this is a bug in ndtool: please report it to whoever gave you ndtool,"
+            " with the command and the traceback"
+        )
         if self.json:
             fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
             say(_json({**fields, "places": [], "hint": None, "traceback": traceback}))
@@ -211,10 +215,10 @@ class Talk:
 
     @staticmethod
     def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
-        from ndtool import infer, records
+        from ndtool import records
 
         return {
-            **records.inference_record(infer.of_job(job)),
+            **records.inference_record(job.inference, job.request.output),
             "seconds": seconds,
             "threads": job.threads,
             "dry_run": dry_run,
@@ -278,18 +282,20 @@ class Progress:
             say(b"\r\x1b[K")
 
 
-def _result(job: Job) -> str:
-    from ndtool import records
-
-    return records.described(job.operands.types["data"], job.plan.output)
+def _output(inference: Inference) -> str:
+    return described(inference.dtype, inference.plan.output)
 
 
 def _wrote(job: Job, seconds: float) -> str:
     from ndtool.records import lasted, sized
 
     threads = f"{job.threads} thread" + "s" * (job.threads != 1)
-    name, size, took = printable(job.request.output or ""), sized(job.nbytes), lasted(seconds)
-    return f"wrote {name}: {_result(job)}, {size} in {took}, {threads}\n"
+    name, size, took = (
+        printable(job.request.output or ""),
+        sized(job.inference.nbytes),
+        lasted(seconds),
+    )
+    return f"wrote {name}: {_output(job.inference)}, {size} in {took}, {threads}\n"
 
 
 def _version() -> str:

@@ -7,7 +7,6 @@ every thread changes some), by units (along an axis that is not the last).
 """
 
 import mmap
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -262,8 +261,7 @@ def _part_shift(rows: int, width: int) -> int:
     return shift
 
 
-# Or a forked child would sort in the same memory.
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # or a forked child would sort in the same memory
 # Scratch of the last call, whoever made it: fresh pages cost more than their use.
 _spare: deque[mmap.mmap] = deque(maxlen=1)
 
@@ -277,7 +275,7 @@ def _room(size: int) -> mmap.mmap:
     except IndexError:
         pass
     try:
-        room = mmap.mmap(-1, size, **_PRIVATE)
+        room = mmap.mmap(-1, size, _PRIVATE)
     except OSError:
         raise ResourceError(f"no memory for {size} bytes to sort in") from None
     _advise(room, "MADV_HUGEPAGE")

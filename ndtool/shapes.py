@@ -4,11 +4,14 @@ Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims
 k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from ndtool.dtypes import Dtype
 from ndtool.errors import RuleError
+from ndtool.operators import Attributes
 
 Shape = tuple[int, ...]
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
@@ -132,8 +135,13 @@ class _Tracer:
 
 
 def written(shape: Shape) -> str:
-    """Return a shape as traces and errors show it: [8,5,64]."""
+    """Return a shape as everything shows it: [8,5,64]."""
     return "[" + ",".join(map(str, shape)) + "]"
+
+
+def described(dtype: Dtype, shape: Shape) -> str:
+    """Return a type and shape as everything shows them: float32[8,5,64]."""
+    return dtype.name + written(shape)
 
 
 @lru_cache(maxsize=1024)
@@ -272,18 +280,19 @@ def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
     return a
 
 
-def infer(
-    operator: str, data: Shape, indices: Shape, updates: Shape | None, attribute: int
-) -> tuple[Trace, Plan]:
-    """Infer any of the four operators; `attribute` is batch_dims or the axis."""
-    if operator == "gather_nd":
-        return gather_nd(data, indices, attribute)
-    if operator == "gather_elements":
-        return gather_elements(data, indices, attribute)
-    assert updates is not None
-    if operator == "scatter_nd":
-        return scatter_nd(data, indices, updates)
-    return scatter_elements(data, indices, updates, attribute)
+_RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
+    "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
+    "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"]),
+    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.axis),
+    "scatter_elements": lambda s, a: scatter_elements(
+        s["data"], s["indices"], s["updates"], a.axis
+    ),
+}
+
+
+def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
+    """Infer any of the operators; sizes by the inputs' names."""
+    return _RULES[operator](sizes, attributes)
 
 
 def check_bytes(plan: Plan, itemsize: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ndtool import headers
-from ndtool.errors import InputError, OutputError, printable
+from ndtool.errors import InputError, OutputError, called, printable
 from ndtool.storage import failure, map_bytes, read_at, release
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
@@ -55,8 +55,7 @@ class Source:
     def recheck(self) -> None:
         """Raise OutputError if the file was modified or replaced since it was opened."""
         if self._file is not None and (change := self._file.change()):
-            name = "standard input" if self.name == "-" else printable(self.name)
-            raise OutputError(f"{name} {change}")
+            raise OutputError(f"{called(self.name)} {change}")
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
         """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""

@@ -1,12 +1,12 @@
 """What each standard and version allows, as a table, and the one check against it."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ndtool import dtypes, shapes
-from ndtool.dtypes import REDUCTIONS, Dtype
+from ndtool import dtypes
+from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError
-from ndtool.shapes import Plan, Shape, Trace
+from ndtool.operators import OPERATORS, REDUCTIONS, Attributes
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -38,33 +38,30 @@ class Row(NamedTuple):
 _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
 _BATCH, _AXIS, _REDUCE = ("batch_dims",), ("axis",), ("reduction",)
 _I64, _I32 = ("int64",), ("int32", "int64")
-_GND, _SND = ("gather_nd", "GatherND"), ("scatter_nd", "ScatterND")
-_GEL, _SEL = ("gather_elements", "GatherElements"), ("scatter_elements", "ScatterElements")
+_GND, _SND, _GEL, _SEL = "gather_nd", "scatter_nd", "gather_elements", "scatter_elements"
 
-TABLE = tuple(
-    Row(standard, names[0], names[1], version, attributes, reductions, indices, data, negatives)
-    for standard, names, version, attributes, reductions, indices, data, negatives in (
-        # standard, names, version, attributes, reductions, indices, data, negatives
-        ("onnx", _GND, 11, (), _NONE, _I64, _ONNX_11, True),
-        ("onnx", _GND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
-        ("onnx", _GND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
-        ("onnx", _SND, 11, (), _NONE, _I64, _ONNX_11, True),
-        ("onnx", _SND, 13, (), _NONE, _I64, _ONNX_13, True),
-        ("onnx", _SND, 16, _REDUCE, _ADD_MUL, _I64, _ONNX_13, True),
-        ("onnx", _SND, 18, _REDUCE, _ALL, _I64, _ONNX_13, True),
-        ("onnx", _GEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
-        ("onnx", _GEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
-        ("onnx", _SEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
-        ("onnx", _SEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
-        ("onnx", _SEL, 16, _AXIS + _REDUCE, _ADD_MUL, _I32, _ONNX_13, True),
-        ("onnx", _SEL, 18, _AXIS + _REDUCE, _ALL, _I32, _ONNX_13, True),
-        ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
-        ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True),
-        ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True),
-        ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
-        ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True),
-    )
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    # standard, name, version, attributes, reductions, indices, data, negatives
+    ("onnx", _GND, 11, (), _NONE, _I64, _ONNX_11, True),
+    ("onnx", _GND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
+    ("onnx", _GND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
+    ("onnx", _SND, 11, (), _NONE, _I64, _ONNX_11, True),
+    ("onnx", _SND, 13, (), _NONE, _I64, _ONNX_13, True),
+    ("onnx", _SND, 16, _REDUCE, _ADD_MUL, _I64, _ONNX_13, True),
+    ("onnx", _SND, 18, _REDUCE, _ALL, _I64, _ONNX_13, True),
+    ("onnx", _GEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
+    ("onnx", _GEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+    ("onnx", _SEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
+    ("onnx", _SEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+    ("onnx", _SEL, 16, _AXIS + _REDUCE, _ADD_MUL, _I32, _ONNX_13, True),
+    ("onnx", _SEL, 18, _AXIS + _REDUCE, _ALL, _I32, _ONNX_13, True),
+    ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
+    ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True),
+    ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True),
+    ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
+    ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True),
 )
+TABLE = tuple(Row(row[0], row[1], OPERATORS[row[1]].title, *row[2:]) for row in _ROWS)
 
 
 def rows(standard: str, operator: str) -> list[Row]:
@@ -103,56 +100,31 @@ def standard_name(dtype: Dtype) -> str:
 def accept(
     spec: str,
     operator: str,
-    data: Dtype,
-    indices: Dtype,
-    updates: Dtype | None = None,
-    reduction: str = "none",
-    batch_dims: int = 0,
+    types: dict[str, Dtype],
+    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
 ) -> Row:
-    """Check dtypes, the reduction and batch_dims against a spec; return the row it means.
+    """Check types (by the inputs' names) and attributes against a spec; return the row it means.
 
     Raises DtypeError or RuleError, which name the spec and the first version that allows it,
     and UsageError for a reduction or spec that does not exist.
     """
+    data, reduction = types["data"], attributes.reduction
     if reduction not in REDUCTIONS:
         raise UsageError(f"reduction is {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
     row = resolve(spec, operator)
-    _check_index_dtype(spec, row, indices)
+    _check_index_dtype(spec, row, types["indices"])
     if "any" not in row.data[0] and standard_name(data) not in row.data:
         raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
-    if updates is not None and not _same_type(data, updates):
-        mine, theirs = (d.descr if d.name == "struct" else d.name for d in (data, updates))
+    if "updates" in types and not _same_type(data, types["updates"]):
+        mine, theirs = (d.descr if d.name == "struct" else d.name for d in (data, types["updates"]))
         raise DtypeError(f"updates has dtype {theirs}: it must be data's, {mine} (no silent cast)")
     if reduction not in row.reductions:
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
     if reduction not in data.reductions:
         raise _no_arithmetic(data, reduction)
-    if batch_dims and "batch_dims" not in row.attributes:
+    if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     return row
-
-
-def infer(
-    operator: str,
-    types: dict[str, Dtype],
-    sizes: dict[str, Shape],
-    attribute: int,
-    reduction: str,
-    spec: str,
-) -> tuple[Row, Trace, Plan]:
-    """Check types against a spec, then infer shapes; inputs by the standards' names.
-
-    attribute: batch_dims or the axis. Raises DtypeError, RuleError and UsageError.
-    """
-    batch_dims = attribute if operator == "gather_nd" else 0
-    row = accept(
-        spec, operator, types["data"], types["indices"], types.get("updates"), reduction, batch_dims
-    )
-    trace, plan = shapes.infer(
-        operator, sizes["data"], sizes["indices"], sizes.get("updates"), attribute
-    )
-    shapes.check_bytes(plan, types["data"].itemsize)
-    return row, trace, plan
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:

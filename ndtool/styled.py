@@ -9,6 +9,7 @@ import os
 import sys
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -17,6 +18,7 @@ from rich.text import Text
 from ndtool.errors import NdtoolError
 
 _UNLIMITED = 1 << 16  # columns where nobody looks, so that no line is folded
+_GAP = 2  # columns between two of a table
 _RESULTS = {"ok": "green", "broken": "bold red"}
 
 
@@ -42,13 +44,36 @@ def table(
     fd: int,
     title: str = "",
 ) -> bytes:
-    """Return a table of which the `folded` columns give way; a broken rule is red."""
+    """Return a table of which the `folded` columns give way; a broken rule is red.
+
+    Lines are folded at spaces only: rather a line that is too long than a name that is broken.
+    """
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for name in columns:
-        result.add_column(name, overflow="fold", no_wrap=name not in folded)
+    room = _console(fd).width - _GAP * (len(columns) - 1)
+    cells = list(zip(columns, *rows, strict=True))
+    for name, width in zip(columns, _widths(cells, folded, room), strict=True):
+        result.add_column(name, width=width)
     for row in rows:
         result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
     return _rendered(fd, *([Text(title, "bold")] if title else []), result)
+
+
+def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) -> list[int]:
+    """Return the widths of columns, of which the widest is narrowed for as long as it can be.
+
+    cells: of each column, its name first.
+    """
+    widths = [max(map(cell_len, column)) for column in cells]
+    words = [
+        max(cell_len(word) for cell in column for word in cell.split() or [""])
+        if column[0] in folded
+        else width
+        for column, width in zip(cells, widths, strict=True)
+    ]
+    while sum(widths) > room and widths != words:
+        widest = max((width, i) for i, width in enumerate(widths) if width > words[i])[1]
+        widths[widest] -= 1
+    return widths
 
 
 def progress(share: float, label: str) -> bytes:
@@ -60,6 +85,22 @@ def progress(share: float, label: str) -> bytes:
 
 
 def _rendered(fd: int, *parts: RenderableType) -> bytes:
+    console = _console(fd)
+    for part in parts:
+        if isinstance(part, Table):
+            unlimited = console.options.update(max_width=_UNLIMITED)
+            console.width = max(console.width, console.measure(part, options=unlimited).minimum)
+        console.print(part, soft_wrap=isinstance(part, Text))
+    text = console.file
+    assert isinstance(text, io.TextIOWrapper)
+    text.flush()
+    assert isinstance(text.buffer, io.BytesIO)
+    lines = text.buffer.getvalue().split(b"\n")
+    return b"\n".join(line.rstrip() for line in lines)
+
+
+def _console(fd: int) -> Console:
+    """Return what renders for a standard stream, into memory."""
     terminal = os.isatty(fd)
     stream = sys.stdout if fd == 1 else sys.stderr
     text = io.TextIOWrapper(
@@ -68,7 +109,7 @@ def _rendered(fd: int, *parts: RenderableType) -> bytes:
         errors="backslashreplace",
         newline="\n",
     )
-    console = Console(
+    return Console(
         file=text,
         force_terminal=True if terminal else None,
         width=None if terminal else _UNLIMITED,
@@ -76,8 +117,3 @@ def _rendered(fd: int, *parts: RenderableType) -> bytes:
         emoji=False,
         highlight=False,
     )
-    for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text))
-    text.flush()
-    lines = text.buffer.getvalue().split(b"\n")
-    return b"\n".join(line.rstrip() for line in lines)

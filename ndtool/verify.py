@@ -1,13 +1,17 @@
 """Recompute an output the slow and obvious way, and compare every bit."""
 
 from contextlib import ExitStack
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import dtypes, files, reference, shapes
-from ndtool.errors import BoundsError, DifferenceError, DtypeError, RuleError, printable
+from ndtool import dtypes, files, outputs, reference, shapes
+from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
+from ndtool.inference import Given, point_out
+from ndtool.operators import OPERATORS
+from ndtool.reference import New, Tick, in_order, part, pieces, silent
 from ndtool.sources import Source
 from ndtool.values import as_array
 
@@ -15,10 +19,11 @@ if TYPE_CHECKING:
     from ndtool.jobs import Request
 
 
-def verify(request: "Request") -> str:
+def verify(request: "Request", tick: Tick = silent) -> str:
     """Check that `request.output` is what the operator gives; return its type and shape.
 
-    Raises DifferenceError, which names the first element that differs, in row-major order.
+    What it must be is kept as a run keeps what does not fit into memory. Raises DifferenceError,
+    which names the first element that differs, in row-major order.
     """
     arguments = {**request.arguments, "output": request.output or "-"}
     with ExitStack() as opened:
@@ -28,21 +33,30 @@ def verify(request: "Request") -> str:
             for name, argument in arguments.items()
         }
         arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
-        return _verified(request, arrays, printable(arguments["output"]))
+        try:
+            described = _verified(request, arrays, called(arguments["output"]), tick)
+        except (DifferenceError, BoundsError):
+            _recheck(sources)  # whoever changes an input finds a difference
+            raise
+        _recheck(sources)
+        return described
 
 
-def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str) -> str:
+def _recheck(sources: dict[str, Source]) -> None:
+    for source in sources.values():
+        source.recheck()
+
+
+def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str, tick: Tick) -> str:
     result = arrays.pop("output")
-    expected = _recomputed(request, arrays)
-    types = _code(result.dtype), _code(expected.dtype)
-    if types[0] != types[1]:
-        raise DifferenceError(f"{label} has dtype {types[0]}: {request.operator} gives {types[1]}")
-    if result.shape != expected.shape:
-        raise DifferenceError(
-            f"{label} has shape {shapes.written(result.shape)}:"
-            f" {request.operator} gives {shapes.written(expected.shape)}"
-        )
-    _compare(result, expected, label, request.operator)
+
+    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        _compare_types(result, shape, dtype, label, request.operator)
+        held = outputs.HeldOutput(label, prod(shape) * dtype.itemsize)
+        return np.ndarray(shape, dtype, held.map())
+
+    expected = _recomputed(request, arrays, new, part(tick, 0, 0.9))
+    _compare(result, expected, label, request.operator, part(tick, 0.9, 1))
     return dtypes.from_numpy(result.dtype).name + shapes.written(result.shape)
 
 
@@ -53,51 +67,72 @@ def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
     return as_array(source.buffer, taken, source.shape, source.fortran)
 
 
-def _recomputed(request: "Request", arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    options: dict[str, Any] = {}
-    if request.operator == "gather_nd":
-        options["batch_dims"] = request.attribute
-    elif request.operator != "scatter_nd":
-        options["axis"] = request.attribute
-    if "updates" in arrays:
-        options["reduction"] = request.reduction
+def _recomputed(
+    request: "Request", arrays: dict[str, NDArray[Any]], new: New, tick: Tick
+) -> NDArray[Any]:
+    operator = getattr(reference, request.operator)
+    attributes = OPERATORS[request.operator].given(request.attributes)
     try:
-        result: NDArray[Any] = getattr(reference, request.operator)(**arrays, **options)
-    except BoundsError as exc:
-        exc.name(request.indices, request.data)
-        raise
-    except (RuleError, DtypeError) as exc:
-        exc.places = tuple(
-            f"{role} {argument}: {arrays[role].dtype}{shapes.written(arrays[role].shape)}"
-            for role, argument in request.arguments.items()
+        result: NDArray[Any] = operator(**arrays, **attributes, new=new, tick=tick)
+    except NdtoolError as exc:
+        point_out(
+            exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
         )
         raise
+    except IndexError:  # they were within bounds
+        raise OutputError(f"{called(request.indices)} changed during the run") from None
     return result
+
+
+def _given(name: str, array: NDArray[Any]) -> Given:
+    return Given(name, dtypes.from_numpy(array.dtype), array.shape)
+
+
+def _compare_types(
+    result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], label: str, operator: str
+) -> None:
+    if _code(result.dtype) != _code(dtype):
+        raise DifferenceError(
+            f"{label} has dtype {_code(result.dtype)}: {operator} gives {_code(dtype)}"
+        )
+    if result.shape != shape:
+        raise DifferenceError(
+            f"{label} has shape {shapes.written(result.shape)}:"
+            f" {operator} gives {shapes.written(shape)}"
+        )
 
 
 def _code(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.kind == "V" else dtype.str
 
 
-def _compare(result: NDArray[Any], expected: NDArray[Any], label: str, operator: str) -> None:
+def _compare(
+    result: NDArray[Any], expected: NDArray[Any], label: str, operator: str, tick: Tick
+) -> None:
     """Raise DifferenceError at the first element that has other bits."""
-    different = (_bits(result) != _bits(expected)).any(axis=-1)
-    count = int(different.sum())
+    first, count = -1, 0
+    ours, theirs = in_order(expected), in_order(result)
+    for piece in pieces(result.size, result.itemsize, tick):
+        left, right = _bits(ours[piece]), _bits(theirs[piece])
+        if not np.array_equal(left, right):
+            different = (left != right).any(axis=1)
+            first = piece.start + int(different.argmax()) if first < 0 else first
+            count += int(different.sum())
     if not count:
         return
-    first = tuple(int(i) for i in np.unravel_index(int(different.argmax()), different.shape))
-    position = ", ".join(map(str, first))
-    found, wanted = result[first], expected[first]
+    place = tuple(int(i) for i in np.unravel_index(first, result.shape))
+    position = ", ".join(map(str, place))
+    found, wanted = result[place], expected[place]
     raise DifferenceError(
-        f"{label} differs from {operator} in {count} of {different.size} elements",
+        f"{label} differs from {operator} in {count} of {result.size} elements",
         places=(f"{label}[{position}] = {_shown(found)}", f"{operator} gives {_shown(wanted)}"),
     )
 
 
-def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes of every element, along one more axis."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return flat.reshape(*array.shape, array.dtype.itemsize)
+def _bits(elements: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of each element as a row."""
+    rows = np.ascontiguousarray(elements).view(np.uint8)
+    return rows.reshape(len(elements), elements.itemsize)
 
 
 def _shown(value: Any) -> str:

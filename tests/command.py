@@ -38,10 +38,20 @@ def environment(**changes: str | None) -> dict[str, str]:
     return {k: v for k, v in names.items() if changes.get(k, v) is not None}
 
 
-def ndtool(*arguments: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Ran:
+def ndtool(*arguments: object, **options: Any) -> Ran:
     """Run `ndtool` with nothing at a terminal."""
+    return execute(*NDTOOL, *arguments, **options)
+
+
+def python(program: str, *arguments: object, **options: Any) -> Ran:
+    """Run a program in another Python."""
+    return execute(sys.executable, "-c", program, *arguments, **options)
+
+
+def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Ran:
+    """Run a command with nothing at a terminal."""
     ran = subprocess.run(
-        [*NDTOOL, *map(str, arguments)],
+        list(map(str, command)),
         input=stdin,
         capture_output=True,
         env=environment(**(env or {})),

@@ -1,6 +1,10 @@
 """What holds for all tests."""
 
+import gc
+import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +13,23 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP"):
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def all_closed() -> Iterator[None]:
+    """See that a test leaves no file open."""
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ MOVED = [
     np.dtype(ml_dtypes.float8_e4m3fn),
 ]
 EVERY = ARITHMETIC + MOVED
-REDUCTIONS = ("none", "add", "mul", "max", "min")
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+REDUCTIONS = ("none", *UFUNCS)
 LAYOUTS = (
     "C", "Fortran", "reversed", "strided", "broadcast", "transposed", "read-only", "unaligned",
 )  # fmt: skip

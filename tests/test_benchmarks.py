@@ -106,6 +106,11 @@ def test_a_run_becomes_tables_between_markers() -> None:
     assert "| rows256 |" in filled
 
 
+def test_results_are_written_once(tmp_path: Path) -> None:
+    report.write(results(), tmp_path, recorded=False)
+    assert {path.name for path in tmp_path.iterdir()} - {"results.png"} == {"results.json"}
+
+
 def test_a_missing_marker_changes_nothing() -> None:
     assert report.fill("text", {"cases": "table"}) == "text"
 

@@ -3,10 +3,12 @@
 import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, save, state
+from npyfile import with_header
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 IDX = np.array([[3], [0]])
@@ -16,10 +18,9 @@ WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ t
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def here(here):
     save(data=DATA, idx=IDX)
-    return tmp_path
+    return here
 
 
 def uncoloured(screen):
@@ -93,8 +94,7 @@ def test_preview_of_bfloat16():
 
 def test_a_type_that_only_other_machines_have():
     header = "{'descr': '<f12', 'fortran_order': False, 'shape': (2,)}".ljust(117) + "\n"
-    with open("data.npy", "wb") as file:
-        file.write(b"\x93NUMPY\1\0\x76\0" + header.encode() + b"a" * 12 + b"b" * 12)
+    Path("data.npy").write_bytes(with_header(header, b"a" * 12 + b"b" * 12))
     save(idx=np.array([[1]]))
     ran = at_terminal(*RUN, "-q")
     assert ran.status == 2
@@ -164,6 +164,20 @@ def test_odd_widths(columns):
         for more in (("spec",), ("inspect", "data.npy"), ("infer", "gather-nd", "i4[3]", "i4[1]")):
             assert at_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
         assert "error: " in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
+
+
+@pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
+def test_tables_break_no_name(columns):
+    os.rename("data.npy", "a-rather-long-name-of-an-array.npy")
+    infer = ("infer", "gather-nd", "float32[8,128,64,1000000]", "int64[8,5,3]", "--batch-dims", "1")
+    for arguments in (("spec",), ("inspect", "a-rather-long-name-of-an-array.npy"), infer):
+        screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
+        plain = at_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
+        assert sorted(re.sub("─+", "", screen).split()) == sorted(plain.split())
+        longest = max(map(len, plain.split()))
+        lines = [line for line in screen.splitlines() if not line.startswith("gather_nd")]
+        if columns >= 72 and longest < 30:
+            assert max(map(len, lines)) <= columns
 
 
 def test_names_are_no_markup():

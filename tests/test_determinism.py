@@ -9,7 +9,6 @@ import inspect
 import io
 import mmap
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from command import execute, save
 from command import ndtool as command
-from command import save
 from limits import failing
 from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
 from test_large import _same, expected_scatter, numbers
@@ -29,6 +28,7 @@ from test_large import _same, expected_scatter, numbers
 import ndtool
 from ndtool import _kernels, dtypes, engine, headers, jobs, ops, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
+from ndtool.operators import Attributes
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -362,7 +362,7 @@ def test_no_call_gathers_more_than_a_piece(
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
     """Return what names a way's call in a request."""
     operator = "scatter_nd" if way.axis is None else "scatter_elements"
-    return {"operator": operator, "attribute": way.axis or 0, "reduction": reduction}
+    return {"operator": operator, "attributes": Attributes(axis=way.axis or 0, reduction=reduction)}
 
 
 @pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
@@ -385,7 +385,7 @@ def test_files_in_chunks_of_any_size(
             for request, expected in (
                 (jobs.Request(data=names[0], indices=names[1], updates="updates.npy",
                               **arguments(way, "add"), **options), call.expected),
-                (jobs.Request(moved, *names, attribute=way.axis or 0, **options), read),
+                (jobs.Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
             ):  # fmt: skip
                 with jobs.Job(request) as job:
                     job.check()
@@ -520,6 +520,5 @@ def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_planted_for_sanitizers_still_runs() -> None:
     planted = Path(__file__).parent / "sanitize" / "planted.py"
-    command = [sys.executable, str(planted), "batches_on_their_own"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    ran = execute(sys.executable, planted, "batches_on_their_own")
+    assert (ran.status, ran.err) == (0, "")

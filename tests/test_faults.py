@@ -18,8 +18,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, ndtool, save, state
+from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, state
 from limits import ROOT, limited, without_overrides
+from npyfile import sparse
 
 from ndtool import __main__ as program
 from ndtool import cli, dtypes, endings, engine, files, jobs, shapes, sources, specs, tuning
@@ -38,11 +39,10 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /pr
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def here(here: Path) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     Path("out.npy").write_bytes(OLD)
-    return tmp_path
+    return here
 
 
 def right(name: str = "out.npy", data: Any = DATA) -> bool:
@@ -332,13 +332,9 @@ def test_a_full_disk_for_temporary_files(small_disk: Path, here: Path) -> None:
 
 def test_a_disk_that_fills_up_behind_a_map(small_disk: Path, here: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), idx=np.zeros((2, 1 << 17), "i8"))
-    for command in (
-        [sys.executable, "-c", FULL_MAP],
-        [sys.executable, "-c", f"import os; del os.O_TMPFILE{FULL_MAP}"],
-    ):
-        run = ("gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
-        ran = subprocess.run([*command, *run], capture_output=True, env=environment(), check=False)
-        assert (ran.returncode, ran.stdout, ran.stderr.decode()) == (7, b"", LOST)
+    for script in (FULL_MAP, f"import os; del os.O_TMPFILE{FULL_MAP}"):
+        ran = python(script, "gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
+        assert (ran.status, ran.out, ran.err) == (7, b"", LOST)
         assert os.listdir(small_disk) == []
 
 
@@ -420,18 +416,13 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) ->
         if parent.stat().st_uid == os.getuid() and parent.name.startswith("pytest"):
             parent.chmod(parent.stat().st_mode | 0o011)
     here.chmod(0o755)
-    command = [sys.executable, "-c", FEW_PROCESSES, "data.npy", "open/out.npy"]
-    ran = subprocess.run(
-        [*command, str(threads), str(limit)], capture_output=True, env=environment(), check=False
-    )
-    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+    ran = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)
+    assert (ran.status, ran.err) == (0, "")
     assert right("open/out.npy")
 
 
 FORKED = """
 import os
-import re
-import shutil
 import numpy as np, ndtool
 rng = np.random.default_rng(1)
 data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
@@ -450,9 +441,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_after_threads() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKED]
-    ran = subprocess.run(command, capture_output=True, env=environment(), check=False)
-    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+    ran = execute(sys.executable, "-W", "ignore", "-c", FORKED)
+    assert (ran.status, ran.err) == (0, "")
 
 
 # Names
@@ -510,14 +500,9 @@ def test_standard_output_is_an_input(here: Path) -> None:
     for redirected in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
         name = "-" if "<d" in redirected else "data.npy"
         script = f'exec "$@" gather-nd {name} idx.npy {redirected}'
-        ran = subprocess.run(
-            ["bash", "-c", script, "bash", *NDTOOL],
-            capture_output=True,
-            env=environment(),
-            check=False,
-        )
-        assert ran.returncode == 7
-        assert b"which is an input" in ran.stderr
+        ran = execute("bash", "-c", script, "bash", *NDTOOL)
+        assert ran.status == 7
+        assert "which is an input" in ran.err
         assert state(here) == before
 
 
@@ -590,12 +575,7 @@ def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
 @pytest.fixture
 def long_run(here: Path) -> tuple[str, ...]:
     """Return a run that copies a gigabyte, most of it from a hole in a file."""
-    shape = (1 << 14, 1 << 14)
-    with open("large.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": shape}
-        )
-        file.truncate(file.tell() + (4 << 28))
+    sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
     run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
     return (*run, "--reduction", "add")
@@ -639,10 +619,9 @@ def test_signals_during_the_work(
 
 def tortured(script: str, *arguments: object) -> Any:
     """Return what a script in tests/torture prints."""
-    command = [sys.executable, str(TORTURE / script), *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, env=environment(), check=False)
-    assert ran.stderr == b""
-    return json.loads(ran.stdout)
+    ran = execute(sys.executable, TORTURE / script, *arguments)
+    assert ran.err == ""
+    return ran.json
 
 
 @linux

@@ -1,13 +1,13 @@
 """The .npy header: every bad one is refused with its reason, every good one round-trips."""
 
 import io
-import struct
 import warnings
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from npyfile import npy, with_header
 
 from ndtool import dtypes, headers
 from ndtool.errors import InputError
@@ -15,11 +15,8 @@ from ndtool.errors import InputError
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
 
 
-def header(text=GOOD, version=(1, 0), length=None, encoding="latin-1"):
-    raw = text.encode(encoding)
-    length = len(raw) if length is None else length
-    form = "<H" if version == (1, 0) else "<I"
-    return headers.MAGIC + bytes(version) + struct.pack(form, length) + raw
+def header(text=GOOD, version=(1, 0), length=None):
+    return with_header(text, b"", version, length)
 
 
 def shaped(shape, descr="'<f4'"):
@@ -82,7 +79,7 @@ BAD = {
     "N21 np.int64": (shaped("(np.int64(3),)"), "not a Python literal"),
     "N22 10**30": (shaped(f"({10**30},)"), "shape[0] is 1000000"),
     "N22 5000 digits": (shaped("(" + "9" * 5000 + ",)"), "x.npy: "),
-    "N23 2**32 x 2**32": (shaped("(4294967296, 4294967296)"), "float32[4294967296, 42949"),
+    "N23 2**32 x 2**32": (shaped("(4294967296, 4294967296)"), "float32[4294967296,42949"),
     "N23 wraps to 4": (shaped("(4611686018427387905, 4)", "'|u1'"), "valid up to 9223372036854"),
     "N25 zeros": (shaped("(0, 4611686018427387904, 4611686018427387904)"), "size 0 counted as 1"),
     "N26 65 axes": (shaped("(" + "1, " * 65 + ")"), "65 axes: valid up to 64"),
@@ -151,9 +148,8 @@ def test_rank_64():
 
 def test_a_long_legal_record():
     dtype = np.dtype([(f"field_{i:03}", "<f8") for i in range(300)])
-    stream = io.BytesIO()
-    np.save(stream, np.zeros(3, dtype))
-    got = parse(stream.getvalue(), len(stream.getvalue()))
+    raw = npy(np.zeros(3, dtype))
+    got = parse(raw, len(raw))
     assert (got.dtype.name, got.dtype.itemsize) == ("struct", 2400)
 
 
@@ -202,9 +198,7 @@ CODES = st.sampled_from(
 @given(code=CODES, shape=st.lists(st.integers(0, 3), max_size=6))
 def test_encode_is_what_numpy_saves(code, shape):
     array = np.zeros(shape, code)
-    stream = io.BytesIO()
-    np.save(stream, array)
-    raw = stream.getvalue()
+    raw = npy(array)
     dtype = dtypes.from_numpy(array.dtype) if array.dtype.kind != "V" else dtypes.from_code(code)
     assert headers.encode(dtype, array.shape) == raw[: len(raw) - array.nbytes]
     got = parse(raw, len(raw))
@@ -228,20 +222,16 @@ def test_encode_long_shapes(shape):
 )
 def test_encode_records(names):
     dtype = np.dtype([(name, "<f4") for name in names])
-    stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.save(stream, np.zeros((2, 3), dtype))
-    raw = stream.getvalue()
+        raw = npy(np.zeros((2, 3), dtype))
     expected = raw[: len(raw) - 6 * dtype.itemsize]
     assert headers.encode(dtypes.from_descr(dtype.descr), (2, 3)) == expected
 
 
 @pytest.mark.parametrize("order", "CF")
 def test_fortran(order):
-    stream = io.BytesIO()
-    np.save(stream, np.zeros((3, 4), order=order))
-    assert parse(stream.getvalue()).fortran == (order == "F")
+    assert parse(npy(np.zeros((3, 4), order=order))).fortran == (order == "F")
 
 
 # The quick path may say nothing, but never something that the careful one does not.

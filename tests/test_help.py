@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, ndtool
+from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
+
+from ndtool import cli
 
 OPERATORS = ("gather-nd", "scatter-nd", "gather-elements", "scatter-elements")
 COMMANDS = [
@@ -37,6 +40,46 @@ def test_help_of_every_command(command):
     text = pages[0].out.decode("ascii")
     assert text.startswith(f"Usage: ndtool {command}".rstrip())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def pages(command, path, width):
+    """Yield the help of a command and of those below it, as words."""
+    context = click.Context(command, info_name=path, terminal_width=width)
+    yield path, sorted(command.get_help(context).split())
+    for name, below in getattr(command, "commands", {}).items():
+        yield from pages(below, f"{path} {name}", width)
+
+
+def test_no_width_breaks_a_word_of_the_help():
+    program = cli.program()
+    wide = dict(pages(program, "ndtool", 500))
+    for width in range(60, 121):
+        for path, words in pages(program, "ndtool", width):
+            assert words == wide[path], (path, width)
+
+
+@pytest.mark.parametrize(
+    ("columns", "env", "least", "most"),
+    [
+        (100, {}, 90, 100),
+        (300, {}, 110, 120),
+        (20, {}, 50, 60),
+        (0, {}, 70, 80),
+        (70, {"TERM": "dumb"}, 61, 70),
+        (70, {"COLUMNS": "100"}, 90, 100),
+        (70, {"COLUMNS": "wide"}, 61, 70),
+        (70, {"COLUMNS": ""}, 61, 70),
+    ],
+)
+def test_help_is_as_wide_as_the_terminal(columns, env, least, most):
+    ran = at_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
+    assert ran.status == 0
+    page = ran.screen.partition("Example:")[0]  # which nothing folds
+    assert least <= max(map(len, page.splitlines())) <= most
+
+
+def test_help_away_from_a_terminal_is_always_the_same():
+    assert ndtool("-h", env={"COLUMNS": "120"}) == ndtool("-h")
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("infer", "verify")])
@@ -109,11 +152,10 @@ def test_run_between_files_loads_little(tmp_path):
 
 
 def complete(words, shell="bash"):
-    env = environment(
-        _NDTOOL_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" "))
-    )
-    ran = subprocess.run(NDTOOL, capture_output=True, env=env, check=False)
-    return ran.stdout.decode().split()
+    env = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env})
+    assert (ran.status, ran.err) == (0, "")
+    return ran.out.decode().split()
 
 
 def test_completion():
@@ -124,10 +166,48 @@ def test_completion():
     reductions = complete("ndtool scatter-nd a b c --reduction m")
     assert reductions == ["plain,mul", "plain,max", "plain,min"]
     assert complete("ndtool spec scatter") == ["plain,scatter-nd", "plain,scatter-elements"]
-    source = subprocess.run(
-        NDTOOL, capture_output=True, env=environment(_NDTOOL_COMPLETE="bash_source"), check=False
-    )
-    assert b"_ndtool_completion" in source.stdout
+    assert complete("") == complete("ndtool ")
+    assert complete("ndtool 'gather") == complete("ndtool gather")
+    assert "plain,--axis" in complete("ndtool gather-elements --threads x --a")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_needs_to_complete(shell):
+    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"})
+    assert ran.status == 0
+    assert b"_ndtool_completion" in ran.out
+    assert f"{shell}_complete".encode() in ran.out
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"_NDTOOL_COMPLETE": "bash_complete"}, "expected COMP_WORDS and COMP_CWORD"),
+        ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "expected COMP_WORDS"),
+        *(
+            (
+                {"_NDTOOL_COMPLETE": "zsh_complete", "COMP_WORDS": "ndtool", "COMP_CWORD": number},
+                "expected COMP_WORDS and COMP_CWORD",
+            )
+            for number in ("x", "", "1.5", "9" * 5000)
+        ),
+        *(
+            ({"_NDTOOL_COMPLETE": wrong}, "expected SHELL_source or SHELL_complete")
+            for wrong in ("1", "bash", "bash_", "_complete", "csh_source", "bash_\x1b[31m")
+        ),
+    ],
+)
+def test_completion_that_no_shell_asks_for(env, words):
+    ran = ndtool("gather-nd", env=env)
+    assert (ran.status, ran.out) == (2, b"")
+    assert ran.err.startswith("error: _NDTOOL_COMPLETE is ")
+    assert words in ran.err
+    assert ran.err.count("\n") == 1
+    assert "\x1b" not in ran.err
+
+
+def test_an_empty_variable_asks_for_no_completion():
+    assert ndtool("--version", env={"_NDTOOL_COMPLETE": ""}) == ndtool("--version")
 
 
 def test_runs_as_a_module_and_as_a_command(tmp_path):

@@ -16,6 +16,7 @@ from strategies import (
     BFLOAT16,
     COMPLEX,
     INTEGERS,
+    UFUNCS,
     Array,
     laid_out,
     opaque,
@@ -29,7 +30,6 @@ import ndtool
 from ndtool import engine, jobs, tuning
 from ndtool.sources import Source
 
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 THREADS = (1, 2, 3, 4)
 
 

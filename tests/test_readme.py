@@ -17,6 +17,7 @@ from ndtool.errors import Status
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text("utf-8")
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+TITLES = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
 MARK = "@@@\n"
 
 
@@ -51,7 +52,6 @@ def play(block, folder):
     return ran.screen.split(MARK)[1:]
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: sessions(block)[-1][0][:40])
 def test_sessions(block, tmp_path):
     shown = play(block, tmp_path)
@@ -89,6 +89,24 @@ def test_the_house_is_as_listed():
     package = Path(ndtool.__file__).parent
     modules = {path.name for path in package.glob("*.py")}
     assert {Path(name).name for name in names if name.endswith(".py")} == modules
+
+
+def test_a_package_index_breaks_no_link():
+    targets = re.findall(
+        r"\]\(([^)\s]*)|^\[[^\]]*\]: *(\S+)|(?:src|href)=[\"']?([^\"'\s>]*)", TEXT, re.M
+    )
+    anchors = {"#" + re.sub("[^a-z ]", "", t.lower()).replace(" ", "-") for t in TITLES}
+    for target in map("".join, targets):
+        assert target.startswith("https://") or target in anchors, target
+
+
+def test_files_that_are_named_are_there():
+    if not (README.parent / "docs").exists():
+        pytest.skip("an installed ndtool has no documents")
+    named = set(re.findall(r"`((?:docs|benchmarks|fixtures|tests|ndtool)/[^`]*)`", TEXT))
+    assert named >= {f"docs/{path.name}" for path in README.parent.glob("docs/*.md")}
+    for name in named:
+        assert list(README.parent.glob(name)), name
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from strategies import (
     INTEGERS,
     MOVED,
     ORDERED,
+    UFUNCS,
     random_values,
     raw,
     reductions_of,
@@ -20,7 +21,6 @@ from strategies import (
 from ndtool import reference
 from ndtool.errors import BoundsError
 
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]
 
 
@@ -219,3 +219,55 @@ def test_the_text_of_k_0_and_0_d_updates() -> None:
     out = reference.scatter_nd(data, np.array([1, 0]), np.array(9))
     assert np.array_equal(out, [[1, 2], [9, 4]])
     assert data[1, 0] == 3
+
+
+def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
+    """Return results of the operators on arrays of several kinds, always the same ones."""
+    rng = np.random.default_rng(12)
+
+    def made(*shape: int) -> np.ndarray:
+        return np.asarray(random_values(rng, dtype, shape), order=order)
+
+    rows, pairs, along = (
+        np.asarray(rng.integers(-3, 3, shape), order=order) for shape in ((5, 4, 1), (9, 2), (4, 5))
+    )
+    data = made(3, 5)
+    return [
+        reference.scatter_nd(data, rows, made(5, 4, 5), reduction),
+        reference.scatter_nd(data, pairs, made(9), reduction),
+        reference.scatter_nd(data, np.zeros((2, 0), int), made(2, 3, 5), reduction),
+        reference.scatter_elements(data, along, made(4, 5), 0, reduction),
+        reference.gather_nd(data, pairs),
+        reference.gather_elements(data, along, 0),
+    ]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+def test_the_size_of_blocks_changes_no_bit(
+    dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reduction in reductions_of(dtype):
+        expected = in_all_ways(dtype, reduction, order)
+        for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
+            with monkeypatch.context() as patched:
+                patched.setattr(reference, "TUPLES", tuples)
+                patched.setattr(reference, "PIECE", piece)
+                assert all(map(same, in_all_ways(dtype, reduction, order), expected))
+
+
+@pytest.mark.parametrize("rank", [32, 33, 64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_many_axes(rank: int, order: str) -> None:
+    data = np.arange(6.0).reshape([1] * (rank - 2) + [2, 3], order=order)
+    indices = np.zeros((2, rank), np.int64)
+    indices[1, -2:] = -1
+    first, last = data[(0,) * rank], data[(-1,) * rank]
+    assert reference.gather_nd(data, indices).tolist() == [first, last]
+    added = reference.scatter_nd(data, indices, np.ones(2), "add")
+    assert (added[(0,) * rank], added[(-1,) * rank]) == (first + 1, last + 1)
+    zeros = np.zeros(data.shape, np.int64, order)
+    assert same(reference.gather_elements(data, zeros, 0), data)
+    assert same(reference.scatter_elements(data, zeros, data, 0, "add"), 2 * data)
+    with pytest.raises(BoundsError, match=r"size 3: valid -3..2"):
+        reference.gather_elements(data, zeros + 3, -1)

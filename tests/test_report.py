@@ -13,6 +13,7 @@ from limits import failing
 import ndtool as ndtool_package
 from ndtool import dtypes, infer, ops, records, specs, values
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.operators import Attributes
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,10 @@ def test_times(seconds, text):
 
 def test_inference_of_a_type_that_is_stored_as_void():
     given = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
+    add = Attributes(reduction="add")
     with pytest.raises(DtypeError, match="reduction add has no meaning for data of V2"):
-        infer.infer("scatter_nd", given, reduction="add")
-    found = infer.infer("scatter_nd", given, reduction="add", dtype="bfloat16")
+        infer.infer("scatter_nd", given, add)
+    found = infer.infer("scatter_nd", given, add, dtype="bfloat16")
     assert {g.dtype.name for g in found.inputs.values()} == {"bfloat16", "int8"}
 
 
@@ -111,7 +113,11 @@ def test_data_that_a_standard_does_not_take():
     with pytest.raises(
         DtypeError, match=r"does not take data of float128: no version of onnx does"
     ):
-        specs.accept("onnx:13", "gather_nd", dtypes.from_code("<f16"), dtypes.from_code("<i8"))
+        specs.accept(
+            "onnx:13",
+            "gather_nd",
+            {"data": dtypes.from_code("<f16"), "indices": dtypes.from_code("<i8")},
+        )
     with pytest.raises(RuleError, match="does not take batch_dims: onnx:12 is the first"):
         ops.gather_nd(np.zeros((2, 3)), np.array([[0], [1]]), 1, spec="onnx:11")
 

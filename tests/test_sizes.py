@@ -18,17 +18,17 @@ from strategies import Array, same
 import ndtool
 from ndtool import engine, jobs, reference, shapes, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
+from ndtool.operators import Attributes
 
 G = 1 << 30
 THREADS = (1, 2)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def here(here: Path) -> Iterator[Path]:
     """Go to a folder that is emptied afterwards: pytest would keep gigabytes."""
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for path in tmp_path.iterdir():
+    yield here
+    for path in here.iterdir():
         path.unlink()
 
 
@@ -431,8 +431,7 @@ def test_every_empty_combination_of_files(here: Path) -> None:
             operator,
             *(f"{name}.npy" for name in names),
             output="out.npy",
-            attribute=options.get("axis", options.get("batch_dims", 0)),
-            reduction=options.get("reduction", "none"),
+            attributes=Attributes(**options),
         )
         expected = outcome(getattr(reference, operator), *arrays, **options)
         assert agree(outcome(run, request), expected), (operator, request, arrays)

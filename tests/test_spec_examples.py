@@ -1,18 +1,18 @@
 """Every numbered example of the standards' texts, through Python and the command line."""
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command import FIXTURES, execute
+from command import ndtool as command_line
 
 import ndtool
 from ndtool import reference, shapes
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
 EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]
 UNDER_SPECS = [(e, spec) for e in EXAMPLES for spec in ("ndtool", *e.specs)]
@@ -24,14 +24,9 @@ def load(example: Any, *names: str) -> list[np.ndarray]:
     return [np.load(p) for n in names if (p := folder / f"{n}.npy").exists()]
 
 
-def ndtool_run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "ndtool", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, FIXTURES / "make.py", tmp_path], check=True, timeout=60)
+    ran = execute(sys.executable, FIXTURES / "make.py", tmp_path)
+    assert ran.status == 0, ran.err
     made = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
     assert made == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
     for path in made:
@@ -47,7 +42,9 @@ def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
 def test_the_files_hold_the_literals(example: Any) -> None:
     for name in ("data", "indices", "updates", "output"):
         literal = getattr(example, name)
-        for array in load(example, name):
+        arrays = load(example, name)
+        assert len(arrays) == (literal is not None)
+        for array in arrays:
             assert array.dtype == ("int64" if name == "indices" else example.dtype)
             assert np.array_equal(array, np.array(literal, array.dtype))
 
@@ -78,9 +75,8 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
     inputs = [folder / f"{name}.npy" for name in names]
     options = [f"--{key.replace('_', '-')}={value}" for key, value in example.attributes.items()]
     command = example.operator.replace("_", "-")
-    run = ndtool_run(command, *inputs, *options, f"--spec={example.specs[-1]}", "-o", out)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == ""
+    ran = command_line(command, *inputs, *options, f"--spec={example.specs[-1]}", "-o", out)
+    assert (ran.status, ran.out) == (0, b""), ran.err
     (expected,) = load(example, "output")
     actual = np.load(out)
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
@@ -90,8 +86,8 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("archive", ["stored.npz", "deflated.npz"])
 def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
     source, out = FIXTURES / archive, tmp_path / "out.npz"
-    run = ndtool_run("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
-    assert run.returncode == 0, run.stderr
+    ran = command_line("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
+    assert ran.status == 0, ran.err
     with np.load(out) as written, np.load(source) as read:
         assert np.array_equal(written["picked"], read["output"])
 
@@ -101,12 +97,12 @@ def test_openvino_layers_are_inferred(layer: Any) -> None:
     plan = shapes.gather_nd(layer.data, layer.indices, layer.batch_dims)[1]
     assert plan.output == layer.output
     data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
-    run = ndtool_run(
+    ran = command_line(
         "infer", "gather-nd", f"float32[{data}]", f"int64[{indices}]",
         f"--batch-dims={layer.batch_dims}", "--spec=openvino:8",
     )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert ",".join(map(str, layer.output)) in (run.stdout + run.stderr).replace(", ", ",")
+    assert ran.status == 0, ran.err
+    assert ",".join(map(str, layer.output)) in (ran.out.decode() + ran.err).replace(", ", ",")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])

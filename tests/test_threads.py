@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment
+from command import NDTOOL, environment, python
 from limits import ROOT, failing
 
 from ndtool import crew, threads
@@ -166,10 +166,8 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 
 def run(script):
-    command = [sys.executable, "-W", "ignore", "-c", CALLS + script]
-    env = environment(OPENBLAS_NUM_THREADS="1")  # NumPy's own would count
-    ran = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert (ran.returncode, ran.stderr.decode()) == (0, "")
+    ran = python(CALLS + script, env={"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
+    assert (ran.status, ran.err) == (0, "")
 
 
 @linux

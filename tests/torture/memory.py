@@ -15,17 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from npyfile import sparse
+
 NDTOOL = [sys.executable, "-m", "ndtool"]
 COLUMNS = 1 << 13
-
-
-def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> None:
-    """Write an array of zeros that takes no disk."""
-    with open(name, "wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": descr, "fortran_order": fortran, "shape": shape}
-        )
-        file.truncate(file.tell() + int(np.prod(shape)) * np.dtype(descr).itemsize)
 
 
 def make_inputs(rows: int) -> None:

@@ -1,0 +1,37 @@
+"""Bytes of .npy files: of arrays, and of what a header claims; files of zeros that take no disk."""
+
+import io
+from math import prod
+from typing import Any
+
+import numpy as np
+
+ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+
+
+def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
+    """Return what NumPy saves of an array."""
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=pickled)
+    return stream.getvalue()
+
+
+def with_header(
+    text: str, payload: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
+) -> bytes:
+    """Return a file with any text as its header, which may claim another length."""
+    raw = text.encode("latin-1")
+    count = len(raw) if length is None else length
+    width = 2 if version == (1, 0) else 4
+    return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
+
+
+def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
+    """Write an array of zeros that takes no disk; return where its data starts."""
+    with open(name, "wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": descr, "fortran_order": fortran, "shape": shape}
+        )
+        start = file.tell()
+        file.truncate(start + prod(shape) * np.dtype(descr).itemsize)
+    return start
