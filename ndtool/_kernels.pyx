@@ -12,20 +12,20 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool._blocks cimport (
+from ndtool.loops.blocks cimport (
     BLOCK, LINE, MOST_RANK, NEAR, Nd, swap16, swap32, swap64, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
-from ndtool._memory cimport write_window
-from ndtool._panels cimport Panels, gather_unit, scatter_unit
-from ndtool._parts cimport (
+from ndtool.loops.memory cimport write_window
+from ndtool.loops.panels cimport Panels, gather_unit, scatter_unit
+from ndtool.loops.parts cimport (
     GROUP, apply_part, carried_bytes, partition_group, region_bytes, room_bytes,
 )
-from ndtool._runs cimport (
+from ndtool.loops.runs cimport (
     check_range, gather_range, gather_views, scatter_lines_range, scatter_range, will_need_range,
 )
 from ndtool._startable cimport nd_startable
-from ndtool._views cimport View, copy_strip, copy_view, strips_of
+from ndtool.loops.views cimport View, copy_strip, copy_view, strips_of
 
 
 cdef inline int64_t shares(int threads) noexcept nogil:

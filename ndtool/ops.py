@@ -8,13 +8,14 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, inference, layouts, scatters, shapes
-from ndtool import threads as _threads
-from ndtool.dtypes import Dtype
+from ndtool.engine import gathers, layouts, scatters
+from ndtool.engine import threads as _threads
+from ndtool.engine.layouts import Strides
 from ndtool.errors import DtypeError, RuleError, UsageError
-from ndtool.layouts import Strides
-from ndtool.operators import Attributes
-from ndtool.shapes import Plan, Shape
+from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
+from ndtool.rules.shapes import Plan, Shape
 
 Array = NDArray[Any]
 ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
@@ -218,12 +219,12 @@ def _gather(
         _check_out(out, plan, data, {"data": data, "indices": indices})
     if out is not None or not prod(plan.output):
         # a gather that met a bad index half-way would have changed what is not ours
-        engine.check(plan, index, index_dtype, negatives, team)
+        gathers.check(plan, index, index_dtype, negatives, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
-        raise engine.refusal(plan, index, index_dtype, negatives)
+        raise gathers.refusal(plan, index, index_dtype, negatives)
     return _delivered(target, out)
 
 
@@ -232,16 +233,16 @@ def _move(bound: Bound, data: Array, index: Array, target: Array, team: int) -> 
     plan, dtype, index_dtype, negatives = bound
     if not data.size:
         return False
-    kind, operand = engine.index_kind(index_dtype), _operand(data)
-    runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
+    kind, operand = gathers.index_kind(index_dtype), _operand(data)
+    runs = gathers.bind_runs(plan, data.strides, dtype.itemsize, negatives)
     if runs is not None:
         if runs.layout is not None and _is_worth_packing(data, target):
             packed = np.empty(data.shape, data.dtype)
             _copy_data(packed, data, team)
             return _move(bound, packed, index, target, team)
-        return engine.gather(runs, operand, index, kind, _bytes(target), team)
-    units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
-    return engine.gather_units(units, operand, index, kind, _bytes(target), team)
+        return gathers.gather(runs, operand, index, kind, _bytes(target), team)
+    units = gathers.bind_units(plan, data.strides, dtype.itemsize, negatives)
+    return gathers.gather_units(units, operand, index, kind, _bytes(target), team)
 
 
 def _is_worth_packing(data: Array, target: Array) -> bool:
@@ -271,7 +272,7 @@ def _scatter(
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, native)
     if target is out or not updates.size:
-        engine.check(plan, index, index_dtype, negatives, team)
+        gathers.check(plan, index, index_dtype, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
@@ -285,7 +286,7 @@ def _scatter(
             _bytes(new), reduction, _bytes(target), negatives, team,
         )  # fmt: skip
         if not scatters.scatter(work):
-            raise engine.refusal(plan, index, index_dtype, negatives)
+            raise gathers.refusal(plan, index, index_dtype, negatives)
     return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
@@ -318,7 +319,7 @@ def _copy_data(to: Array, data: Array, team: int) -> None:
     """Copy data to an array without gaps, perhaps of the other byte order."""
     scattered = data.size and layouts.is_scattered(data.shape, data.strides)
     if scattered and to.dtype == data.dtype:
-        engine.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
+        gathers.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
     else:
         _copy(to, data)
 
@@ -351,14 +352,14 @@ def _bytes(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def _operand(data: Array) -> engine.Operand:
+def _operand(data: Array) -> gathers.Operand:
     """Return data's memory from its lowest byte on, whatever its strides."""
     if data.flags.c_contiguous:
-        return engine.Operand(_bytes(data), 0, data.strides)
+        return gathers.Operand(_bytes(data), 0, data.strides)
     return _strided_operand(data, data.strides)
 
 
-def _strided_operand(data: Array, strides: Strides) -> engine.Operand:
+def _strided_operand(data: Array, strides: Strides) -> gathers.Operand:
     origin = sum(-s * (n - 1) for s, n in zip(strides, data.shape, strict=True) if s < 0)
     extent = sum(abs(s) * (n - 1) for s, n in zip(strides, data.shape, strict=True))
     lowest = data[tuple(slice(-1, None) if s < 0 else slice(0, 1) for s in strides)]
@@ -366,4 +367,4 @@ def _strided_operand(data: Array, strides: Strides) -> engine.Operand:
     memory = np.lib.stride_tricks.as_strided(
         first, (extent + data.itemsize,), (1,), writeable=False
     )
-    return engine.Operand(memory, origin, strides)
+    return gathers.Operand(memory, origin, strides)

@@ -441,7 +441,7 @@ def test_signals_that_a_parent_ignores_stay_ignored(number):
 
 BROKEN = """
 import sys
-from ndtool import jobs
+from ndtool.runs import jobs
 def broken(*_):
     raise {what}
 jobs.Job.check = broken

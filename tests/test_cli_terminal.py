@@ -188,7 +188,7 @@ def test_names_are_no_markup():
 
 SLOW = """
 import sys, time
-from ndtool import report
+from ndtool.cli import talk as report
 report._PATIENCE = 0.05
 talk = report.Talk()
 with talk.progress() as tick:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from command import FIXTURES, at_terminal, ndtool, save, state
 
-from ndtool import reference, verify
+from ndtool.analysis import reference, verify
 from ndtool.errors import BoundsError, DifferenceError, OutputError
-from ndtool.jobs import Request
-from ndtool.operators import Attributes
+from ndtool.rules.operators import Attributes
+from ndtool.runs.jobs import Request
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 
@@ -114,7 +114,7 @@ def test_the_share_that_is_done_grows_to_the_whole() -> None:
 
 IMPATIENT = """
 import sys
-from ndtool import report
+from ndtool.cli import talk
 from ndtool.__main__ import main
 report._PATIENCE = 0
 sys.exit(main())

@@ -22,18 +22,20 @@ from strategies import ARITHMETIC, COMPLEX, Array, random_values, reductions_of,
 from test_large import _same, expected_scatter, numbers
 
 import ndtool
-from ndtool import engine, jobs, ops, scatters
-from ndtool import threads as threads_of
+from ndtool import ops
+from ndtool.engine import gathers, scatters
+from ndtool.engine import threads as threads_of
 from ndtool.errors import BoundsError
-from ndtool.operators import Attributes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 SMALL = {
-    (engine, "PIECE"): 1 << 15,
-    (engine, "STREAMED"): 1 << 12,
-    (engine, "CACHED"): 1 << 11,
-    (engine, "TILE"): 1 << 12,
+    (gathers, "PIECE"): 1 << 15,
+    (gathers, "STREAMED"): 1 << 12,
+    (gathers, "CACHED"): 1 << 11,
+    (gathers, "TILE"): 1 << 12,
     (ops, "ASIDE"): 0,
     (scatters, "PIECE"): 1 << 15,
     (scatters, "STREAMED"): 1 << 12,
@@ -153,9 +155,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower the limits that decide which way a call takes."""
     for (module, name), value in SMALL.items():
         monkeypatch.setattr(module, name, value)
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
     yield
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
 
 
 @pytest.fixture
@@ -175,7 +177,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     for way, kernel in {way.taken for way in WAYS}:
         spy(scatters, way)
-        spy(engine._kernels, kernel)
+        spy(gathers._kernels, kernel)
     monkeypatch.setattr(scatters, "WIDE", scatters.WIDE)  # `lead` changes it
     return seen
 
@@ -289,7 +291,7 @@ def test_every_way_finds_a_bad_index_itself(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is checked before, as if the indices were changed after that."""
-    monkeypatch.setattr(engine, "check", lambda *_: None)
+    monkeypatch.setattr(gathers, "check", lambda *_: None)
     call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size, last = way.data[way.axis or 0], indices.size - 1
@@ -311,7 +313,7 @@ def test_every_way_refuses_negative_indices_where_a_spec_has_none(
 ) -> None:
     bind = ops._bind
     monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
-    monkeypatch.setattr(engine, "check", lambda *_: None)
+    monkeypatch.setattr(gathers, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size = way.data[way.axis or 0]
@@ -346,18 +348,18 @@ def test_no_call_gathers_more_than_a_piece(
     width: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run between two calls."""
-    gather, moved = engine._kernels.gather, []
+    gather, moved = gathers._kernels.gather, []
 
     def noting(*call: Any) -> int:
         _, _, _, _, _, _, _, count, _, bytes_each, *_ = call
         moved.append(count * bytes_each)
         return gather(*call)
 
-    monkeypatch.setattr(engine._kernels, "gather", noting)
+    monkeypatch.setattr(gathers._kernels, "gather", noting)
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
     assert sum(moved) == len(index) * width
-    assert engine.PIECE // 2 < max(moved) <= engine.PIECE
+    assert gathers.PIECE // 2 < max(moved) <= gathers.PIECE
 
 
 def arguments(way: Way, reduction: str) -> dict[str, Any]:

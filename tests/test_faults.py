@@ -23,8 +23,13 @@ from limits import ROOT, limited, without_overrides
 from npyfile import sparse
 
 from ndtool import __main__ as program
-from ndtool import cli, dtypes, endings, engine, files, jobs, scatters, shapes, sources, specs
+from ndtool import endings
+from ndtool.arrays import local, names
+from ndtool.cli import commands
+from ndtool.engine import gathers, scatters
 from ndtool.errors import BoundsError, OutputError
+from ndtool.rules import dtypes, shapes, specs
+from ndtool.runs import jobs
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
 COUNT = 1 << 17
@@ -278,7 +283,7 @@ def test_truncated_indices(here: Path) -> None:
 
 FULL_MAP = """
 import os, sys
-from ndtool import outputs
+from ndtool.arrays import sink
 outputs.reserve = lambda fd, total, name: os.ftruncate(fd, total)
 from ndtool.__main__ import main
 sys.exit(main())
@@ -704,7 +709,7 @@ def test_indices_that_change_after_the_check(
 def test_data_that_are_not_in_memory(
     fortran: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources.Source, "cached", lambda _: 0.0)
+    monkeypatch.setattr(local.Source, "cached", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as job:
         job.check()
@@ -715,7 +720,7 @@ def test_data_that_are_not_in_memory(
 def test_indices_that_are_right_again() -> None:
     plan = shapes.gather_nd((3,), (2, 1), 0)[1]
     index = memoryview(np.array([0, 2]).tobytes())
-    error = engine.refusal(plan, index, dtypes.from_code("<i8"), True)
+    error = gathers.refusal(plan, index, dtypes.from_code("<i8"), True)
     assert isinstance(error, OutputError)
     assert error.message == "indices changed during the run"
 
@@ -725,9 +730,9 @@ def test_a_job_that_cannot_begin_closes_its_files(
     wrong: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    open_source = files.open_source
+    open_source = names.open_source
     monkeypatch.setattr(
-        files, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
+        names, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
     )
     monkeypatch.setattr(specs, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
@@ -741,7 +746,9 @@ def test_a_job_that_cannot_begin_closes_its_files(
 def test_a_limit_that_is_met_anywhere(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so")))
+    monkeypatch.setattr(
+        commands, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so"))
+    )
     assert program._run([]) == 6
     assert capfd.readouterr() == ("", "error: lib.so: Too many\n")
 

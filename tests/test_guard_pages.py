@@ -20,18 +20,10 @@ import numpy as np
 import pytest
 from fences import fenced, room, scratch
 
-from ndtool import (
-    dtypes,
-    engine,
-    errors,
-    gather_elements,
-    gather_nd,
-    ops,
-    scatter_elements,
-    scatter_nd,
-    scatters,
-)
-from ndtool import threads as threads_of
+from ndtool import errors, gather_elements, gather_nd, ops, scatter_elements, scatter_nd
+from ndtool.engine import gathers, scatters
+from ndtool.engine import threads as threads_of
+from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
 
@@ -88,10 +80,10 @@ def child(name: str) -> subprocess.CompletedProcess[str]:
 def limit(**limits: int) -> None:
     """Set the constants that decide which way a call takes."""
     for name, value in limits.items():
-        for module in (engine, ops, scatters, threads_of):
+        for module in (gathers, ops, scatters, threads_of):
             if hasattr(module, name):
                 setattr(module, name, value)
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
 
 
 def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -298,7 +290,7 @@ def last_axis() -> None:
 @way
 def other_axis() -> None:
     rng = np.random.default_rng(7)
-    engine.bytearray = scratch
+    gathers.bytearray = scratch
     limit(_WORTH=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 1 << 14)
@@ -313,7 +305,7 @@ def other_axis() -> None:
 
 def ways_to_scatter() -> Iterator[str]:
     """Go through the ways to scatter few tuples, by turns."""
-    scatters.bytearray = engine.bytearray = scratch
+    scatters.bytearray = gathers.bytearray = scratch
     scatters._room, scatters._spare = scratch, deque(maxlen=0)
     limit(_WORTH=1)
     yield "as it is"
@@ -391,7 +383,7 @@ def reduced_elements() -> None:
 @way
 def copies() -> None:
     rng = np.random.default_rng(12)
-    engine.bytearray = scratch
+    gathers.bytearray = scratch
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
         limit(_WORTH=1, PIECE=128, STREAMED=streamed)
@@ -403,14 +395,14 @@ def copies() -> None:
     for unit, count in product((2, 4, 8), (*range(1, 40), 129)):
         data = values(rng, f"u{unit}", (count,))
         turned = fenced(data)
-        engine.swap(memoryview(turned.view(np.uint8)), unit)
+        gathers.swap(memoryview(turned.view(np.uint8)), unit)
         assert turned.tobytes() == data.byteswap().tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
-            pieces = engine.row_major(buffer, turned.shape, turned.strides, width)
+            pieces = gathers.row_major(buffer, turned.shape, turned.strides, width)
             assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
 
 

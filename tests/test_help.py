@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
 
-from ndtool import cli
+from ndtool.cli import commands
 
 OPERATORS = ("gather-nd", "scatter-nd", "gather-elements", "scatter-elements")
 COMMANDS = [
@@ -51,7 +51,7 @@ def pages(command, path, width):
 
 
 def test_no_width_breaks_a_word_of_the_help():
-    program = cli.program()
+    program = commands.program()
     wide = dict(pages(program, "ndtool", 500))
     for width in range(60, 121):
         for path, words in pages(program, "ndtool", width):
@@ -129,15 +129,15 @@ def loaded(*arguments):
 
 HEAVY = {
     "numpy", "rich", "ml_dtypes", "json", "zipfile", "zlib", "tempfile", "subprocess", "shutil",
-    "asyncio", "importlib.metadata", "traceback", "ndtool.ops", "ndtool.reference",
+    "asyncio", "importlib.metadata", "traceback", "ndtool.ops", "ndtool.analysis.reference",
 }  # fmt: skip
 
 
 @pytest.mark.usefixtures("unmeasured")
 def test_help_loads_little():
     modules = loaded("--help")
-    assert "ndtool.cli" in modules
-    assert not modules & (HEAVY | {"ndtool.jobs", "ndtool._kernels", "ndtool.files"})
+    assert "ndtool.cli.commands" in modules
+    assert not modules & (HEAVY | {"ndtool.runs.jobs", "ndtool._kernels", "ndtool.arrays.names"})
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -148,7 +148,9 @@ def test_run_between_files_loads_little(tmp_path):
         flags = ("--axis", "1") if "elements" in name else ()
         modules = loaded(name, *present, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
-        assert not modules & (HEAVY | {"ndtool.styled", "ndtool.values", "ndtool.infer"})
+        assert not modules & (
+            HEAVY | {"ndtool.cli.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
+        )
 
 
 def complete(words, shell="bash"):

@@ -26,7 +26,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import scatters
+from ndtool.engine import scatters
 
 THREADS = (1, 2, 3, 4)
 

@@ -27,8 +27,9 @@ from strategies import (
 )
 
 import ndtool
-from ndtool import engine, reference, scatters
-from ndtool import threads as threads_of
+from ndtool.analysis import reference
+from ndtool.engine import gathers, scatters
+from ndtool.engine import threads as threads_of
 from ndtool.errors import BoundsError, NdtoolError
 
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "600"))
@@ -45,9 +46,9 @@ many = settings(
 threads_used = st.integers(1, 4)
 # Constants that decide which way a call takes, and values at which tiny arrays take them all.
 LIMITS = {
-    (engine, "PIECE"): 192,
-    (engine, "STREAMED"): 100,
-    (engine, "CACHED"): 128,
+    (gathers, "PIECE"): 192,
+    (gathers, "STREAMED"): 100,
+    (gathers, "CACHED"): 128,
     (scatters, "PIECE"): 192,
     (scatters, "STREAMED"): 100,
     (scatters, "CACHED"): 128,
@@ -64,9 +65,9 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "small limits":
             for (module, name), value in LIMITS.items():
                 patch.setattr(module, name, value)
-        engine.bind_units.cache_clear()
+        gathers.bind_units.cache_clear()
         yield
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
 
 
 def call(module: Any, case: Case, **options: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ from strategies import (
     same,
 )
 
-from ndtool import reference
+from ndtool.analysis import reference
 from ndtool.errors import BoundsError
 
 ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]

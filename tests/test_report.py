@@ -11,9 +11,12 @@ from command import NDTOOL, at_terminal, ndtool, save
 from limits import failing
 
 import ndtool as ndtool_package
-from ndtool import dtypes, infer, ops, records, specs, values
+from ndtool import ops
+from ndtool.analysis import infer, values
+from ndtool.cli import records
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
-from ndtool.operators import Attributes
+from ndtool.rules import dtypes, specs
+from ndtool.rules.operators import Attributes
 
 
 @pytest.mark.parametrize(

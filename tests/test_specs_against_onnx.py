@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ndtool import specs
+from ndtool.rules import specs
 
 onnx = pytest.importorskip("onnx")
 

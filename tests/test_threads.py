@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ndtool import crew, threads
+from ndtool.engine import crew, threads
 from ndtool.errors import UsageError
 
 
