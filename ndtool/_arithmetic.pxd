@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # The reductions, one element type at a time: what `out = out op update` means, to the bit.
 #
-# The bits are those of NumPy's ufunc.at on x86, one element after the other, on every processor.
-# Where both operands of an add or mul are NaN the hardware keeps one of them, and compilers may
-# swap operands: the functions below choose explicitly, so that every loop, however vectorised,
-# gives the same. A NaN that comes from none has the sign that x86 gives it.
+# The bits are those of NumPy's ufunc.at on x86, one element after the other, on aarch64 too. Where
+# both operands of an add or mul are NaN the hardware keeps one of them, and compilers may swap
+# operands: the functions below choose explicitly, so that every loop, however vectorised, gives
+# the same. A NaN that comes from none has the sign that x86 gives it.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -133,7 +133,7 @@ cdef inline brain float_to_brain(float value) noexcept nogil:
 
 
 cdef inline real signed(real a, real b, real result) noexcept nogil:
-    """Return a result of a and b; a NaN that is neither's has the same sign everywhere."""
+    """Return a result of a and b; a NaN that is neither's is negative, as x86 makes it."""
     if new_nan_is_positive and result != result and a == a and b == b:
         return -result
     return result

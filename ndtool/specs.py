@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ndtool import dtypes, shapes
 from ndtool.dtypes import REDUCTIONS, Dtype
-from ndtool.errors import DtypeError, RuleError, UsageError
+from ndtool.errors import DtypeError, RuleError, UsageError, shown
 from ndtool.shapes import Plan, Shape, Trace
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -84,7 +84,7 @@ def resolve(spec: str, operator: str) -> Row:
     standard, colon, digits = spec.partition(":")
     known = standard in ("onnx", "openvino")
     if not (known and colon and digits.isascii() and digits.isdecimal() and len(digits) < 10):
-        raise UsageError(f"spec is {spec!r}: expected ndtool, onnx:N or openvino:N")
+        raise UsageError(f"spec is {shown(spec)}: expected ndtool, onnx:N or openvino:N")
     versions = rows(standard, operator)
     if not versions:
         raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")
@@ -115,7 +115,8 @@ def accept(
     and UsageError for a reduction or spec that does not exist.
     """
     if reduction not in REDUCTIONS:
-        raise UsageError(f"reduction is {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        allowed = ", ".join(REDUCTIONS)
+        raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
     _check_index_dtype(spec, row, indices)
     if "any" not in row.data[0] and standard_name(data) not in row.data:

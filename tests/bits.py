@@ -1,6 +1,6 @@
-"""What a reduction makes of zeros, infinities and NaNs: the promised bits, on every processor.
+"""What a reduction makes of zeros, infinities and NaNs: the bits that are promised.
 
-NumPy's are the processor's and the compiler's, and only on x86 they are these.
+NumPy's are the processor's and the compiler's: on x86 they are these, elsewhere they are not.
 """
 
 from functools import cache

@@ -13,7 +13,7 @@ FLOORS = (
     ("dtypes", "shapes", "threads", "crew", "storage", "endings"),
     ("specs", "layouts", "headers", "newfile", "archive_writer"),
     ("archives", "sources", "engine", "reference"),
-    ("files", "outputs", "scatters"),
+    ("files", "outputs", "scatters", "arguments"),
     ("ops", "jobs"),
     ("infer", "verify", "values", "records"),
     ("styled",),
