@@ -45,7 +45,5 @@ class BuildKernels(build_ext):
 # Setuptools hands the .pyx to Cython; cythonize() here would leave it out of the sdist.
 LOOPS = glob("ndtool/**/*.pxd", recursive=True)
 KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=LOOPS)
-    "ndtool._kernels", ["ndtool/_kernels.pyx"], depends=glob("ndtool/**/*.pxd", recursive=True)
-)
 KERNELS.define_macros = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

@@ -7,7 +7,6 @@ array([[2, 3],
 """
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ __version__ = "0.1.0"
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
+del os, TYPE_CHECKING
+
 _OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements")
 _ERRORS = (
     "NdtoolError",
@@ -55,6 +56,13 @@ def __getattr__(name: str) -> object:
         module = "ndtool.errors"
     else:
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
+    from importlib import import_module
+
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not, and nothing else."""
+    return __all__

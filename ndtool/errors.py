@@ -1,5 +1,6 @@
 """What can go wrong, as data: every error has fields, a message and an exit status."""
 
+from collections.abc import Callable
 from enum import IntEnum
 
 
@@ -36,6 +37,16 @@ def printable(text: str, limit: int = 200) -> str:
 def called(argument: str) -> str:
     """Return what messages call the file, member or stream that an argument names."""
     return "standard input" if argument == "-" else printable(argument)
+
+
+def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
+    """Return how an argument reads on one line, or what it is where Python cannot say."""
+    try:
+        return printable(form(value), limit)
+    except Exception:
+        if type(value) is int:  # its digits are more than Python writes
+            return f"an integer of {value.bit_length()} bits"
+        return f"a {type(value).__name__}"
 
 
 class NdtoolError(Exception):
@@ -142,7 +153,7 @@ class BoundsError(NdtoolError, IndexError):
         self.message = f"indices out of bounds: {self.count} of {self.total} {unit}"
         self.args = (self.message,)
         self.places = (
-            f"{indices}[{', '.join(map(str, entry))}] = {self.value}",
+            f"{indices}[{', '.join(map(str, entry))}] = {shown(self.value)}",
             f"{axis} has size {self.size}: {valid}",
         )
 

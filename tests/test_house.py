@@ -14,14 +14,16 @@ FLOORS = (
     ("endings",),
     ("rules",),
     ("engine",),
-    ("ops", "arrays"),
+    ("arguments", "ops", "arrays"),
     ("runs",),
     ("analysis",),
     ("cli",),
     ("__main__",),
 )
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
-BESIDE = {frozenset(("ops", "arrays"))}  # on one floor, and strangers
+BESIDE = {
+    frozenset((name, "arrays")) for name in ("ops", "arguments")
+}  # on one floor, and strangers
 ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis"}}
 PURE = {"rules", "errors"}  # no NumPy, no system
 ALLOWED = {"ast", "collections", "enum", "functools", "math", "re", "sys", "typing"}

@@ -341,8 +341,9 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
 def test_out_that_may_overlap_is_refused() -> None:
     """Whether these share a byte would take too long to find out."""
     memory = np.zeros(1 << 23, np.uint8)
-    steps = np.random.default_rng(0).integers(1 << 17, 1 << 19, (2, 10))
-    data, out = (as_strided(memory[i:], (2,) * 10, steps[i]) for i in range(2))
+    steps = np.random.default_rng(0).integers(1 << 17, 1 << 19, 10)
+    apart = [2000 * 2**i + 7 * i for i in range(10)]  # no element of out overlaps another
+    data, out = (as_strided(memory[i:], (2,) * 10, s) for i, s in enumerate((steps, apart)))
     with pytest.raises(np.exceptions.TooHardError):
         np.shares_memory(data, out, max_work=1 << 16)
     with pytest.raises(ValueError, match="out overlaps data"):

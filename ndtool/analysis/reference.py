@@ -202,7 +202,7 @@ def _add(old: Array, new: Array) -> Array:
         return _complex(_add(old.real, new.real), _add(old.imag, new.imag))
     if old.dtype.name == "bfloat16":
         return _add(_wide(new), _wide(old)).astype(old.dtype)
-    return _first_nan(old, old + new)
+    return _one_nan(old, new, old + new)
 
 
 def _mul(old: Array, new: Array) -> Array:
@@ -212,7 +212,7 @@ def _mul(old: Array, new: Array) -> Array:
         return _complex(real, _add(_mul(old.real, new.imag), _mul(old.imag, new.real)))
     if old.dtype.name == "bfloat16":
         return _mul(_wide(new), _wide(old)).astype(old.dtype)
-    return _first_nan(old, old * new)
+    return _one_nan(old, new, old * new)
 
 
 def _max(old: Array, new: Array) -> Array:
@@ -231,12 +231,18 @@ REDUCTIONS: dict[str, Reduction] = {"add": _add, "mul": _mul, "max": _max, "min"
 
 
 def _sub(left: Array, right: Array) -> Array:
-    return _first_nan(left, left - right)
+    return _one_nan(left, right, left - right)
 
 
-def _first_nan(first: Array, result: Array) -> Array:
-    # Processors keep the first NaN of two, but compilers swap operands; x + x quiets x.
-    return np.where(np.isnan(first), first + first, result)
+def _one_nan(first: Array, second: Array, result: Array) -> Array:
+    """Return the result; where it is NaN, the first NaN of the two, or a new negative one."""
+    # Processors and compilers differ in which NaN they keep and make; x + x only quiets x.
+    if result.dtype.kind != "f":
+        return result
+    kept = np.where(np.isnan(first), first + first, second + second)
+    made = np.copysign(np.array(np.nan, result.dtype), -1)
+    nan = np.where(np.isnan(first) | np.isnan(second), kept, made)
+    return np.where(np.isnan(result), nan, result)
 
 
 def _wide(slice_: Array) -> Array:

@@ -59,6 +59,24 @@ def is_scattered(shape: Shape, strides: Strides) -> bool:
     return len(steps) > 1 and abs(steps[-1]) >= LINE
 
 
+def may_fold(shape: Shape, strides: Strides, itemsize: int) -> bool:
+    """Whether two elements may share memory: False where each axis steps over all narrower ones.
+
+    Slices and transposes of arrays without gaps do; strides that interleave are not looked into.
+
+    >>> may_fold((3, 2), (8, 4), 4), may_fold((3, 2), (4, 4), 4)
+    (False, True)
+    """
+    if 0 in shape:
+        return False
+    extent = itemsize
+    for stride, size in sorted(zip(map(abs, strides), shape, strict=True)):
+        if size > 1 and stride < extent:
+            return True
+        extent += stride * (size - 1)
+    return False
+
+
 def unravel(number: int, shape: Shape) -> tuple[int, ...]:
     """Return the coordinates of the element `number` in row-major order."""
     coordinates = []

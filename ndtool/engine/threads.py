@@ -5,7 +5,7 @@ from functools import cache
 from threading import local
 
 from ndtool import _kernels
-from ndtool.errors import UsageError
+from ndtool.errors import UsageError, shown
 
 MOST = 1024
 _WORTH = 1 << 20  # bytes of work that pay for waking a thread: a tenth of a millisecond
@@ -41,16 +41,16 @@ def resolve(threads: int | None) -> int:
     """
     if threads is None:
         return default()
-    if not hasattr(threads, "__index__") or not 1 <= threads <= MOST:
-        raise UsageError(f"threads is {threads!r}: it must be in 1..{MOST}")
-    return int(threads)
+    if not 1 <= threads <= MOST:
+        raise UsageError(f"threads is {shown(threads)}: it must be in 1..{MOST}")
+    return threads
 
 
 @cache
 def default() -> int:
     """Return OMP_NUM_THREADS if it is a number, else the processors that this process may use."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if first.isascii() and first.isdecimal() and 1 <= int(first) <= MOST:
+    if first.isascii() and first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MOST:
         return int(first)
     return _available()
 

@@ -1,9 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # The reductions, one element type at a time: what `out = out op update` means, to the bit.
 #
-# The bits are those of NumPy's ufunc.at on one element after the other. Where both operands of
-# an add or mul are NaN the hardware keeps one of them, and compilers may swap operands: the
-# functions below choose explicitly, so that every loop, however vectorised, gives the same.
+# The bits are those of NumPy's ufunc.at on x86, one element after the other, on aarch64 too. Where
+# both operands of an add or mul are NaN the hardware keeps one of them, and compilers may swap
+# operands: the functions below choose explicitly, so that every loop, however vectorised, gives
+# the same. A NaN that comes from none has the sign that x86 gives it.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -22,7 +23,13 @@ cdef extern from *:
     static inline void ndtool_reduce_row(
         int, int, uint8_t *, uint8_t const *, Py_ssize_t
     ) ndtool_whole ndtool_clones;
+    #if defined(__x86_64__) || defined(__i386__) || defined(_M_X64) || defined(_M_IX86)
+      #define ndtool_new_nan_is_positive 0
+    #else
+      #define ndtool_new_nan_is_positive 1
+    #endif
     """
+    bint new_nan_is_positive "ndtool_new_nan_is_positive"
 
 cdef enum:
     ADD = 1
@@ -125,14 +132,25 @@ cdef inline brain float_to_brain(float value) noexcept nogil:
     return b
 
 
+cdef inline real signed(real a, real b, real result) noexcept nogil:
+    """Return a result of a and b; a NaN that is neither's is negative, as x86 makes it."""
+    if new_nan_is_positive and result != result and a == a and b == b:
+        return -result
+    return result
+
+
 cdef inline real added(real a, real b) noexcept nogil:
     cdef real sum = a + b
-    return sum if sum == sum else a + (b if a == a else a)
+    return signed(a, b, sum if sum == sum else a + (b if a == a else a))
+
+
+cdef inline real subtracted(real a, real b) noexcept nogil:
+    return signed(a, b, a - b)
 
 
 cdef inline real multiplied(real a, real b) noexcept nogil:
     cdef real product = a * b
-    return product if product == product else a * (b if a == a else a)
+    return signed(a, b, product if product == product else a * (b if a == a else a))
 
 
 cdef inline bint stays(int op, number a, number b) noexcept nogil:
@@ -177,7 +195,7 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r.re = added(a.re, b.re)
             r.im = added(a.im, b.im)
         else:
-            r.re = multiplied(a.re, b.re) - multiplied(a.im, b.im)
+            r.re = subtracted(multiplied(a.re, b.re), multiplied(a.im, b.im))
             r.im = added(multiplied(a.re, b.im), multiplied(a.im, b.re))
     elif number is float or number is double:
         if op == ADD:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError, RuleError, UsageError
+from ndtool.errors import DtypeError, RuleError, UsageError, shown
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import OPERATORS, REDUCTIONS, Attributes
@@ -81,7 +81,7 @@ def resolve(spec: str, operator: str) -> Row:
     standard, colon, digits = spec.partition(":")
     known = standard in ("onnx", "openvino")
     if not (known and colon and digits.isascii() and digits.isdecimal() and len(digits) < 10):
-        raise UsageError(f"spec is {spec!r}: expected ndtool, onnx:N or openvino:N")
+        raise UsageError(f"spec is {shown(spec)}: expected ndtool, onnx:N or openvino:N")
     versions = rows(standard, operator)
     if not versions:
         raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")
@@ -110,7 +110,8 @@ def accept(
     """
     data, reduction = types["data"], attributes.reduction
     if reduction not in REDUCTIONS:
-        raise UsageError(f"reduction is {reduction!r}: expected one of {', '.join(REDUCTIONS)}")
+        allowed = ", ".join(REDUCTIONS)
+        raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
     _check_index_dtype(spec, row, types["indices"])
     if "any" not in row.data[0] and standard_name(data) not in row.data:

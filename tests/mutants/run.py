@@ -28,7 +28,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("shapes.py", "layouts.py", "engine.py", "scatters.py")
-KERNELS = ("loops/blocks.pxd", "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd", "loops/views.pxd", "_kernels.pyx")
+KERNELS = (
+    "loops/blocks.pxd",
+    "loops/runs.pxd",
+    "loops/parts.pxd",
+    "loops/panels.pxd",
+    "loops/views.pxd",
+    "_kernels.pyx",
+)
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
     "test_layouts.py", "test_threads.py", "test_properties.py", "test_sizes.py",
@@ -90,7 +97,11 @@ EQUIVALENT = {
     ("loops/runs.pxd", "return 1", "1"): "whatever is not 0 says so",
     ("loops/parts.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
-    ("loops/runs.pxd", "bint small = width == pitch", "<="): "runs of a line are copied in both ways",
+    (
+        "loops/runs.pxd",
+        "bint small = width == pitch",
+        "<=",
+    ): "runs of a line are copied in both ways",
     ("loops/runs.pxd", "if width == pitch and width", "<="): "the same",
     ("loops/runs.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
     ("loops/runs.pxd", "n_kept += ", "*"): "the same",
