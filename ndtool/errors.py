@@ -38,6 +38,22 @@ def called(argument: str) -> str:
     return "standard input" if argument == "-" else printable(argument)
 
 
+def shown(value: object) -> str:
+    """Return a value as Python writes it, whatever number of digits it is willing to write."""
+    try:
+        return repr(value)
+    except ValueError:
+        return number(value) if isinstance(value, int) else "something with too many digits"
+
+
+def number(value: int) -> str:
+    """Return an integer in digits, or where they would be too many, about how large it is."""
+    if abs(value) < 10**40:
+        return str(value)
+    power = int(value.bit_length() * 0.30103)
+    return f"about {'-' if value < 0 else ''}10^{power}"
+
+
 class NdtoolError(Exception):
     """Base of every error that ndtool raises on purpose.
 
