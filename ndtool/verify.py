@@ -11,7 +11,7 @@ from ndtool.errors import DifferenceError, NdtoolError, called, printable
 from ndtool.inference import Given, point_out
 from ndtool.operators import OPERATORS
 from ndtool.sources import Source
-from ndtool.values import as_array
+from ndtool.values import as_array, element
 
 if TYPE_CHECKING:
     from ndtool.jobs import Request
@@ -85,10 +85,11 @@ def _compare(result: NDArray[Any], expected: NDArray[Any], label: str, operator:
         return
     first = tuple(int(i) for i in np.unravel_index(int(different.argmax()), different.shape))
     position = ", ".join(map(str, first))
-    found, wanted = result[first], expected[first]
+    place: Any = (*first, ...)
+    found, wanted = _shown(result[place]), _shown(expected[place])
     raise DifferenceError(
         f"{label} differs from {operator} in {count} of {different.size} elements",
-        places=(f"{label}[{position}] = {_shown(found)}", f"{operator} gives {_shown(wanted)}"),
+        places=(f"{label}[{position}] = {found}", f"{operator} gives {wanted}"),
     )
 
 
@@ -98,5 +99,5 @@ def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
     return flat.reshape(*array.shape, array.dtype.itemsize)
 
 
-def _shown(value: Any) -> str:
-    return f"{printable(str(value), 80)} (bytes {printable(value.tobytes().hex(), 40)})"
+def _shown(one: NDArray[Any]) -> str:
+    return f"{printable(element(one), 80)} (bytes {printable(one.tobytes().hex(), 40)})"
