@@ -40,13 +40,19 @@ def called(argument: str) -> str:
 
 
 def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
-    """Return how an argument reads on one line, or what it is where Python cannot say."""
+    """Return how a value reads on one line, or what it is where Python cannot say."""
     try:
         return printable(form(value), limit)
     except Exception:
-        if type(value) is int:  # its digits are more than Python writes
-            return f"an integer of {value.bit_length()} bits"
-        return f"a {type(value).__name__}"
+        return number(value) if type(value) is int else f"a {type(value).__name__}"
+
+
+def number(value: int) -> str:
+    """Return an integer in digits, or where they would be too many, about how large it is."""
+    if abs(value) < 10**40:
+        return str(value)
+    power = int(value.bit_length() * 0.30103)
+    return f"about {'-' if value < 0 else ''}10^{power}"
 
 
 class NdtoolError(Exception):

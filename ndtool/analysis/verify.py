@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import reference
 from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
-from ndtool.analysis.values import as_array
+from ndtool.analysis.values import as_array, element
 from ndtool.arrays import names, sink
 from ndtool.arrays.local import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
@@ -124,10 +124,11 @@ def _compare(
         return
     place = tuple(int(i) for i in np.unravel_index(first, result.shape))
     position = ", ".join(map(str, place))
-    found, wanted = result[place], expected[place]
+    whole: Any = (*place, ...)  # an array still, of one element
+    found, wanted = _shown(result[whole]), _shown(expected[whole])
     raise DifferenceError(
         f"{label} differs from {operator} in {count} of {result.size} elements",
-        places=(f"{label}[{position}] = {_shown(found)}", f"{operator} gives {_shown(wanted)}"),
+        places=(f"{label}[{position}] = {found}", f"{operator} gives {wanted}"),
     )
 
 
@@ -137,5 +138,5 @@ def _bits(elements: NDArray[Any]) -> NDArray[np.uint8]:
     return rows.reshape(len(elements), elements.itemsize)
 
 
-def _shown(value: Any) -> str:
-    return f"{printable(str(value), 80)} (bytes {printable(value.tobytes().hex(), 40)})"
+def _shown(one: NDArray[Any]) -> str:
+    return f"{printable(element(one), 80)} (bytes {printable(one.tobytes().hex(), 40)})"

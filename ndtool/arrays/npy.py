@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
-from ndtool.errors import DtypeError, InputError, printable
+from ndtool.errors import DtypeError, InputError, printable, shown
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import described
 
@@ -134,14 +134,14 @@ def _literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
         _refuse(name, f"the header has the keys {sorted(fields)}: expected {list(_KEYS)}")
     descr, fortran, shape = (fields[key] for key in _KEYS)
     if type(fortran) is not bool:
-        _refuse(name, f"fortran_order is {fortran!r}: valid True, False")
+        _refuse(name, f"fortran_order is {shown(fortran)}: valid True, False")
     if type(shape) is not tuple:
-        _refuse(name, f"shape is {shape!r}: expected a tuple of sizes")
+        _refuse(name, f"shape is {shown(shape)}: expected a tuple of sizes")
     if len(shape) > RANK:
         _refuse(name, f"shape has {len(shape)} axes: valid up to {RANK}")
     for axis, size in enumerate(shape):
         if type(size) is not int or not 0 <= size <= LARGEST:
-            _refuse(name, f"shape[{axis}] is {size!r}: expected a size of 0..{LARGEST}")
+            _refuse(name, f"shape[{axis}] is {shown(size)}: expected a size of 0..{LARGEST}")
     return descr, fortran, shape
 
 

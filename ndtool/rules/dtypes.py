@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError
+from ndtool.errors import DtypeError, shown
 from ndtool.rules.operators import REDUCTIONS
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
@@ -19,7 +19,7 @@ ARITHMETIC = (
     "complex64", "complex128",
 )  # fmt: skip
 _UNORDERED = ("complex64", "complex128")
-# Types that NumPy lacks and .npy stores as void; ml_dtypes has them all.
+# Types that NumPy lacks and .npy stores as void, in whole bytes; ml_dtypes has them all.
 EXTENDED = {
     "bfloat16": 2,
     "float8_e3m4": 1,
@@ -30,6 +30,15 @@ EXTENDED = {
     "float8_e5m2": 1,
     "float8_e5m2fnuz": 1,
     "float8_e8m0fnu": 1,
+    "float4_e2m1fn": 1,
+    "float6_e2m3fn": 1,
+    "float6_e3m2fn": 1,
+    "int1": 1,
+    "int2": 1,
+    "int4": 1,
+    "uint1": 1,
+    "uint2": 1,
+    "uint4": 1,
 }
 _SIZES = {
     "b": (1,),
@@ -41,10 +50,10 @@ _SIZES = {
     "M": (8,),
 }
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
-_DESCR = re.compile(
-    r"([<>|=]?)([biufcmMSUV])([0-9]{1,10})(\[[0-9]{0,9}(?:[YMWDhms]|ms|us|ns|ps|fs|as)\])?"
-)
-_LARGEST = 2**31 - 1  # NumPy's limit for one element
+_NUMBER = "[1-9][0-9]{0,9}"
+_UNIT = rf"\[({_NUMBER})?([YMWDhms]|ms|us|ns|ps|fs|as)\]"
+_DESCR = re.compile(rf"([<>|=]?)([biufcmMSUV])(0|{_NUMBER})(?:{_UNIT})?")
+_LARGEST = 2**31 - 1  # NumPy's limit for one element, an axis of a field and a unit's number
 _AXES = 64  # of a field; NumPy's limit too
 
 
@@ -90,91 +99,153 @@ class Dtype(NamedTuple):
 @lru_cache(maxsize=256)
 def from_code(code: str) -> Dtype:
     """Return the type of a descr such as "<f4", "|S3" or "<M8[ns]"."""
+    dtype = _from_code(code)
+    if not dtype.itemsize:
+        raise DtypeError(f"{code!r} has 0 bytes per element: valid 1..{_LARGEST}")
+    return dtype
+
+
+def _from_code(code: str) -> Dtype:
+    """Return the type of a descr, perhaps text or void of no bytes, which a field may be."""
     match = _DESCR.fullmatch(code)
     if match is None:
         raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
-    order, kind, digits, unit = match.groups()
+    order, kind, digits, count, unit = match.groups()
     size = int(digits)
-    if size not in _SIZES.get(kind, (size,)) or (unit and kind not in "mM"):
+    dated = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
+    if size not in _SIZES.get(kind, (size,)) or not dated:
         raise DtypeError(f"{code!r} is not an element type that NumPy has")
     itemsize = 4 * size if kind == "U" else size
-    if not 0 < itemsize <= _LARGEST:
+    if itemsize > _LARGEST:
         raise DtypeError(f"{code!r} has {itemsize} bytes per element: valid 1..{_LARGEST}")
-    if order in ("", "="):
-        order = NATIVE
     if kind in "SVb" or (itemsize == 1 and kind in "iu"):
         order = "|"
-    return Dtype(_name(kind, size, unit), order + code.lstrip("<>|="), itemsize, kind, order)
+    elif order not in ("<", ">"):  # "|" too: NumPy takes it as this machine's order
+        order = NATIVE
+    period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
+    return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
 
 
-def _name(kind: str, size: int, unit: str | None) -> str:
+def _name(kind: str, size: int) -> str:
     if kind in "mM":
-        return ("timedelta64" if kind == "m" else "datetime64") + (unit or "")
+        return "timedelta64" if kind == "m" else "datetime64"
     if kind == "b":
         return "bool"
     return f"{_WORDS[kind]}{8 * size}" if kind in _WORDS else f"{kind}{size}"
 
 
+_CODES = {_name(kind, size): f"{kind}{size}" for kind in _SIZES for size in _SIZES[kind]}
+
+
 def from_descr(descr: Any) -> Dtype:
     """Return the type that a .npy header's descr names; records become opaque bytes.
 
+    A record's descr is written as NumPy writes it, so that equal records have equal ones.
     Raises DtypeError for Python objects, sizes of zero and anything that is no descr.
     """
     if isinstance(descr, str):
-        if _is_object(descr):
-            raise DtypeError("Python objects are never read: the elements must have a fixed size")
+        _refuse_objects(descr)
         return from_code(descr)
-    return Dtype("struct", descr, _record_size(descr, 0), "V", "|")
-
-
-def _is_object(code: str) -> bool:
-    return code.lstrip("<>|=") in ("O", "O4", "O8")
-
-
-def _record_size(descr: Any, depth: int) -> int:
-    """Return the bytes of one record: a list of (name, descr[, shape]) as NumPy writes it."""
-    if isinstance(descr, str):
-        return from_descr(descr).itemsize
-    if not isinstance(descr, list) or not descr or depth > 32:
+    if not isinstance(descr, list):
         raise DtypeError("the descr is neither an element type nor a list of fields")
-    size, names = 0, set()
-    for field in descr:
-        if not isinstance(field, tuple) or len(field) not in (2, 3):
-            raise DtypeError("a field is not a (name, descr) or (name, descr, shape) tuple")
-        name = field[0][1] if isinstance(field[0], tuple) and len(field[0]) == 2 else field[0]
-        shape = field[2] if len(field) == 3 else ()
-        if not isinstance(name, str) or (name and name in names):
-            raise DtypeError("a field's name is not a string, or there twice")
-        if not isinstance(shape, tuple) or any(type(d) is not int or d < 0 for d in shape):
-            raise DtypeError("a field's shape is not a tuple of sizes")
-        names.add(name)
-        item = _record_size(field[1], depth + 1)
-        # Zeros count as ones, as NumPy takes no size that it could not count with.
-        if len(shape) > _AXES or item * prod(d or 1 for d in shape) > _LARGEST:
-            raise DtypeError(f"a field has more than {_LARGEST} bytes or {_AXES} axes")
-        size += item * prod(shape)
-        if size > _LARGEST:
-            raise DtypeError(f"a record has more than {_LARGEST} bytes")
+    fields, size = _record(descr)
     if not size:
         raise DtypeError("a record has 0 bytes: it must have at least one")
-    return size
+    return Dtype("struct", fields, size, "V", "|")
+
+
+def _refuse_objects(code: str) -> None:
+    if code.lstrip("<>|=") in ("O", "O4", "O8"):
+        raise DtypeError("Python objects are never read: the elements must have a fixed size")
+
+
+def _part(descr: Any) -> tuple[Any, int]:
+    """Return the descr of a field's type as NumPy writes it, and its bytes."""
+    if isinstance(descr, str):
+        _refuse_objects(descr)
+        dtype = _from_code(descr)
+        return dtype.descr, dtype.itemsize
+    if isinstance(descr, list):
+        return _record(descr)
+    if isinstance(descr, tuple) and len(descr) == 2:
+        return _repeated(*descr)
+    raise DtypeError("a field is neither of an element type nor a list of fields")
+
+
+def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
+    """Return what `_part` does, for a field with a shape: one size or several."""
+    item, size = _part(descr)
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
+        raise DtypeError(f"a field's shape is {shown(shape)}: expected sizes of 0..{_LARGEST}")
+    if not size:
+        raise DtypeError("a field of 0 bytes has a shape: only one with bytes may")
+    count = prod(sizes)
+    # Zeros count as ones in strides, which must fit into 64 bits.
+    if len(sizes) > _AXES or prod(d or 1 for d in sizes) >= 2**63:
+        raise DtypeError(f"a field's shape is {shown(shape)}: valid up to {_AXES} axes, 2^63 - 1")
+    if max(count, size * count) > _LARGEST:
+        raise DtypeError(f"a field has more than {_LARGEST} bytes")
+    return ((item, sizes) if sizes else item), size * count
+
+
+def _record(fields: list[Any]) -> tuple[list[Any], int]:
+    """Return what `_part` does, for a list of (name, descr[, shape])."""
+    result: list[Any] = []
+    size = end = 0
+    taken: set[str] = set()
+    for field in fields:
+        if not isinstance(field, tuple) or len(field) not in (2, 3):
+            raise DtypeError("a field is not a (name, descr) or (name, descr, shape) tuple")
+        item, nbytes = _part(field[1]) if len(field) == 2 else _repeated(*field[1:])
+        size += nbytes
+        if size > _LARGEST:
+            raise DtypeError(f"a record has more than {_LARGEST} bytes")
+        if field[0] == "" and _is_padding(item):
+            continue
+        result += _padding(size - nbytes - end)
+        shape = item if isinstance(item, tuple) else (item,)
+        result.append((_field_name(field[0], taken), *shape))
+        end = size
+    return result + _padding(size - end), size
+
+
+def _is_padding(item: Any) -> bool:
+    """Whether a field without a name is only there for its bytes, as NumPy's reader has it."""
+    return isinstance(item, tuple) or (isinstance(item, str) and item.startswith("|V"))
+
+
+def _padding(nbytes: int) -> list[tuple[str, str]]:
+    return [("", f"|V{nbytes}")] if nbytes else []
+
+
+def _field_name(name: Any, taken: set[str]) -> Any:
+    """Return a name or (title, name), none of which another field has; None is no title."""
+    title, plain = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
+    if not isinstance(plain, str) or not isinstance(title, str | None):
+        raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
+    for word in (plain,) if title is None else (plain, title):
+        if word in taken:
+            raise DtypeError(f"two fields have the name or title {word!r}: all must differ")
+        taken.add(word)
+    return plain if title is None else (title, plain)
 
 
 def from_name(name: str) -> Dtype:
     """Return the type of a name such as "float32", "bfloat16" or a code such as "U5"."""
     if name in EXTENDED:
-        size = EXTENDED[name]
-        return Dtype(name, f"|V{size}", size, "V", NATIVE if size > 1 else "|")
-    for kind, word in _WORDS.items():
-        if name == word == "bool":
-            return from_code("|b1")
-        bits = name.removeprefix(word)
-        if bits != name and bits.isdecimal() and int(bits) % 8 == 0:
-            return from_code(f"{NATIVE}{kind}{int(bits) // 8}")
+        return _void(name, EXTENDED[name])
+    if name in _CODES:
+        return from_code(NATIVE + _CODES[name])
     for kind, word in (("m", "timedelta64"), ("M", "datetime64")):
         if name.startswith(word):
             return from_code(f"{NATIVE}{kind}8{name.removeprefix(word)}")
     return from_code(name)
+
+
+def _void(name: str, size: int) -> Dtype:
+    """Return a type that NumPy has no code for: void with a name."""
+    return Dtype(name, f"|V{size}", size, "V", NATIVE if size > 1 else "|")
 
 
 @lru_cache(maxsize=256)
@@ -184,12 +255,11 @@ def from_numpy(dtype: Any) -> Dtype:
         raise DtypeError(f"dtype {dtype} holds Python objects: elements must have a fixed size")
     if not dtype.itemsize:
         raise DtypeError(f"dtype {dtype} has 0 bytes per element: it must have at least one")
-    if dtype.name in EXTENDED:
-        return from_name(dtype.name)
-    if dtype.kind == "V":
-        name = "struct" if dtype.names is not None else f"V{dtype.itemsize}"
-        return Dtype(name, str(dtype), dtype.itemsize, "V", "|")
-    if dtype.kind not in "biufcmMSU":
+    if dtype.isbuiltin == 2:  # another package's: its name tells it from others of its size
+        return _void(dtype.name, dtype.itemsize)
+    if dtype.names is not None:
+        return Dtype("struct", dtype, dtype.itemsize, "V", "|")
+    if dtype.kind not in "biufcmMSUV":
         raise DtypeError(f"dtype {dtype} is not one that a .npy file can hold")
     return from_code(dtype.str)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from ndtool.errors import RuleError
+from ndtool.errors import RuleError, number
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 
@@ -120,8 +120,9 @@ class _Tracer:
         self.require(
             count <= MOST,
             "elements of output < 2^63",
-            f"{count} < 2^63",
-            f"the output {written(shape)} would have {count} elements: at most 2^63 - 1 fit",
+            f"{number(count)} < 2^63",
+            f"the output {written(shape)} would have {number(count)} elements:"
+            " at most 2^63 - 1 fit",
         )
 
     def same(self, name: str, shape: Shape, rule: str, expected: Shape) -> None:
@@ -159,8 +160,8 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     t.require(
         0 <= b < min(r, q),
         "0 <= b < min(r, q)",
-        f"0 <= {b} < min({r}, {q})",
-        f"batch_dims is {b}: with rank(data) {r} and rank(indices) {q} it must be in"
+        f"0 <= {number(b)} < min({r}, {q})",
+        f"batch_dims is {number(b)}: with rank(data) {r} and rank(indices) {q} it must be in"
         f" 0..{min(r, q) - 1}",
     )
     for d in range(b):
@@ -213,8 +214,10 @@ def scatter_nd(data: Shape, indices: Shape, updates: Shape) -> tuple[Trace, NdPl
 def _nd_plan(t: _Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
     run = data[b + k :]
-    t.derive("N = prod(indices.shape[:-1])", written(indices[:-1]), f"{tuples} index tuples")
-    t.derive("W = prod(data.shape[b+k:])", written(run), f"{prod(run)} elements each")
+    t.derive(
+        "N = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
+    )
+    t.derive("W = prod(data.shape[b+k:])", written(run), f"{number(prod(run))} elements each")
     return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], run)
 
 
@@ -264,8 +267,8 @@ def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
     t.require(
         -r <= axis < r,
         "-r <= axis <= r - 1",
-        f"{-r} <= {axis} <= {r - 1}",
-        f"axis is {axis}: with rank(data) {r} it must be in {-r}..{r - 1}",
+        f"{-r} <= {number(axis)} <= {r - 1}",
+        f"axis is {number(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
     )
     a = axis % r
     for d in range(r):
@@ -300,5 +303,6 @@ def check_bytes(plan: Plan, itemsize: int) -> None:
     size = prod(plan.output) * itemsize
     if size > MOST:
         raise RuleError(
-            f"the output {written(plan.output)} would have {size} bytes: at most 2^63 - 1 fit"
+            f"the output {written(plan.output)} would have {number(size)} bytes:"
+            " at most 2^63 - 1 fit"
         )

@@ -132,7 +132,7 @@ def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
     if indices.name not in _INTEGERS:
         mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
         raise DtypeError(
-            f"indices has dtype {indices.name}: any integer dtype is accepted",
+            f"indices has dtype {indices.name}: any integer dtype of 8 to 64 bits is accepted",
             hint=mask if indices.name == "bool" else "",
         )
     if indices.name not in row.indices:
