@@ -189,14 +189,14 @@ def test_names_are_no_markup():
 SLOW = """
 import sys, time
 from ndtool.cli import talk as report
-report._PATIENCE = 0.05
-talk = report.Talk()
+talk._PATIENCE = 0.05
+talk = talk.Talk()
 with talk.progress() as tick:
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
         time.sleep(0.06)
-report.say("end")
+talk.say("end")
 """
 
 

@@ -116,7 +116,7 @@ IMPATIENT = """
 import sys
 from ndtool.cli import talk
 from ndtool.__main__ import main
-report._PATIENCE = 0
+talk._PATIENCE = 0
 sys.exit(main())
 """
 

@@ -284,7 +284,7 @@ def test_truncated_indices(here: Path) -> None:
 FULL_MAP = """
 import os, sys
 from ndtool.arrays import sink
-outputs.reserve = lambda fd, total, name: os.ftruncate(fd, total)
+sink.reserve = lambda fd, total, name: os.ftruncate(fd, total)
 from ndtool.__main__ import main
 sys.exit(main())
 """

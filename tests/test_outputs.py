@@ -250,8 +250,8 @@ import sys
 from ndtool.rules import dtypes
 from ndtool.arrays import sink
 try:
-    outputs.open_output(sys.argv[1], dtypes.from_code("<f4"), (3,))
-except outputs.OutputError as exc:
+    sink.open_output(sys.argv[1], dtypes.from_code("<f4"), (3,))
+except sink.OutputError as exc:
     print(exc)
 """
     for target, said in (
@@ -428,7 +428,7 @@ import mmap
 value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
 resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
 try:
-    with outputs.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
+    with sink.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
         out.map()
 except Exception as exc:
     print(type(exc).__name__, exc)
@@ -521,10 +521,10 @@ import sys
 from ndtool.rules import dtypes
 from ndtool.arrays import sink
 try:
-    with outputs.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
+    with sink.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
         out.write(0, memoryview(bytes(12)))
         out.commit()
-except outputs.OutputError as exc:
+except sink.OutputError as exc:
     print(exc, file=sys.stderr)
 """
 
@@ -583,7 +583,7 @@ n = 0
 while True:
     n += 1
     name = "x.npy" if sys.argv[1] == "old" else f"{n}.npy"
-    with outputs.open_output(name, dtypes.from_code("|u1"), (1 << 20,)) as out:
+    with sink.open_output(name, dtypes.from_code("|u1"), (1 << 20,)) as out:
         if n % 2:
             out.map()[:] = bytes([n % 256]) * (1 << 20)
         else:
