@@ -18,15 +18,11 @@ from ndtool.runs.jobs import Request
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 
+pytestmark = pytest.mark.usefixtures("here")
+
 
 def i8(*values: Any) -> np.ndarray:
     return np.array(values, "i8")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 EXAMPLES = runpy.run_path(str(FIXTURES / "examples.py"))["EXAMPLES"]

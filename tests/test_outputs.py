@@ -50,11 +50,17 @@ def save(target, array=ARRAY, how="write", **options):
         if how == "map":
             out.map()[:] = raw
         elif how == "pieces":
-            for at in range(0, len(raw), 7):
-                out.write(at, raw[at : at + 7])
+            for at, piece in pieces(raw):
+                out.write(at, piece)
         else:
             out.write(0, raw)
         out.commit()
+
+
+def pieces(raw):
+    """Cut bytes into odd pieces, of which a large array has no more than a small one."""
+    step = 7 if len(raw) < 1000 else 70_001
+    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
 
 
 def content(path):
@@ -127,7 +133,7 @@ def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     if way == "hidden" and call == "link":
-        return
+        pytest.skip("a hidden file takes its name by replace alone")
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
         save("x.npy", sync=True)
@@ -305,8 +311,6 @@ def test_two_runs_one_output_c18(way):
     ],
 )
 def test_archives(way, how, array, target, member):
-    if how == "pieces" and array is LARGE:
-        return
     save(target, array, how)
     with np.load("x.npz") as archive:
         assert archive.files == [member]
@@ -467,8 +471,6 @@ class Drain:
 @pytest.mark.parametrize("memory", [10, storage.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, how, array, memory, blocking):
-    if how == "pieces" and array is LARGE:
-        return
     monkeypatch.setattr(sink, "MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
@@ -481,9 +483,8 @@ def test_streams(monkeypatch, how, array, memory, blocking):
         if how == "map":
             out.map()[:] = raw
         else:
-            step = 7 if how == "pieces" else max(len(raw), 1)
-            for at in range(0, len(raw), step):
-                out.write(at, raw[at : at + step])
+            for at, piece in pieces(raw) if how == "pieces" else [(0, raw)]:
+                out.write(at, piece)
         out.commit()
     del out
     assert drain.close() == npy(array)
@@ -608,7 +609,9 @@ def test_kill_leaves_whole_files(output):
         loop.send_signal(signal.SIGKILL)
         loop.wait()
         loop.stdout.close()
-        for name in os.listdir():
+        names = os.listdir()
+        assert output == "new" or "x.npy" in names
+        for name in names:
             array = np.load(name)
             assert array.shape == (1 << 20,)
             assert len(set(array.tolist())) == 1
