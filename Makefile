@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
-CYTHON := $(wildcard ndtool/*.pyx ndtool/*.pxd)
+CYTHON := $(wildcard ndtool/*.pyx ndtool/*.pxd ndtool/*/*.pxd)
 MODE := debug=$(NDTOOL_DEBUG) coverage=$(NDTOOL_COVERAGE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
@@ -84,6 +84,7 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines of th
 	@cd $(TRACED) && rm -f ndtool/*.so && $(IN_VENV) NDTOOL_COVERAGE=1 \
 	  python setup.py -q build_ext --inplace > build.log 2>&1 || { cat $(TRACED)/build.log; exit 1; }
 	@cd $(TRACED)/ndtool && for file in _*.pxd; do ln -s _kernels.c $${file%.pxd}.c; done
+	@cd $(TRACED)/ndtool/loops && for file in *.pxd; do ln -s ../_kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED) && export PYTHONPATH=$(TRACED) && $(IN_VENV) && \
 	  coverage run -m pytest -q -p no:cacheprovider tests/test_doors.py tests/test_determinism.py \
 	  $(foreach way,columns batches index_types copies,"$(FENCED)[$(way)]") \

@@ -31,7 +31,7 @@ class BuildKernels(build_ext):
 KERNELS = Extension(
     "ndtool._kernels",
     ["ndtool/_kernels.pyx"],
-    depends=glob("ndtool/*.pxd"),
+    depends=glob("ndtool/**/*.pxd", recursive=True),
     define_macros=[("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else [],
     extra_compile_args=FLAGS,
     extra_link_args=["-pthread"],

@@ -6,7 +6,6 @@ array([[2, 3],
        [0, 1]])
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from ndtool.ops import scatter_nd as scatter_nd
 
 __version__ = "0.1.0"
+
+del TYPE_CHECKING
 
 _OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements")
 _ERRORS = (
@@ -49,6 +50,13 @@ def __getattr__(name: str) -> object:
         module = "ndtool.errors"
     else:
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
+    from importlib import import_module
+
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not, and nothing else."""
+    return __all__

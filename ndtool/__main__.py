@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Any
 
+from ndtool.arrays.storage import EXHAUSTED, failure, guard_descriptors
 from ndtool.errors import STOPS, NdtoolError, ResourceError, Status
-from ndtool.storage import EXHAUSTED, failure, guard_descriptors
 
 _UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
 
@@ -34,13 +34,13 @@ def main() -> int:
 
 def _run(arguments: list[str]) -> Status:
     """Run one command; the only place that turns exceptions into exit statuses."""
-    from ndtool.report import Talk
+    from ndtool.cli.talk import Talk
 
     talk = Talk()
     try:
-        from ndtool import cli
+        from ndtool.cli import commands
 
-        cli.run(arguments, talk)
+        commands.run(arguments, talk)
     except NdtoolError as exc:
         talk.error(exc)
         return exc.status

@@ -13,27 +13,27 @@ import sys
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from ndtool cimport _blocks, _pages, _parts
-from ndtool._arithmetic cimport (
+from ndtool.loops cimport blocks as _blocks, pages as _pages, parts as _parts
+from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
 )
-from ndtool._blocks cimport (
+from ndtool.loops.blocks cimport (
     BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, swap_units, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
-from ndtool._memory cimport write_window
-from ndtool._pages cimport will_need_range
-from ndtool._panels cimport Panels, Units, gather_unit, scatter_unit
-from ndtool._parts cimport (
+from ndtool.loops.memory cimport write_window
+from ndtool.loops.pages cimport will_need_range
+from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
+from ndtool.loops.parts cimport (
     Apply, Partition, Sorted, apply_part, partition_part, region_bytes, room_bytes,
 )
-from ndtool._runs cimport (
+from ndtool.loops.runs cimport (
     BY_BATCHES, BY_COLUMNS, BY_RUNS, Check, Gather, GatherViews, Lines, Scatter, Updates,
     check_part, gather_part, gather_views_part, lines_part, scatter_part,
 )
-from ndtool._team cimport prepare, share
-from ndtool._views cimport Strips, View, copy_strip, copy_view, strips_of
+from ndtool.loops.team cimport prepare, share
+from ndtool.loops.views cimport Strips, View, copy_strip, copy_view, strips_of
 
 # What the callers share with the loops.
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK

@@ -1,5 +1,6 @@
 """What can go wrong, as data: every error has fields, a message and an exit status."""
 
+from collections.abc import Callable
 from enum import IntEnum
 
 
@@ -36,6 +37,22 @@ def printable(text: str, limit: int = 200) -> str:
 def called(argument: str) -> str:
     """Return what messages call the file, member or stream that an argument names."""
     return "standard input" if argument == "-" else printable(argument)
+
+
+def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
+    """Return how a value reads on one line, or what it is where Python cannot say."""
+    try:
+        return printable(form(value), limit)
+    except Exception:
+        return number(value) if type(value) is int else f"a {type(value).__name__}"
+
+
+def number(value: int) -> str:
+    """Return an integer in digits, or where they would be too many, about how large it is."""
+    if abs(value) < 10**40:
+        return str(value)
+    power = int(value.bit_length() * 0.30103)
+    return f"about {'-' if value < 0 else ''}10^{power}"
 
 
 class NdtoolError(Exception):
@@ -142,7 +159,7 @@ class BoundsError(NdtoolError, IndexError):
         self.message = f"indices out of bounds: {self.count} of {self.total} {unit}"
         self.args = (self.message,)
         self.places = (
-            f"{indices}[{', '.join(map(str, entry))}] = {self.value}",
+            f"{indices}[{', '.join(map(str, entry))}] = {shown(self.value)}",
             f"{axis} has size {self.size}: {valid}",
         )
 

@@ -1,6 +1,7 @@
 """The four operators on NumPy arrays."""
 
-import operator
+from __future__ import annotations
+
 from functools import lru_cache
 from math import prod
 from typing import Any, SupportsIndex
@@ -8,16 +9,27 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import dtypes, engine, inference, layouts, scatters, shapes, tuning
-from ndtool import threads as _threads
 from ndtool._kernels import Indices
-from ndtool.dtypes import Dtype
-from ndtool.errors import DtypeError, RuleError, UsageError
-from ndtool.layouts import Strides
-from ndtool.operators import Attributes
-from ndtool.shapes import Plan, Shape
+from ndtool.arguments import array, index_array, integer, name_exactly, require_apart, room_of, word
+from ndtool.engine import gathers, layouts, scatters, tuning
+from ndtool.engine import threads as _threads
+from ndtool.engine.layouts import Strides
+from ndtool.errors import (
+    BoundsError,
+    DtypeError,
+    NdtoolError,
+    ResourceError,
+    RuleError,
+    UsageError,
+    shown,
+)
+from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
+from ndtool.rules.shapes import Plan, Shape
 
 Array = NDArray[Any]
+_BYTE = np.dtype(np.uint8)
 
 
 def gather_nd(
@@ -42,19 +54,8 @@ def gather_nd(
     >>> gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]])
     array([0, 3])
     """
-    data, indices = np.asarray(data), np.asarray(indices)
-    bound = _bind(
-        "gather_nd",
-        data.shape,
-        data.dtype,
-        indices.shape,
-        indices.dtype,
-        None,
-        None,
-        Attributes(batch_dims=_integer("batch_dims", batch_dims)),
-        _word("spec", spec),
-    )
-    return _gather(bound, data, indices, out, threads)
+    attributes = Attributes(batch_dims=integer("batch_dims", batch_dims))
+    return _gather("gather_nd", data, indices, attributes, out, threads, spec)
 
 
 def scatter_nd(
@@ -81,19 +82,9 @@ def scatter_nd(
     >>> scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add")
     array([ 1, 22,  3,  4])
     """
-    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    bound = _bind(
-        "scatter_nd",
-        data.shape,
-        data.dtype,
-        indices.shape,
-        indices.dtype,
-        updates.shape,
-        updates.dtype,
-        Attributes(reduction=_word("reduction", reduction)),
-        _word("spec", spec),
-    )
-    return _scatter(bound, data, indices, updates, reduction, out, threads)
+    arrays = data, indices, updates
+    attributes = Attributes(reduction=word("reduction", reduction))
+    return _scatter("scatter_nd", arrays, attributes, out, threads, spec)
 
 
 def gather_elements(
@@ -117,19 +108,8 @@ def gather_elements(
     array([[1, 1],
            [4, 3]])
     """
-    data, indices = np.asarray(data), np.asarray(indices)
-    bound = _bind(
-        "gather_elements",
-        data.shape,
-        data.dtype,
-        indices.shape,
-        indices.dtype,
-        None,
-        None,
-        Attributes(axis=_integer("axis", axis)),
-        _word("spec", spec),
-    )
-    return _gather(bound, data, indices, out, threads)
+    attributes = Attributes(axis=integer("axis", axis))
+    return _gather("gather_elements", data, indices, attributes, out, threads, spec)
 
 
 def scatter_elements(
@@ -155,19 +135,9 @@ def scatter_elements(
     >>> scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1)
     array([[9, 2, 8]])
     """
-    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    bound = _bind(
-        "scatter_elements",
-        data.shape,
-        data.dtype,
-        indices.shape,
-        indices.dtype,
-        updates.shape,
-        updates.dtype,
-        Attributes(axis=_integer("axis", axis), reduction=_word("reduction", reduction)),
-        _word("spec", spec),
-    )
-    return _scatter(bound, data, indices, updates, reduction, out, threads)
+    arrays = data, indices, updates
+    attributes = Attributes(axis=integer("axis", axis), reduction=word("reduction", reduction))
+    return _scatter("scatter_elements", arrays, attributes, out, threads, spec)
 
 
 Bound = tuple[Plan, Dtype, Dtype, bool]  # plan, data's and indices' types, whether -1 is valid
@@ -186,43 +156,115 @@ def _bind(
     spec: str,
 ) -> Bound:
     """Infer shapes and check types; what depends on no value is done once per kind of call."""
-    types = {"data": dtypes.from_numpy(data_dtype), "indices": dtypes.from_numpy(indices_dtype)}
+    types = {"data": _type("data", data_dtype), "indices": _type("indices", indices_dtype)}
     sizes = {"data": data, "indices": indices}
-    if updates is not None:
-        types["updates"], sizes["updates"] = dtypes.from_numpy(updates_dtype), updates
+    if updates is not None and updates_dtype is not None:
+        types["updates"], sizes["updates"] = _type("updates", updates_dtype), updates
     row, _, plan = inference.check(name, types, sizes, attributes, spec)
+    if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MOST:
+        raise RuleError(f"the output {shapes.written(plan.output)} has axes that NumPy cannot have")
     return plan, types["data"], types["indices"], row.negatives
 
 
-def _word(name: str, value: str) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}: it must be a str")
-    return value
-
-
-def _integer(name: str, value: SupportsIndex) -> int:
+def _type(name: str, dtype: np.dtype[Any]) -> Dtype:
+    if dtype.type is np.record:  # a record array's elements, which are records like others
+        dtype = np.dtype((np.void, dtype))
     try:
-        return operator.index(value)
-    except TypeError:
-        raise RuleError(f"{name} is {value!r}: it must be an integer") from None
+        return dtypes.from_numpy(dtype)
+    except DtypeError as error:
+        raise DtypeError(f"{name}: {error.message}", hint=error.hint) from None
 
 
 def _gather(
-    bound: Bound, data: Array, indices: Array, out: Array | None, threads: int | None
+    name: str,
+    data: object,
+    indices: object,
+    attributes: Attributes,
+    out: Array | None,
+    threads: int | None,
+    spec: str,
 ) -> Array:
+    """Gather, the arguments as they came but for the attributes."""
+    try:
+        source, index = array("data", data), index_array(indices)
+        bound = _bind(
+            name, source.shape, source.dtype, index.shape, index.dtype,
+            None, None, attributes, word("spec", spec),
+        )  # fmt: skip
+        room = None
+        if out is not None:
+            room = room_of(out, source.dtype, bound[0].output)
+            require_apart(room, data=source, indices=index)
+        result = _gathered(bound, source, index, room, _team(threads))
+    except BoundsError as error:
+        name_exactly(error, indices)
+        raise
+    except NdtoolError:
+        raise
+    except (MemoryError, OSError) as error:
+        raise _short(name, error) from error
+    return result if out is None else out
+
+
+def _scatter(
+    name: str,
+    arrays: tuple[object, object, object],
+    attributes: Attributes,
+    out: Array | None,
+    threads: int | None,
+    spec: str,
+) -> Array:
+    """Scatter, the arguments as they came but for the attributes."""
+    data, indices, updates = arrays
+    try:
+        source, index = array("data", data), index_array(indices)
+        new = array("updates", updates)
+        bound = _bind(
+            name, source.shape, source.dtype, index.shape, index.dtype,
+            new.shape, new.dtype, attributes, word("spec", spec),
+        )  # fmt: skip
+        room = None
+        if out is not None:
+            room = room_of(out, source.dtype, bound[0].output)
+            if out is data:
+                room = source
+            else:
+                require_apart(room, data=source)
+            require_apart(room, indices=index, updates=new)
+        result = _scattered(bound, source, index, new, attributes.reduction, room, _team(threads))
+    except BoundsError as error:
+        name_exactly(error, indices)
+        raise
+    except NdtoolError:
+        raise
+    except (MemoryError, OSError) as error:
+        raise _short(name, error) from error
+    return result if out is None else out
+
+
+def _team(threads: int | None) -> int:
+    if threads is None:
+        return _threads.default()
+    return _threads.resolve(integer("threads", threads, UsageError))
+
+
+def _short(name: str, error: Exception) -> ResourceError:
+    """Return what memory that cannot be had, or cannot be mapped, is for who calls."""
+    return ResourceError(f"{name} needs more memory than there is: {shown(error, str)}")
+
+
+def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:
+    """Gather, into `out` if there is one."""
     plan, _, index_dtype, negatives = bound
-    team = _threads.resolve(threads)
-    index = engine.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
-    if out is not None:
-        _check_out(out, plan, data, {"data": data, "indices": indices})
+    index = gathers.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
     if out is not None or not prod(plan.output):
         # a gather that met a bad index half-way would have changed what is not ours
-        engine.check(plan, index, negatives, team)
+        gathers.check(plan, index, negatives, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
-        raise engine.refusal(plan, index, negatives)
+        raise gathers.refusal(plan, index, negatives)
     return _delivered(target, out)
 
 
@@ -232,15 +274,15 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
     if not data.size:
         return False
     operand = _operand(data)
-    runs = engine.bind_runs(plan, data.strides, dtype.itemsize, negatives)
+    runs = gathers.bind_runs(plan, data.strides, dtype.itemsize, negatives)
     if runs is not None:
         if runs.layout is not None and _is_worth_packing(data, target):
             packed = np.empty(data.shape, data.dtype)
             _copy_data(packed, data, team)
             return _move(bound, packed, index, target, team)
-        return engine.gather(runs, operand, index, _bytes(target), team)
-    units = engine.bind_units(plan, data.strides, dtype.itemsize, negatives)
-    return engine.gather_units(units, operand, index, _bytes(target), team)
+        return gathers.gather(runs, operand, index, _bytes(target), team)
+    units = gathers.bind_units(plan, data.strides, dtype.itemsize, negatives)
+    return gathers.gather_units(units, operand, index, _bytes(target), team)
 
 
 def _is_worth_packing(data: Array, target: Array) -> bool:
@@ -249,28 +291,25 @@ def _is_worth_packing(data: Array, target: Array) -> bool:
     return scattered and data.nbytes <= min(tuning.PACKED, 2 * target.nbytes)
 
 
-def _scatter(
+def _scattered(
     bound: Bound,
     data: Array,
     indices: Array,
     updates: Array,
     reduction: str,
     out: Array | None,
-    threads: int | None,
+    team: int,
 ) -> Array:
+    """Scatter, into `out` if there is one; it may be data itself."""
     plan, dtype, index_dtype, negatives = bound
-    team = _threads.resolve(threads)
-    index = engine.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
-    if out is not None:
-        inputs = {"indices": indices, "updates": updates}
-        _check_out(out, plan, data, inputs if out is data else {"data": data, **inputs})
+    index = gathers.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
     native = data.dtype if reduction == "none" else data.dtype.newbyteorder("=")
     plain = native == data.dtype and data.flags.c_contiguous
     target = out
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, native)
     if target is out or not updates.size:
-        engine.check(plan, index, negatives, team)
+        gathers.check(plan, index, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
@@ -284,7 +323,7 @@ def _scatter(
             _bytes(new), reduction, _bytes(target), negatives, team,
         )  # fmt: skip
         if not scatters.scatter(work):
-            raise engine.refusal(plan, index, negatives)
+            raise gathers.refusal(plan, index, negatives)
     return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
 
 
@@ -317,47 +356,24 @@ def _copy_data(to: Array, data: Array, team: int) -> None:
     """Copy data to an array without gaps, perhaps of the other byte order."""
     scattered = data.size and layouts.is_scattered(data.shape, data.strides)
     if scattered and to.dtype == data.dtype:
-        engine.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
+        gathers.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
     else:
         _copy(to, data)
 
 
-def _check_out(out: Array, plan: Plan, data: Array, inputs: dict[str, Array]) -> None:
-    """Refuse an `out` of the wrong type, dtype or shape, or that shares memory with an input."""
-    if not isinstance(out, np.ndarray):
-        raise DtypeError(f"out is a {type(out).__name__}: it must be an ndarray")
-    if out.dtype != data.dtype:
-        raise DtypeError(f"out has dtype {out.dtype}: it must be data's, {data.dtype}")
-    if out.shape != plan.output:
-        expected = shapes.written(plan.output)
-        raise RuleError(f"out has shape {shapes.written(out.shape)}: {expected} is required")
-    if not out.flags.writeable:
-        raise RuleError("out is read-only: it must be writeable")
-    for name, array in inputs.items():
-        if _overlap(out, array):
-            raise RuleError(f"out overlaps {name}: only scatter's out may be data itself")
-
-
-def _overlap(a: Array, b: Array) -> bool:
-    try:
-        return bool(np.shares_memory(a, b, max_work=1 << 16))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
 def _bytes(array: Array) -> Array:
     """Return the bytes of a contiguous array, without a copy."""
-    return array.reshape(-1).view(np.uint8)
+    return array.ravel().view(_BYTE)
 
 
-def _operand(data: Array) -> engine.Operand:
+def _operand(data: Array) -> gathers.Operand:
     """Return data's memory from its lowest byte on, whatever its strides."""
     if data.flags.c_contiguous:
-        return engine.Operand(_bytes(data), 0, data.strides)
+        return gathers.Operand(_bytes(data), 0, data.strides)
     return _strided_operand(data, data.strides)
 
 
-def _strided_operand(data: Array, strides: Strides) -> engine.Operand:
+def _strided_operand(data: Array, strides: Strides) -> gathers.Operand:
     origin = sum(-s * (n - 1) for s, n in zip(strides, data.shape, strict=True) if s < 0)
     extent = sum(abs(s) * (n - 1) for s, n in zip(strides, data.shape, strict=True))
     lowest = data[tuple(slice(-1, None) if s < 0 else slice(0, 1) for s in strides)]
@@ -365,4 +381,4 @@ def _strided_operand(data: Array, strides: Strides) -> engine.Operand:
     memory = np.lib.stride_tricks.as_strided(
         first, (extent + data.itemsize,), (1,), writeable=False
     )
-    return engine.Operand(memory, origin, strides)
+    return gathers.Operand(memory, origin, strides)

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ndtool import files
+from ndtool.arrays import names
 from ndtool.errors import InputError, NdtoolError
 
 ENOUGH = 2  # seconds of a processor; no input is refused later
 
 
-def load(argument: str, stdin: files.Stdin | None = None) -> Any:
+def load(argument: str, stdin: names.Stdin | None = None) -> Any:
     """Return the array of an input."""
-    with files.open_source(argument, stdin or files.Stdin()) as source:
+    with names.open_source(argument, stdin or names.Stdin()) as source:
         source.recheck()
         order = "F" if source.fortran else "C"
         flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
@@ -25,12 +25,12 @@ def refused(
     argument: str,
     reason: str,
     kind: type[NdtoolError] = InputError,
-    stdin: files.Stdin | None = None,
+    stdin: names.Stdin | None = None,
 ) -> NdtoolError:
     """Return the error with which an input is refused: in one line, and soon."""
     started = time.process_time()
     with pytest.raises(kind, match=reason) as caught:
-        files.open_source(argument, stdin or files.Stdin())
+        names.open_source(argument, stdin or names.Stdin())
     assert time.process_time() - started < ENOUGH
     assert "\n" not in caught.value.message
     return caught.value

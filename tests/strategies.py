@@ -21,6 +21,8 @@ MOVED = [
     np.dtype([("a", "i1"), ("b", "<f8"), ("c", ">u2", (3,))]),
     np.dtype([("a", "i1"), ("b", "i8")], align=True),
     np.dtype(ml_dtypes.float8_e4m3fn),
+    np.dtype(ml_dtypes.int4),
+    np.dtype(ml_dtypes.float4_e2m1fn),
 ]
 EVERY = ARITHMETIC + MOVED
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -254,4 +256,48 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
 
 cases = st.one_of(
     gather_nd_cases(), scatter_nd_cases(), gather_elements_cases(), scatter_elements_cases()
+)
+
+
+# What a header may say an element is: NumPy reads most of what these draw, and refuses the rest.
+
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32)}
+_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
+_orders = st.sampled_from(("", "<", ">", "|", "="))
+
+
+@st.composite
+def codes(draw: st.DrawFn) -> str:
+    """Draw the code of a plain type: any kind, size, byte order and unit, seldom a wrong one."""
+    kind = draw(st.sampled_from("biufcmMSUV"))
+    sizes = _SIZES.get(kind, (8,) if kind in "mM" else (0, 1, 2, 3, 5))
+    size = draw(st.sampled_from(sizes * 6 + (0, 1, 3, 2**29, 2**31 - 1, 2**31, 10**10)))
+    code = f"{draw(_orders)}{kind}{size}"
+    if draw(st.booleans()) if kind in "mM" else draw(st.integers(0, 20)) == 20:
+        count = draw(st.sampled_from(("", "", "1", "25", "2147483647", "2147483648")))
+        code += f"[{count}{draw(st.sampled_from(_UNITS))}]"
+    return draw(st.sampled_from((code,) * 30 + ("|O", "O8", "", "<", "<x4", "i4 ", "U-1")))
+
+
+_counts = st.sampled_from((0, 1, 2, 3) * 5 + (-1, True, 2.0, "2", 2**31 - 1, 2**31, 2**63))
+field_shapes = _counts | st.lists(_counts, max_size=3).map(tuple)
+_words = st.sampled_from(("a", "b", "c", "d", "e", "\xe9", "", ""))
+_titles = st.tuples(st.sampled_from((None, "t", "a", "b", "")), _words)
+
+
+def _fields(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw a list of fields of such items; some are padding, some names there twice."""
+    names = st.one_of(_words, _words, _titles)
+    padding = st.tuples(st.just(""), st.sampled_from(("|V1", "|V3", "<V2", "V0")))
+    plain, shaped = st.tuples(names, items), st.tuples(names, items, field_shapes)
+    wrong = st.sampled_from((("a",), ("a", "<i4", 1, 1), (5, "<i4"), (("t", "a", "b"), "<i4")))
+    kinds = [plain] * 6 + [shaped] * 4 + [padding] * 2
+    return st.lists(st.one_of(*kinds) | st.integers(0, 30).flatmap(
+        lambda n: wrong if n == 30 else plain
+    ), max_size=5)  # fmt: skip
+
+
+_repeated = codes() | st.tuples(codes(), field_shapes)
+descrs = codes() | _fields(
+    st.recursive(_repeated, lambda items: _fields(items) | st.tuples(items, field_shapes))
 )

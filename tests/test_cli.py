@@ -11,7 +11,7 @@ import pytest
 from command import NDTOOL, environment, ndtool, save, state
 from npyfile import npy, sparse
 
-from ndtool import reference
+from ndtool.analysis import reference
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -11,22 +11,18 @@ import numpy as np
 import pytest
 from command import FIXTURES, at_terminal, ndtool, save, state
 
-from ndtool import reference, verify
+from ndtool.analysis import reference, verify
 from ndtool.errors import BoundsError, DifferenceError, OutputError
-from ndtool.jobs import Request
-from ndtool.operators import Attributes
+from ndtool.rules.operators import Attributes
+from ndtool.runs.jobs import Request
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def i8(*values: Any) -> np.ndarray:
     return np.array(values, "i8")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 EXAMPLES = runpy.run_path(str(FIXTURES / "examples.py"))["EXAMPLES"]
@@ -114,9 +110,9 @@ def test_the_share_that_is_done_grows_to_the_whole() -> None:
 
 IMPATIENT = """
 import sys
-from ndtool import report
+from ndtool.cli import talk
 from ndtool.__main__ import main
-report._PATIENCE = 0
+talk._PATIENCE = 0
 sys.exit(main())
 """
 

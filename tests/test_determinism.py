@@ -19,16 +19,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from bits import agree
 from command import execute, save
 from command import ndtool as command
 from limits import failing
 from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
-from test_large import _same, expected_scatter, numbers
+from test_large import expected_scatter, numbers
 
 import ndtool
-from ndtool import _kernels, dtypes, engine, headers, jobs, ops, scatters, tuning
+from ndtool import _kernels, ops
+from ndtool.arrays import npy
+from ndtool.engine import gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
-from ndtool.operators import Attributes
+from ndtool.rules import dtypes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
@@ -146,9 +151,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower the limits that decide which way a call takes."""
     for name, value in SMALL.items():
         monkeypatch.setattr(tuning, name, value)
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
     yield
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
 
 
 @pytest.fixture
@@ -162,7 +167,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     for way, kernel in {way.taken for way in WAYS}:
         spy(monkeypatch, scatters, way, note)
-        spy(monkeypatch, engine._kernels, kernel, note)
+        spy(monkeypatch, gathers._kernels, kernel, note)
     monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)  # `lead` changes it
     return seen
 
@@ -190,7 +195,7 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
     """Make the calls with 1 to 16 threads: the bits of one thread, in the way that is meant."""
     first = [call.run(1) for call in calls]
     for call, result in zip(calls, first, strict=True):
-        assert _same(result, call.expected), (call.way, call.reduction)
+        assert agree(result, call.expected, call.reduction), (call.way, call.reduction)
     for threads in TEAMS:
         for call, result in zip(calls, first, strict=True):
             taken.clear()
@@ -290,7 +295,7 @@ def test_every_way_finds_a_bad_index_itself(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is checked before, as if the indices were changed after that."""
-    monkeypatch.setattr(engine, "check", lambda *_: None)
+    monkeypatch.setattr(gathers, "check", lambda *_: None)
     call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size, last = way.data[way.axis or 0], indices.size - 1
@@ -312,7 +317,7 @@ def test_every_way_refuses_negative_indices_where_a_spec_has_none(
 ) -> None:
     bind = ops._bind
     monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
-    monkeypatch.setattr(engine, "check", lambda *_: None)
+    monkeypatch.setattr(gathers, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size = way.data[way.axis or 0]
@@ -352,7 +357,7 @@ def test_no_call_gathers_more_than_a_piece(
     def note(_: str, call: dict[str, Any]) -> None:
         moved.append(call["piece"].tuples * call["piece"].width)
 
-    spy(monkeypatch, engine._kernels, "gather", note)
+    spy(monkeypatch, gathers._kernels, "gather", note)
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
     assert sum(moved) == len(index) * width
@@ -422,7 +427,7 @@ def test_updates_in_the_other_byte_order(
     expected = data.copy()
     expected[index[:, 0]] = updates.reshape(30, -1, TURNED[code])[..., ::-1].reshape(30, -1)
     for name, elements, descr in (("data", data, order + code), ("updates", updates, other + code)):
-        head = headers.encode(dtypes.from_code(descr), elements.shape[:1])
+        head = npy.encode(dtypes.from_code(descr), elements.shape[:1])
         Path(f"{name}.npy").write_bytes(head + elements.tobytes())
     save(indices=index)
     with jobs.Job(

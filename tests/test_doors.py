@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ndtool import _kernels, dtypes, shapes
+from ndtool import _kernels
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.operators import REDUCTIONS
 
 
 def room(nbytes: int) -> np.ndarray:
@@ -299,7 +301,7 @@ def test_what_cannot_be_bound(make: Any, reason: str) -> None:
 def test_what_the_kernels_know_is_what_the_rules_say() -> None:
     """A type or reduction that has a rule has a kernel, and as many axes as a rule allows."""
     for name in dtypes.ARITHMETIC:
-        for reduction in dtypes.REDUCTIONS:
+        for reduction in REDUCTIONS:
             _kernels.Change(room(8), 8, reduction, name)
     with pytest.raises(KeyError):
         _kernels.Change(room(8), 8, "add", "U3")

@@ -15,7 +15,8 @@ from inputs import load, refused
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy, sparse, with_header
 
-from ndtool import files, headers, sources, storage
+from ndtool.arrays import local, names, storage
+from ndtool.arrays import npy as headers
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 
 LARGE = np.arange(1 << 17, dtype="<i8")
@@ -39,13 +40,13 @@ def here(here, all_closed, monkeypatch):
 def test_a_file_is_known_by_its_content_n40(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
-    with files.open_source(name, files.Stdin()) as source:
+    with names.open_source(name, names.Stdin()) as source:
         assert source.name == name
         assert source.dtype.descr == array.dtype.str
         assert source.buffer.readonly
         assert source.buffer.format == "B"
         assert len(source.buffer) == source.nbytes == array.nbytes
-        assert source.mapped == (array.nbytes > sources.SMALL)
+        assert source.mapped == (array.nbytes > local.SMALL)
         assert (source.file_size, source.position) == (len(npy(array)), 128)
         assert source.warning is None
         for kind in ("random", "sequential", "willneed"):
@@ -98,7 +99,7 @@ def test_not_regular_n41():
     refused("/dev/null", "/dev/null is a device")
     refused("/proc/self/status", "nothing there|not a .npy")
     with pytest.raises(InputError, match="is a directory"):
-        files.describe("d")
+        names.describe("d")
 
 
 def test_no_permission_n42():
@@ -110,10 +111,10 @@ def test_no_permission_n42():
 
 def test_trailing_bytes_n29():
     put("x.npy", npy() + b"abcde")
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
         assert bytes(source.buffer) == ARRAY.tobytes()
-    assert files.describe("x.npy")[0].warning == source.warning
+    assert names.describe("x.npy")[0].warning == source.warning
 
 
 @pytest.mark.parametrize("missing", [1, 48, 96])
@@ -132,7 +133,7 @@ def test_unaligned_data_n39(skip):
 def test_a_file_of_terabytes_costs_nothing():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         assert source.buffer[nbytes - 1] == 0
         source.advise("random")
         source.advise("willneed", nbytes - 10_000, 4096)
@@ -141,7 +142,7 @@ def test_a_file_of_terabytes_costs_nothing():
 @pytest.mark.parametrize("array", [ARRAY, LARGE])
 def test_modified_n44(array):
     put("x.npy", npy(array))
-    source = files.open_source("x.npy", files.Stdin())
+    source = names.open_source("x.npy", names.Stdin())
     os.link("x.npy", "other")
     os.chmod("x.npy", 0o600)
     source.recheck()
@@ -156,7 +157,7 @@ def test_modified_n44(array):
 
 def test_replaced_n44():
     put("x.npy", npy())
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         put("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
@@ -167,11 +168,11 @@ def test_replaced_n44():
 
 def test_truncated_n43():
     put("x.npy", npy(LARGE))
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
-    file = sources.open_file("x.npy")
+    file = local.open_file("x.npy")
     for nbytes in (8192, 1 << 20):
         with pytest.raises(OutputError, match="it is shorter now"):
             file.read(128, nbytes, "x.npy")
@@ -183,13 +184,13 @@ def test_inputs_stay_as_they_are():
     os.utime("x.npy", ns=(5, 5))
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
-    with files.open_source("x.npy", files.Stdin()) as source, pytest.raises(TypeError):
+    with names.open_source("x.npy", names.Stdin()) as source, pytest.raises(TypeError):
         source.buffer[0] = 1
 
 
 def test_closing_while_someone_looks():
     put("x.npy", npy(LARGE))
-    source = files.open_source("x.npy", files.Stdin())
+    source = names.open_source("x.npy", names.Stdin())
     array = np.frombuffer(source.buffer, "<i8")
     held = pickle.PickleBuffer(source.buffer)
     source.close()
@@ -235,7 +236,7 @@ class Feed:
 
     def __enter__(self):
         self._thread.start()
-        return files.Stdin(self.fd)
+        return names.Stdin(self.fd)
 
     def __exit__(self, *_):
         os.close(self.fd)
@@ -255,7 +256,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(storage, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
-        with files.open_source("-", stdin) as source:
+        with names.open_source("-", stdin) as source:
             assert type(source.buffer.obj).__name__ == "mmap"
             assert not source.mapped
             assert source.buffer.readonly
@@ -277,8 +278,8 @@ def test_consecutive_arrays_in_a_file(large):
     put("x", b"skip" + b"".join(map(npy, arrays)) + b"rest")
     with open("x", "rb", buffering=0) as file:
         file.seek(4)
-        stdin = files.Stdin(file.fileno())
-        with files.open_source("-", stdin) as source:
+        stdin = names.Stdin(file.fileno())
+        with names.open_source("-", stdin) as source:
             assert source.mapped == large
             source.recheck()
             assert bytes(source.buffer) == arrays[0].tobytes()
@@ -299,7 +300,7 @@ def test_a_stream_that_ends_early(cut):
         refused("-", "standard input: .*(found|cut short)", stdin=stdin)
     put("x", raw)
     with open("x", "rb") as file:
-        refused("-", "standard input: .*(found|cut short|only)", stdin=files.Stdin(file.fileno()))
+        refused("-", "standard input: .*(found|cut short|only)", stdin=names.Stdin(file.fileno()))
 
 
 def test_a_stream_that_claims_much_n24():
@@ -317,14 +318,14 @@ def test_standard_input_that_is_no_array(here):
     with Feed(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(here, os.O_RDONLY)
-    refused("-", "standard input: Is a directory", stdin=files.Stdin(fd))
+    refused("-", "standard input: Is a directory", stdin=names.Stdin(fd))
     os.close(fd)
-    refused("-", "standard input: it is closed", stdin=files.Stdin(fd))
+    refused("-", "standard input: it is closed", stdin=names.Stdin(fd))
     for device in ("/dev/null", "/dev/zero"):
         with open(device, "rb") as file:
-            refused("-", "nothing there|not a .npy", stdin=files.Stdin(file.fileno()))
+            refused("-", "nothing there|not a .npy", stdin=names.Stdin(file.fileno()))
     lead, terminal = os.openpty()
-    refused("-", "it is a terminal", UsageError, files.Stdin(terminal))
+    refused("-", "it is a terminal", UsageError, names.Stdin(terminal))
     os.close(lead)
     os.close(terminal)
 
@@ -377,32 +378,32 @@ def test_spools_without_nameless_files(monkeypatch):
 
 def test_describe():
     np.save("x.npy", np.asfortranarray(ARRAY))
-    (entry,) = files.describe("x.npy")
+    (entry,) = names.describe("x.npy")
     assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
     assert (entry.header.fortran, entry.header.version, entry.problem) == (True, (1, 0), "")
     assert (entry.file_size, entry.label) == (224, "float32[2,3,4]")
     np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
-    first, second = files.describe("y.npz")
+    first, second = names.describe("y.npz")
     assert (first.name, first.member, first.position) == ("y.npz:a", "a", None)
     assert first.problem == "compressed with deflate"
     assert second.label == "int64[131072]"
-    assert files.describe("y.npz:b") == [second]
+    assert names.describe("y.npz:b") == [second]
     np.savez("z.npz", b=LARGE)
-    (entry,) = files.describe("z.npz")
+    (entry,) = names.describe("z.npz")
     with open("z.npz", "rb") as file:
         file.seek(entry.position)
         assert file.read(LARGE.nbytes) == LARGE.tobytes()
     for bad in ("missing", "z.npz:q"):
         with pytest.raises(InputError):
-            files.describe(bad)
+            names.describe(bad)
     with pytest.raises(InputError, match="no members"):
-        files.describe("x.npy:a")
+        names.describe("x.npy:a")
 
 
 def test_a_disk_that_fails_under_a_header(monkeypatch):
     put("x.npy", npy())
     monkeypatch.setattr(os, "pread", failing(errno.EIO))
-    for read in (files.describe, load):
+    for read in (names.describe, load):
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             read("x.npy")
 
@@ -417,7 +418,7 @@ def test_advice_that_is_not_taken():
 
     area = Area(100)
     header = headers.Header(headers.dtypes.from_code("|u1"), (100,), False, (1, 0), 0)
-    source = sources.Source("x.npy", header, memoryview(area), position=0)
+    source = local.Source("x.npy", header, memoryview(area), position=0)
     source.advise("random")
     assert area.asked == 1
 
@@ -431,7 +432,7 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
         monkeypatch.setattr(os, "preadv", failing(wrong))
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         assert source.mapped
         assert source.cached() == share
 
@@ -439,7 +440,7 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
 def test_a_closed_descriptor_is_no_input():
     put("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
-    with files.open_source("x.npy", files.Stdin()) as source:
+    with names.open_source("x.npy", names.Stdin()) as source:
         assert source.is_open_as(fd)
         os.close(fd)
         assert not source.is_open_as(fd)
@@ -447,7 +448,7 @@ def test_a_closed_descriptor_is_no_input():
 
 def test_a_file_that_cannot_be_looked_at():
     put("x.npy", npy())
-    file = sources.open_file("x.npy")
+    file = local.open_file("x.npy")
     file.close()
     assert file.change() == "cannot be looked at (Bad file descriptor)"
 
@@ -470,7 +471,7 @@ def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", failing(errno.EIO))
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
-            sources.open_file("x.npy")
+            local.open_file("x.npy")
 
 
 def test_no_directory_for_temporary_files(monkeypatch):

@@ -20,17 +20,9 @@ import numpy as np
 import pytest
 from fences import fenced, room, scratch
 
-from ndtool import (
-    dtypes,
-    engine,
-    errors,
-    gather_elements,
-    gather_nd,
-    scatter_elements,
-    scatter_nd,
-    scatters,
-    tuning,
-)
+from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool.engine import gathers, scatters, tuning
+from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
 
@@ -85,7 +77,7 @@ def limit(**limits: int) -> None:
     for name, value in limits.items():
         assert hasattr(tuning, name)
         setattr(tuning, name, value)
-    engine.bind_units.cache_clear()
+    gathers.bind_units.cache_clear()
 
 
 def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -292,7 +284,7 @@ def last_axis() -> None:
 @way
 def other_axis() -> None:
     rng = np.random.default_rng(7)
-    engine.bytearray = scratch
+    gathers.bytearray = scratch
     limit(WORTH=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 1 << 14)
@@ -307,7 +299,7 @@ def other_axis() -> None:
 
 def ways_to_scatter() -> Iterator[str]:
     """Go through the ways to scatter few tuples, by turns."""
-    scatters.bytearray = engine.bytearray = scratch
+    scatters.bytearray = gathers.bytearray = scratch
     scatters._room, scatters._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
@@ -385,7 +377,7 @@ def reduced_elements() -> None:
 @way
 def copies() -> None:
     rng = np.random.default_rng(12)
-    engine.bytearray = scratch
+    gathers.bytearray = scratch
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
         limit(WORTH=1, PIECE=128, STREAMED=streamed)
@@ -397,14 +389,14 @@ def copies() -> None:
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
         turned = fenced(data)
-        engine.swap(memoryview(turned.reshape(-1)), unit)
+        gathers.swap(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
-            pieces = engine.row_major(buffer, turned.shape, turned.strides, width)
+            pieces = gathers.row_major(buffer, turned.shape, turned.strides, width)
             assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
 
 

@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from npyfile import npy, with_header
 
-from ndtool import dtypes, headers
+from ndtool.arrays import npy as headers
 from ndtool.errors import InputError
+from ndtool.rules import dtypes
 
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
 

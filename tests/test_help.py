@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
 
-from ndtool import cli
+from ndtool.cli import commands
 
 OPERATORS = ("gather-nd", "scatter-nd", "gather-elements", "scatter-elements")
 COMMANDS = [
@@ -51,7 +51,7 @@ def pages(command, path, width):
 
 
 def test_no_width_breaks_a_word_of_the_help():
-    program = cli.program()
+    program = commands.program()
     wide = dict(pages(program, "ndtool", 500))
     for width in range(60, 121):
         for path, words in pages(program, "ndtool", width):
@@ -108,6 +108,7 @@ def test_every_option_has_its_variable(command):
     page = ndtool(*command.split(), "-h").out.decode()
     options = re.findall(r"^  (?:-\w, )?--([a-z-]+)", page, re.MULTILINE)
     listed = " ".join(page.split())
+    assert len(options) > 3
     for name in set(options) - {"help"}:
         assert f"env var: NDTOOL_{name.upper().replace('-', '_')}" in listed
 
@@ -129,15 +130,15 @@ def loaded(*arguments):
 
 HEAVY = {
     "numpy", "rich", "ml_dtypes", "json", "zipfile", "zlib", "tempfile", "subprocess", "shutil",
-    "asyncio", "importlib.metadata", "traceback", "ndtool.ops", "ndtool.reference",
+    "asyncio", "importlib.metadata", "traceback", "ndtool.ops", "ndtool.analysis.reference",
 }  # fmt: skip
 
 
 @pytest.mark.usefixtures("unmeasured")
 def test_help_loads_little():
     modules = loaded("--help")
-    assert "ndtool.cli" in modules
-    assert not modules & (HEAVY | {"ndtool.jobs", "ndtool._kernels", "ndtool.files"})
+    assert "ndtool.cli.commands" in modules
+    assert not modules & (HEAVY | {"ndtool.runs.jobs", "ndtool._kernels", "ndtool.arrays.names"})
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -148,7 +149,9 @@ def test_run_between_files_loads_little(tmp_path):
         flags = ("--axis", "1") if "elements" in name else ()
         modules = loaded(name, *present, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
-        assert not modules & (HEAVY | {"ndtool.styled", "ndtool.values", "ndtool.infer"})
+        assert not modules & (
+            HEAVY | {"ndtool.cli.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
+        )
 
 
 def complete(words, shell="bash"):
@@ -226,5 +229,7 @@ def test_every_option_is_documented():
     text = document.read_text("utf-8")
     for command in OPERATORS:
         page = ndtool(command, "-h").out.decode()
-        for name in re.findall(r"--[a-z-]+|NDTOOL_[A-Z_]+", page):
+        names = re.findall(r"--[a-z-]+|NDTOOL_[A-Z_]+", page)
+        assert len(names) > 10
+        for name in names:
             assert name == "--help" or f"`{name}" in text or f", {name} " in text, name

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from strategies import Array
 
-from ndtool import layouts
+from ndtool.engine import layouts
 
 BASE = np.arange(2 * 3 * 4 * 5, dtype="i4").reshape(2, 3, 4, 5)
 ARRAYS = {

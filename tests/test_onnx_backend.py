@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ndtool
-from ndtool import reference
+from ndtool.analysis import reference
 
 onnx = pytest.importorskip("onnx")
 

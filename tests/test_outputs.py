@@ -17,8 +17,9 @@ from command import environment, execute, python
 from limits import ROOT, failing, without_overrides
 from npyfile import ARRAY, npy
 
-from ndtool import archive_writer, dtypes, files, newfile, outputs, storage
+from ndtool.arrays import names, newfile, sink, storage, zipwriter
 from ndtool.errors import OutputError, ResourceError, UsageError
+from ndtool.rules import dtypes
 
 LARGE = np.arange(1 << 17, dtype="<i8")
 OLD = b"old bytes"
@@ -39,7 +40,7 @@ def way(request, monkeypatch):
 
 
 def opened(target, array=ARRAY, **options):
-    return outputs.open_output(target, dtypes.from_numpy(array.dtype), array.shape, **options)
+    return sink.open_output(target, dtypes.from_numpy(array.dtype), array.shape, **options)
 
 
 def save(target, array=ARRAY, how="write", **options):
@@ -49,11 +50,17 @@ def save(target, array=ARRAY, how="write", **options):
         if how == "map":
             out.map()[:] = raw
         elif how == "pieces":
-            for at in range(0, len(raw), 7):
-                out.write(at, raw[at : at + 7])
+            for at, piece in pieces(raw):
+                out.write(at, piece)
         else:
             out.write(0, raw)
         out.commit()
+
+
+def pieces(raw):
+    """Cut bytes into odd pieces, of which a large array has no more than a small one."""
+    step = 7 if len(raw) < 1000 else 70_001
+    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
 
 
 def content(path):
@@ -126,7 +133,7 @@ def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     if way == "hidden" and call == "link":
-        return
+        pytest.skip("a hidden file takes its name by replace alone")
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
         save("x.npy", sync=True)
@@ -198,7 +205,7 @@ def test_output_is_an_input_c6_c7(way, alias):
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with files.open_source("x.npy", files.Stdin()) as source, opened(alias, LARGE) as out:
+    with names.open_source("x.npy", names.Stdin()) as source, opened(alias, LARGE) as out:
         raw = source.buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
@@ -246,10 +253,11 @@ def test_read_only_c9():
     os.chmod("open/x.npy", 0o444)
     code = """
 import sys
-from ndtool import dtypes, outputs
+from ndtool.rules import dtypes
+from ndtool.arrays import sink
 try:
-    outputs.open_output(sys.argv[1], dtypes.from_code("<f4"), (3,))
-except outputs.OutputError as exc:
+    sink.open_output(sys.argv[1], dtypes.from_code("<f4"), (3,))
+except sink.OutputError as exc:
     print(exc)
 """
     for target, said in (
@@ -303,8 +311,6 @@ def test_two_runs_one_output_c18(way):
     ],
 )
 def test_archives(way, how, array, target, member):
-    if how == "pieces" and array is LARGE:
-        return
     save(target, array, how)
     with np.load("x.npz") as archive:
         assert archive.files == [member]
@@ -315,10 +321,10 @@ def test_archives(way, how, array, target, member):
         (info,) = archive.infolist()
         assert info.date_time == (1980, 1, 1, 0, 0, 0)
         assert info.compress_type == zipfile.ZIP_STORED
-    (entry,) = files.describe("x.npz")
+    (entry,) = names.describe("x.npz")
     assert entry.position % 64 == 0
     first = content("x.npz")
-    with files.open_source("x.npz", files.Stdin()) as source:
+    with names.open_source("x.npz", names.Stdin()) as source:
         assert bytes(source.buffer) == array.tobytes()
         save(target, array, how)
     assert content("x.npz") == first
@@ -334,18 +340,18 @@ def test_a_path_that_exists_wins():
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3))])
 def test_archives_with_64_bit_sizes_z20(monkeypatch, array):
-    monkeypatch.setattr(archive_writer, "_WIDE", 0)
+    monkeypatch.setattr(zipwriter, "_WIDE", 0)
     save("x.npz:a", array)
     with np.load("x.npz") as archive:
         assert np.array_equal(archive["a"], array)
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
-    with files.open_source("x.npz", files.Stdin()) as source:
+    with names.open_source("x.npz", names.Stdin()) as source:
         assert bytes(source.buffer) == array.tobytes()
         assert source.position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
-    with files.open_source("y.npz:a", files.Stdin()) as source:
+    with names.open_source("y.npz:a", names.Stdin()) as source:
         assert bytes(source.buffer) == array.tobytes()
 
 
@@ -353,7 +359,7 @@ def test_archives_with_64_bit_sizes_z20(monkeypatch, array):
 def test_an_archive_of_more_than_4_gib_z20():
     nbytes = (1 << 32) + 5
     try:
-        out = outputs.open_output("x.npz", dtypes.from_code("|u1"), (nbytes,))
+        out = sink.open_output("x.npz", dtypes.from_code("|u1"), (nbytes,))
     except ResourceError:
         pytest.skip("no room for 4 GiB")
     with out:
@@ -361,13 +367,13 @@ def test_an_archive_of_more_than_4_gib_z20():
         out.commit()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == nbytes + 128
-    (entry,) = files.describe("x.npz")
+    (entry,) = names.describe("x.npz")
     assert entry.header.shape == (nbytes,)
     assert entry.position % 64 == 0
     with open("x.npz", "rb") as file:
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
-    with files.open_source("x.npz", files.Stdin()) as source:
+    with names.open_source("x.npz", names.Stdin()) as source:
         assert bytes(source.buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
@@ -382,7 +388,7 @@ def test_long_names(way):
 def test_space_is_reserved_first_o39(way):
     for count in (1 << 50, 1 << 60, 2**63 - 1):
         with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
-            outputs.open_output("x.npy", dtypes.from_code("<f8"), (count,))
+            sink.open_output("x.npy", dtypes.from_code("<f8"), (count,))
         assert str(8 * count + 128) in caught.value.message
     assert os.listdir() == []
 
@@ -410,7 +416,7 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
 
 
 def test_file_systems_without_shared_maps(monkeypatch):
-    monkeypatch.setattr(outputs, "map_bytes", failing(errno.ENODEV))
+    monkeypatch.setattr(sink, "map_bytes", failing(errno.ENODEV))
     save("x.npy", how="map")
     assert content("x.npy") == npy(ARRAY)
 
@@ -419,12 +425,14 @@ def test_file_systems_without_shared_maps(monkeypatch):
 def test_other_limits_c17(limit):
     code = f"""
 import resource
-from ndtool import dtypes, outputs, storage
+from ndtool.rules import dtypes
+from ndtool.arrays import sink
+from ndtool.arrays import storage
 import mmap
 value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
 resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
 try:
-    with outputs.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
+    with sink.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
         out.map()
 except Exception as exc:
     print(type(exc).__name__, exc)
@@ -463,23 +471,20 @@ class Drain:
 @pytest.mark.parametrize("memory", [10, storage.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, how, array, memory, blocking):
-    if how == "pieces" and array is LARGE:
-        return
-    monkeypatch.setattr(outputs, "MEMORY", memory)
+    monkeypatch.setattr(sink, "MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
     raw = memoryview(array.tobytes())
     kind = dtypes.from_numpy(array.dtype)
-    header = outputs.headers.encode(kind, array.shape)
-    out = outputs.StreamOutput(drain.end, "standard output", header, array.nbytes)
+    header = sink.headers.encode(kind, array.shape)
+    out = sink.StreamOutput(drain.end, "standard output", header, array.nbytes)
     with out:
         assert out.streamed
         if how == "map":
             out.map()[:] = raw
         else:
-            step = 7 if how == "pieces" else max(len(raw), 1)
-            for at in range(0, len(raw), step):
-                out.write(at, raw[at : at + step])
+            for at, piece in pieces(raw) if how == "pieces" else [(0, raw)]:
+                out.write(at, piece)
         out.commit()
     del out
     assert drain.close() == npy(array)
@@ -487,7 +492,7 @@ def test_streams(monkeypatch, how, array, memory, blocking):
 
 def test_a_stream_takes_bytes_in_order_only():
     drain = Drain()
-    with outputs.StreamOutput(drain.end, "standard output", b"header", 10) as out:
+    with sink.StreamOutput(drain.end, "standard output", b"header", 10) as out:
         with pytest.raises(ValueError, match="cannot take bytes at 4"):
             out.write(4, memoryview(b"x"))
         out.write(0, memoryview(b"1234"))
@@ -498,7 +503,7 @@ def test_a_stream_takes_bytes_in_order_only():
 
 def test_nothing_is_streamed_before_there_is_something():
     drain = Drain()
-    with outputs.StreamOutput(drain.end, "standard output", b"header", 10) as out:
+    with sink.StreamOutput(drain.end, "standard output", b"header", 10) as out:
         out.map()
     assert drain.close() == b""
 
@@ -506,7 +511,7 @@ def test_nothing_is_streamed_before_there_is_something():
 def test_closed_pipe_c12():
     fd, end = os.pipe()
     os.close(fd)
-    out = outputs.StreamOutput(end, "standard output", b"header", 10)
+    out = sink.StreamOutput(end, "standard output", b"header", 10)
     with out, pytest.raises(BrokenPipeError):
         out.write(0, memoryview(b"x"))
     os.close(end)
@@ -514,12 +519,13 @@ def test_closed_pipe_c12():
 
 STDOUT = """
 import sys
-from ndtool import dtypes, outputs
+from ndtool.rules import dtypes
+from ndtool.arrays import sink
 try:
-    with outputs.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
+    with sink.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
         out.write(0, memoryview(bytes(12)))
         out.commit()
-except outputs.OutputError as exc:
+except sink.OutputError as exc:
     print(exc, file=sys.stderr)
 """
 
@@ -572,12 +578,13 @@ def test_deleted_directory_c16(here):
 
 LOOP = """
 import os, sys
-from ndtool import dtypes, outputs
+from ndtool.rules import dtypes
+from ndtool.arrays import sink
 n = 0
 while True:
     n += 1
     name = "x.npy" if sys.argv[1] == "old" else f"{n}.npy"
-    with outputs.open_output(name, dtypes.from_code("|u1"), (1 << 20,)) as out:
+    with sink.open_output(name, dtypes.from_code("|u1"), (1 << 20,)) as out:
         if n % 2:
             out.map()[:] = bytes([n % 256]) * (1 << 20)
         else:
@@ -602,7 +609,9 @@ def test_kill_leaves_whole_files(output):
         loop.send_signal(signal.SIGKILL)
         loop.wait()
         loop.stdout.close()
-        for name in os.listdir():
+        names = os.listdir()
+        assert output == "new" or "x.npy" in names
+        for name in names:
             array = np.load(name)
             assert array.shape == (1 << 20,)
             assert len(set(array.tolist())) == 1
@@ -613,7 +622,7 @@ def test_kill_leaves_whole_files(output):
 
 @pytest.mark.parametrize("memory", [10, storage.MEMORY])
 def test_a_result_can_be_held(monkeypatch, memory):
-    monkeypatch.setattr(outputs, "MEMORY", memory)
+    monkeypatch.setattr(sink, "MEMORY", memory)
     with opened(None) as out:
         out.write(40, memoryview(ARRAY.tobytes())[40:])
         out.write(0, memoryview(ARRAY.tobytes())[:40])
@@ -708,7 +717,7 @@ def test_closes_and_unlinks_that_fail_while_all_is_dropped(way, monkeypatch):
 
 def test_a_fifo_whose_close_fails(monkeypatch):
     fd = os.open("/dev/null", os.O_WRONLY)
-    out = outputs.StreamOutput(fd, "fifo", b"header", 0, owned=True)
+    out = sink.StreamOutput(fd, "fifo", b"header", 0, owned=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", failing(errno.EIO))
         with pytest.raises(OutputError, match="fifo: Input/output"):
@@ -718,7 +727,7 @@ def test_a_fifo_whose_close_fails(monkeypatch):
 
 def test_a_stream_that_is_dropped_is_closed():
     fd = os.open("/dev/null", os.O_WRONLY)
-    with outputs.StreamOutput(fd, "/dev/null", b"header", 10, owned=True):
+    with sink.StreamOutput(fd, "/dev/null", b"header", 10, owned=True):
         pass
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
@@ -728,8 +737,8 @@ def test_a_stream_that_is_dropped_is_closed():
     ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
 )
 def test_a_stream_that_fails(monkeypatch, code, kind):
-    with outputs.StreamOutput(1, "standard output", b"header", 10) as out:
-        monkeypatch.setattr(outputs, "write_next", failing(code))
+    with sink.StreamOutput(1, "standard output", b"header", 10) as out:
+        monkeypatch.setattr(sink, "write_next", failing(code))
         with pytest.raises(kind, match="standard output: " + os.strerror(code)):
             out.write(0, memoryview(bytes(10)))
 
@@ -739,8 +748,8 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
-    monkeypatch.setattr(outputs, "MEMORY", 10)
-    monkeypatch.setattr(outputs, "unnamed_file", fail)
+    monkeypatch.setattr(sink, "MEMORY", 10)
+    monkeypatch.setattr(sink, "unnamed_file", fail)
     kind = ResourceError if wrong is MemoryError else OutputError
     with pytest.raises(kind, match=r"temporary copy of the result: (no memory for 96|Input)"):
         opened(None)
@@ -750,7 +759,7 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
 def test_a_disk_that_fails(way, monkeypatch, how):
     with opened("x.npy") as out:
         monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
-        monkeypatch.setattr(outputs, "map_bytes", failing(errno.EIO))
+        monkeypatch.setattr(sink, "map_bytes", failing(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
             out.map() if how == "map" else out.write(0, memoryview(bytes(8)))
 
@@ -770,7 +779,7 @@ def test_an_archive_that_is_cut_before_its_sum_is_known(way):
 
 def test_a_stream_that_is_mapped_twice():
     drain = Drain()
-    with outputs.StreamOutput(drain.end, "standard output", b"", 3) as out:
+    with sink.StreamOutput(drain.end, "standard output", b"", 3) as out:
         out.map()[:2] = b"ab"
         out.map()[2:] = b"c"
         out.commit()

@@ -16,9 +16,12 @@ from command import save
 from strategies import Array, same
 
 import ndtool
-from ndtool import engine, jobs, reference, shapes, tuning
+from ndtool.analysis import reference
+from ndtool.engine import gathers, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
-from ndtool.operators import Attributes
+from ndtool.rules import shapes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
 
 G = 1 << 30
 THREADS = (1, 2)
@@ -253,14 +256,14 @@ def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: 
     data = memoryview(bytes(itemsize * count))
     most = max(1, (1 << 20) // itemsize)
     expected = [min(most, count - first) * itemsize for first in range(0, count, most)]
-    pieces = list(engine.row_major(data, (count,), (itemsize,), itemsize))
+    pieces = list(gathers.row_major(data, (count,), (itemsize,), itemsize))
     assert [len(piece) for piece in pieces] == expected
     assert len(pieces[0].obj) == expected[0]  # the memory that all of them share
 
 
 def test_one_element_is_turned() -> None:
     for shape in ((), (1, 1)):
-        pieces = engine.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
+        pieces = gathers.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
         assert [bytes(piece) for piece in pieces] == [b"dcba"]
 
 
@@ -275,12 +278,12 @@ def test_one_element_is_turned() -> None:
     ],
 )
 def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list[int]) -> None:
-    runs = engine.Runs(None, None, width, 4, 10, 1, 10)
-    pieces = list(engine.pieces(runs, 27))
+    runs = gathers.Runs(None, None, width, 4, 10, 1, 10)
+    pieces = list(gathers.pieces(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
     places = [piece.place(runs.width) for piece in pieces]
     assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
-    assert engine.whole_elements(40, 27) == 40
+    assert gathers.whole_elements(40, 27) == 40
 
 
 def test_the_largest_output_that_can_be_counted() -> None:

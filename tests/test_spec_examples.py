@@ -11,7 +11,8 @@ from command import FIXTURES, execute
 from command import ndtool as command_line
 
 import ndtool
-from ndtool import reference, shapes
+from ndtool.analysis import reference
+from ndtool.rules import shapes
 
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))
 EXAMPLES, LAYERS = TABLE["EXAMPLES"], TABLE["LAYERS"]

@@ -5,7 +5,8 @@ import os
 from contextlib import suppress
 from math import prod
 
-from ndtool import files, headers, values
+from ndtool.analysis import values
+from ndtool.arrays import names, npy
 from ndtool.errors import NdtoolError, Status
 
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
@@ -21,7 +22,7 @@ def check(content: bytes) -> None:
         for member in [None, "a", *members[:4]]:
             _read(path if member is None else f"{path}:{member}")
         os.lseek(fd, 0, os.SEEK_SET)
-        with suppress(NdtoolError), files.Stdin(fd).read() as source:
+        with suppress(NdtoolError), names.Stdin(fd).read() as source:
             _hold(source)
     finally:
         os.close(fd)
@@ -30,7 +31,7 @@ def check(content: bytes) -> None:
 def check_header(content: bytes) -> None:
     """Read only the header of a .npy file with this content: a hundred times as fast."""
     try:
-        found = headers.read(io.BytesIO(content).read, len(content), "header")
+        found = npy.read(io.BytesIO(content).read, len(content), "header")
         data = memoryview(content)[found.offset : found.offset + found.nbytes]
         assert len(data) == found.nbytes
         array = values.as_array(data, found.dtype, found.shape, found.fortran)
@@ -40,9 +41,9 @@ def check_header(content: bytes) -> None:
     assert array.dtype.itemsize == found.dtype.itemsize
 
 
-def _described(path: str) -> list[files.Entry]:
+def _described(path: str) -> list[names.Entry]:
     try:
-        return files.describe(path)
+        return names.describe(path)
     except NdtoolError as error:
         _is_plain(error)
         return []
@@ -50,25 +51,25 @@ def _described(path: str) -> list[files.Entry]:
 
 def _read(argument: str) -> None:
     try:
-        with files.open_source(argument, files.Stdin(-1)) as source:
+        with names.open_source(argument, names.Stdin(-1)) as source:
             _hold(source)
             source.recheck()
     except NdtoolError as error:
         _is_plain(error)
 
 
-def _hold(source: files.Source) -> None:
+def _hold(source: names.Source) -> None:
     """Check that an array is what it says, also to NumPy, and that its header can be written."""
     assert len(source.buffer) == source.nbytes == prod(source.shape) * source.dtype.itemsize
     assert source.dtype.itemsize > 0
-    assert len(source.shape) <= headers.RANK
+    assert len(source.shape) <= npy.RANK
     bytes(source.buffer[:4096])
     array = values.as_array(source.buffer, source.dtype, source.shape, source.fortran)
     assert array.shape == source.shape
     assert array.dtype.itemsize == source.dtype.itemsize
     assert not array.dtype.hasobject
-    raw = headers.encode(source.dtype, source.shape)
-    again = headers.read(io.BytesIO(raw).read, None, "again")
+    raw = npy.encode(source.dtype, source.shape)
+    again = npy.read(io.BytesIO(raw).read, None, "again")
     assert (again.dtype, again.shape) == (source.dtype, source.shape)
 
 

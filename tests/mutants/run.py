@@ -27,8 +27,15 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("shapes.py", "layouts.py", "engine.py", "scatters.py")
-KERNELS = ("_blocks.pxd", "_runs.pxd", "_parts.pxd", "_panels.pxd", "_views.pxd", "_kernels.pyx")
+SOURCES = ("rules/shapes.py", "engine/layouts.py", "engine/gathers.py", "engine/scatters.py")
+KERNELS = (
+    "loops/blocks.pxd",
+    "loops/runs.pxd",
+    "loops/parts.pxd",
+    "loops/panels.pxd",
+    "loops/views.pxd",
+    "_kernels.pyx",
+)
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
     "test_layouts.py", "test_threads.py", "test_properties.py", "test_sizes.py",
@@ -85,16 +92,18 @@ TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\"
 
 # (file, a part of the line, the token): why no test can notice it.
 EQUIVALENT = {
-    ("_blocks.pxd", "indices & 7", "&"): "aligned indices are copied, too",
-    ("_blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
-    ("_runs.pxd", "return 1", "1"): "whatever is not 0 says so",
-    ("_parts.pxd", "return 1", "1"): "the same",
-    ("_panels.pxd", "return 1", "1"): "the same",
-    ("_runs.pxd", "bint small = width == pitch", "<="): "runs of a line are copied in both ways",
-    ("_runs.pxd", "if width == pitch and width", "<="): "the same",
-    ("_runs.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
-    ("_runs.pxd", "n_kept += ", "*"): "the same",
-    ("_runs.pxd", "if at.left == nd.per_batch", "=="): "what is asked for ahead of time",
+    ("loops/blocks.pxd", "indices & 7", "&"): "aligned indices are copied, too",
+    ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
+    ("loops/runs.pxd", "return 1", "1"): "whatever is not 0 says so",
+    ("loops/parts.pxd", "return 1", "1"): "the same",
+    ("loops/panels.pxd", "return 1", "1"): "the same",
+    (
+        "loops/runs.pxd",
+        "bint small = width == pitch",
+        "<=",
+    ): "runs of a line are copied in both ways",
+    ("loops/runs.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
+    ("loops/runs.pxd", "n_kept += ", "*"): "the same",
     ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
@@ -103,19 +112,19 @@ EQUIVALENT = {
     ("_kernels.pyx", "found = -1, bad", "1"): "below 0 is none",
     ("_kernels.pyx", "component = -1", "1"): "nobody reads it where nothing is bad",
     ("_kernels.pyx", "component = -1", "-"): "the same",
-    ("_blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
-    ("_blocks.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
-    ("engine.py", "tile = tile // 64 * 64", "*"): "another width of tile: one result",
-    ("engine.py", "if tile < columns and tile > 64", ">"): "the same",
-    ("engine.py", "if tile < columns and tile > 64", "<"): "the same",
-    ("engine.py", "none = (0,)", "0"): "a check reads and writes nothing there",
-    ("engine.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
-    ("scatters.py", "        shift += 1", "1"): "parts of another size: one result",
-    ("scatters.py", "groups = min(most", "min"): "bounds memory",
-    ("scatters.py", "groups = min(most", "//"): "bounds memory",
-    ("scatters.py", "change, s.out, True, how", "True"): "threads share otherwise: one result",
-    ("scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
-    ("scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
+    ("loops/blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
+    ("loops/blocks.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
+    ("engine/gathers.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
+    ("engine/gathers.py", "if tile < columns and tile > LINE", ">"): "the same",
+    ("engine/gathers.py", "if tile < columns and tile > LINE", "<"): "the same",
+    ("engine/gathers.py", "none = (0,)", "0"): "a check reads and writes nothing there",
+    ("engine/gathers.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
+    ("engine/scatters.py", "        shift += 1", "1"): "parts of another size: one result",
+    ("engine/scatters.py", "groups = min(most", "min"): "bounds memory",
+    ("engine/scatters.py", "groups = min(most", "//"): "bounds memory",
+    ("engine/scatters.py", "change, s.out, True, how", "True"): "threads share otherwise: one result",
+    ("engine/scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
+    ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 
 

@@ -72,7 +72,6 @@ def main() -> None:
     if nameless == "0":
         del os.O_TMPFILE
     sys.argv = ["ndtool", *arguments]
-    from ndtool import cli, jobs, scatters  # noqa: F401 # so that no child has to
 
     for call in calls.split(","):
         for name in wrongs.split(","):

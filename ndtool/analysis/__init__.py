@@ -1,0 +1,1 @@
+"""Questions about a call: inferred, recomputed, shown."""

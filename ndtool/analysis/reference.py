@@ -1,0 +1,399 @@
+"""The four operators, slow and obvious: the oracle of the tests and of `verify`.
+
+Each one is the loop that the ONNX text prints, in row-major order, over values that were checked
+first. Nothing is shared with the fast side but the errors, so both can only agree by being right.
+Arrays may be larger than memory: `new` makes the output where there is room for it, and all else is
+done in blocks. `tick` is told the share that is done.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+
+Array = np.ndarray[Any, Any]
+Position = tuple[int, ...]
+Index = tuple[Any, ...]
+Blocks = Iterator[tuple[list[Index], list[Index]]]
+New = Callable[[Position, np.dtype[Any]], Array]
+Tick = Callable[[float], None]
+Reduction = Callable[[Array, Array], Array]
+
+TUPLES = 1 << 12  # of indices that are looked at together
+PIECE = 1 << 20  # bytes that are copied, reduced or compared together
+
+_ORDERED = (
+    ["bool", "float16", "bfloat16", "float32", "float64"]
+    + [f"int{bits}" for bits in (8, 16, 32, 64)]
+    + [f"uint{bits}" for bits in (8, 16, 32, 64)]
+)
+_UNORDERED = ["complex64", "complex128"]
+
+
+def silent(_: float) -> None:
+    """Tell nobody how much is done."""
+
+
+def gather_nd(
+    data: Array, indices: Array, batch_dims: int = 0, *, new: New = np.empty, tick: Tick = silent
+) -> Array:
+    """Return the slices of `data` that the index tuples name, as ONNX GatherND does.
+
+    output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
+    """
+    data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
+    _check_types(data, indices)
+    r, q = data.ndim, indices.ndim
+    _require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    _require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
+    _require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    k = indices.shape[-1]
+    _require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
+
+    _check_bounds(indices, indices.shape[:-1], range(b, b + k), data.shape, part(tick, 0, 0.1))
+    output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
+    source, target = _bytes(data), _bytes(output)
+    run = prod(data.shape[b + k :]) * data.itemsize
+    for positions, places in _nd_blocks(indices, b, run, part(tick, 0.1, 1)):
+        for i, place in zip(positions, places, strict=True):
+            target[*i, ...] = source[*place, ...]
+    return output
+
+
+def scatter_nd(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    reduction: str = "none",
+    *,
+    new: New = np.empty,
+    tick: Tick = silent,
+) -> Array:
+    """Return a copy of `data` with slices updated, as ONNX ScatterND does.
+
+    output[indices[i]] = f(output[indices[i]], updates[i]) for every i in indices.shape[:-1].
+    """
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    _check_types(data, indices, updates, reduction)
+    r, q = data.ndim, indices.ndim
+    _require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    k = indices.shape[-1]
+    _require(k <= r, f"index tuples of {k}: valid 0..{r}")
+    expected = indices.shape[:-1] + data.shape[k:]
+    _require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
+    _check_bounds(indices, indices.shape[:-1], range(k), data.shape, part(tick, 0, 0.1))
+    output = _copied(data, new, part(tick, 0.1, 0.2))
+    run = prod(data.shape[k:]) * data.itemsize
+    blocks = _nd_blocks(indices, 0, run, part(tick, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, k)
+
+
+def gather_elements(
+    data: Array, indices: Array, axis: int = 0, *, new: New = np.empty, tick: Tick = silent
+) -> Array:
+    """Return the elements of `data` that `indices` names along `axis`, as ONNX GatherElements.
+
+    output[i][j][k] = data[i][indices[i][j][k]][k] where axis = 1, and so on.
+    """
+    data, indices = np.asarray(data), np.asarray(indices)
+    _check_types(data, indices)
+    axis = _elements_axis(data, indices, axis)
+    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    output = new(indices.shape, data.dtype)
+    source, target = _bytes(data), _bytes(output)
+    for positions, places in _elements_blocks(indices, axis, data.itemsize, part(tick, 0.1, 1)):
+        for i, place in zip(positions, places, strict=True):
+            target[*i, ...] = source[*place, ...]
+    return output
+
+
+def scatter_elements(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int = 0,
+    reduction: str = "none",
+    *,
+    new: New = np.empty,
+    tick: Tick = silent,
+) -> Array:
+    """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
+
+    output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
+    """
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    _check_types(data, indices, updates, reduction)
+    axis = _elements_axis(data, indices, axis)
+    _require(
+        updates.shape == indices.shape,
+        f"updates {updates.shape}: it must be {indices.shape} as indices are",
+    )
+    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    output = _copied(data, new, part(tick, 0.1, 0.2))
+    blocks = _elements_blocks(indices, axis, data.itemsize, part(tick, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, data.ndim)
+
+
+def _copied(data: Array, new: New, tick: Tick) -> Array:
+    output = new(data.shape, data.dtype)
+    source, target = in_order(_bytes(data)), in_order(_bytes(output))
+    for piece in pieces(data.size, data.itemsize, tick):
+        target[piece] = source[piece]
+    return output
+
+
+def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: int) -> Array:
+    """Return `output` with its runs updated; a place names a run by its first m axes."""
+    if not updates.size:
+        return output  # nothing, however often, is no work
+    if reduction != "none":
+        _reduce(output, updates, REDUCTIONS[reduction], blocks, m)
+        return output
+    same = updates.dtype == output.dtype
+    target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
+    for positions, places in blocks:
+        for i, place in zip(positions, places, strict=True):
+            target[*place, ...] = source[*i, ...]
+    return output
+
+
+def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m: int) -> None:
+    """Apply updates in row-major order, several at once where their places are different ones."""
+    lead, width = output.shape[:m], prod(output.shape[m:])
+    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
+    for _, places in blocks:
+        rows = _row_numbers(places, lead)
+        for columns in pieces(width, output.itemsize):  # all of them, unless the block is one run
+            first, shape = start + columns.start, (len(rows), columns.stop - columns.start)
+            new = _native(flat[first : first + prod(shape)].reshape(shape))
+            for some in _without_duplicates(rows):
+                at = rows[some], columns
+                with np.errstate(all="ignore"):
+                    runs[at] = reduce(_native(runs[at]), new[some])
+        start += len(rows) * width
+
+
+def _row_numbers(places: list[Index], shape: Position) -> Array:
+    """Return where places are among all of `shape` in row-major order, counted from the start."""
+    numbers = np.zeros(len(places), np.int64)
+    for column, size in zip(zip(*places, strict=True), shape, strict=True):
+        numbers = numbers * size + np.array(column) % size
+    return numbers
+
+
+def _without_duplicates(rows: Array) -> Iterator[slice]:
+    """Yield slices of the rows, one after the other, in which none comes twice."""
+    start, seen = 0, set[int]()
+    for n, row in enumerate(rows.tolist()):
+        if row in seen:
+            yield slice(start, n)
+            start, seen = n, set()
+        seen.add(row)
+    yield slice(start, len(rows))
+
+
+def _add(old: Array, new: Array) -> Array:
+    """Return old + new; where both are NaN, the accumulated one survives."""
+    if old.dtype.kind == "c":
+        return _complex(_add(old.real, new.real), _add(old.imag, new.imag))
+    if old.dtype.name == "bfloat16":
+        return _add(_wide(new), _wide(old)).astype(old.dtype)
+    return _one_nan(old, new, old + new)
+
+
+def _mul(old: Array, new: Array) -> Array:
+    """Return old * new; where both are NaN, the accumulated one survives."""
+    if old.dtype.kind == "c":
+        real = _sub(_mul(old.real, new.real), _mul(old.imag, new.imag))
+        return _complex(real, _add(_mul(old.real, new.imag), _mul(old.imag, new.real)))
+    if old.dtype.name == "bfloat16":
+        return _mul(_wide(new), _wide(old)).astype(old.dtype)
+    return _one_nan(old, new, old * new)
+
+
+def _max(old: Array, new: Array) -> Array:
+    """Return the larger one, or the first NaN; of equals the update, in float16 the old one."""
+    stays = old >= new if old.dtype.name == "float16" else old > new
+    return np.where(np.isnan(old) | stays, old, new)
+
+
+def _min(old: Array, new: Array) -> Array:
+    """Return the smaller one, or the first NaN; of equals the update, in float16 the old one."""
+    stays = old <= new if old.dtype.name == "float16" else old < new
+    return np.where(np.isnan(old) | stays, old, new)
+
+
+REDUCTIONS: dict[str, Reduction] = {"add": _add, "mul": _mul, "max": _max, "min": _min}
+
+
+def _sub(left: Array, right: Array) -> Array:
+    return _one_nan(left, right, left - right)
+
+
+def _one_nan(first: Array, second: Array, result: Array) -> Array:
+    """Return the result; where it is NaN, the first NaN of the two, or a new negative one."""
+    # Processors and compilers differ in which NaN they keep and make; x + x only quiets x.
+    if result.dtype.kind != "f":
+        return result
+    kept = np.where(np.isnan(first), first + first, second + second)
+    made = np.copysign(np.array(np.nan, result.dtype), -1)
+    nan = np.where(np.isnan(first) | np.isnan(second), kept, made)
+    return np.where(np.isnan(result), nan, result)
+
+
+def _wide(slice_: Array) -> Array:
+    return slice_.astype(np.float32)
+
+
+def _complex(real: Array, imag: Array) -> Array:
+    result = np.empty(real.shape, np.result_type(real, np.complex64))
+    result.real, result.imag = real, imag
+    return result
+
+
+def _native(slice_: Array) -> Array:
+    """Return the slice in this machine's byte order, booleans as 0 and 1."""
+    if slice_.dtype.kind == "b":
+        return np.not_equal(slice_.view(np.uint8), 0)
+    return slice_.astype(slice_.dtype.newbyteorder("="), copy=False)
+
+
+def _bytes(array: Array) -> Array:
+    """Return the array as opaque bytes, so that a move copies padding and odd booleans too."""
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))
+
+
+def _nd_blocks(indices: Array, b: int, run: int, tick: Tick) -> Blocks:
+    """Yield positions in indices and their places in data, in row-major order.
+
+    run: bytes at each place; a block has PIECE bytes at most, or one run.
+    """
+    lead, k = indices.shape[:-1], indices.shape[-1]
+    for start, tuples in _tuples(indices, prod(lead), k, run, tick):
+        positions = _positions(start, len(tuples), lead)
+        yield positions, [(*i[:b], *t) for i, t in zip(positions, tuples.tolist(), strict=True)]
+
+
+def _elements_blocks(indices: Array, axis: int, run: int, tick: Tick) -> Blocks:
+    """Yield positions in indices and their places in data, in row-major order."""
+    shape = indices.shape
+    for start, values in _tuples(indices, prod(shape), 1, run, tick):
+        positions = _positions(start, len(values), shape)
+        named = zip(positions, values[:, 0].tolist(), strict=True)
+        yield positions, [(*i[:axis], value, *i[axis + 1 :]) for i, value in named]
+
+
+def _tuples(
+    indices: Array, count: int, k: int, run: int, tick: Tick
+) -> Iterator[tuple[int, Array]]:
+    """Yield the number of an index tuple, and it and those after it as rows of k."""
+    flat, step = in_order(indices), max(1, min(TUPLES, PIECE // max(run, 1)))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        yield start, flat[start * k : stop * k].reshape(stop - start, k)
+        tick(stop / count)
+
+
+def _positions(start: int, count: int, shape: Position) -> list[Index]:
+    """Return the positions of `count` elements in row-major order."""
+    if not shape:
+        return [()] * count
+    columns = np.unravel_index(np.arange(start, start + count), shape)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def in_order(array: Array) -> Any:
+    """Return an array's elements in row-major order: what to take slices of, not a copy."""
+    narrow = array.squeeze()  # or `flat` would know no more than 32 axes
+    return array.reshape(-1) if array.flags.c_contiguous or narrow.ndim > 32 else narrow.flat
+
+
+def pieces(count: int, itemsize: int, tick: Tick = silent) -> Iterator[slice]:
+    """Yield slices of `count` elements, none of more than PIECE bytes unless one element is."""
+    step = max(1, PIECE // itemsize)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+        tick(min(start + step, count) / count)
+
+
+def part(tick: Tick, begin: float, end: float) -> Tick:
+    """Return what tells `tick` about a part of the work, from `begin` to `end` of the whole."""
+    return lambda share: tick(begin + share * (end - begin))
+
+
+def _check_bounds(
+    indices: Array, lead: Position, axes: Sequence[int], shape: Position, tick: Tick
+) -> None:
+    """Raise BoundsError if an index is out of bounds of its axis.
+
+    lead: the shape of the positions of index tuples in `indices`. axes: those of data that a
+    tuple's components are about. shape: that of data.
+    """
+    total, k = prod(lead), len(axes)
+    first, count = None, 0
+    for start, tuples in _tuples(indices, total if k else 0, k, 0, tick):
+        bad = np.stack(
+            [
+                (tuples[:, j] < -shape[axis]) | (tuples[:, j] >= shape[axis])
+                for j, axis in enumerate(axes)
+            ],
+            axis=1,
+        )
+        if first is None and bad.any():
+            row, component = np.argwhere(bad)[0].tolist()
+            first = start + row, component, int(tuples[row, component])
+        count += int(bad.any(axis=1).sum())
+    if first is not None:
+        number, component, value = first
+        raise BoundsError(
+            position=_positions(number, 1, lead)[0],
+            component=None if lead == indices.shape else component,
+            axis=axes[component],
+            value=value,
+            size=shape[axes[component]],
+            count=count,
+            total=total,
+        )
+
+
+def _check_types(
+    data: Array, indices: Array, updates: Array | None = None, reduction: str = "none"
+) -> None:
+    if data.dtype.hasobject or not data.dtype.itemsize:
+        raise DtypeError(f"data {data.dtype}: elements must have a fixed size above 0")
+    if indices.dtype.kind not in "iu":
+        raise DtypeError(f"indices {indices.dtype}: they must be integers")
+    if updates is not None and not _same_type(data.dtype, updates.dtype):
+        raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
+    if reduction != "none" and reduction not in REDUCTIONS:
+        raise UsageError(f"reduction {reduction!r}: valid none, {', '.join(REDUCTIONS)}")
+    ordered = reduction in ("max", "min")
+    names = _ORDERED if ordered else _ORDERED + _UNORDERED
+    if reduction != "none" and data.dtype.name not in names:
+        raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
+
+
+def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
+    """Whether two types are one but for the byte order; a record's fields may not differ in it."""
+    if data.names is None and updates.names is None:
+        return data.newbyteorder("=") == updates.newbyteorder("=")
+    return data == updates
+
+
+def _elements_axis(data: Array, indices: Array, axis: int) -> int:
+    axis, r = whole(axis), data.ndim
+    _require(r >= 1 and indices.ndim == r, f"ranks {r} and {indices.ndim}: equal, at least 1")
+    _require(-r <= axis < r, f"axis {axis}: valid {-r}..{r - 1}")
+    axis %= r
+    for d, (size, limit) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        _require(d == axis or size <= limit, f"indices axis {d} has size {size}: at most {limit}")
+    return axis
+
+
+def _require(holds: bool, rule: str) -> None:
+    if not holds:
+        raise RuleError(rule)

@@ -1,0 +1,139 @@
+"""Elements as NumPy has them, and as people read them."""
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype
+from numpy.typing import NDArray
+
+from ndtool.errors import UsageError, printable
+from ndtool.rules.dtypes import EXTENDED, Dtype
+from ndtool.rules.shapes import Shape
+
+_SHOWN = 1000  # elements of a preview
+_WHOLE = 100  # elements of an array that is shown without gaps
+_EDGE = 3  # elements at both ends of a long axis
+_WIDEST = 256  # bytes of an element that is shown
+# Dates without a unit, fields of too many axes: NumPy holds some arrays that it cannot write.
+_UNWRITABLE = (ValueError, OverflowError)
+
+
+def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = False) -> NDArray[Any]:
+    """Return the array over an input's or a result's bytes, without a copy."""
+    return np.ndarray(shape, _numpy(dtype), buffer, order="F" if fortran else "C")
+
+
+def _numpy(dtype: Dtype) -> np.dtype[Any]:
+    if dtype.name not in EXTENDED:
+        try:
+            known: np.dtype[Any] = descr_to_dtype(dtype.descr)
+        except TypeError:  # long doubles have other sizes on other machines
+            raise UsageError(
+                f"{dtype.name} is not one of NumPy's types on this machine",
+                hint="elements of it can be moved from file to file",
+            ) from None
+        return known
+    try:
+        import ml_dtypes
+
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))
+    except (ImportError, AttributeError):  # an older one lacks some of the types
+        raise UsageError(
+            f"{dtype.name} is not one of NumPy's types: it needs the package ml_dtypes",
+            hint="pip install --upgrade 'ndtool[ml]'",
+        ) from None
+    return extended
+
+
+def preview(array: NDArray[Any], title: str) -> str:
+    """Return a title and the array, in so few lines that any array can be shown."""
+    if array.dtype.itemsize > _WIDEST:
+        return f"{title}\nelements of {array.dtype.itemsize} bytes are not shown\n"
+    rank, count = array.ndim, 1
+    for axis in range(array.ndim - 1, -1, -1):
+        count *= min(array.shape[axis], 2 * _EDGE + 1)
+        if count > _SHOWN:
+            break
+        rank = axis
+    corner = ""
+    if rank and array.size:
+        corner = "[" + "0, " * rank + "...] of "
+        array = array[(0,) * rank + (...,)]
+    width = _columns()
+    lines = [printable(line, max(width, 20)) for line in _text(array, width).split("\n")]
+    return "\n".join([corner + title, *lines]) + "\n"
+
+
+def element(one: NDArray[Any]) -> str:
+    """Return the element of an array without axes as people read it."""
+    if one.dtype.itemsize > _WIDEST:
+        return f"{one.dtype.itemsize} bytes"
+    try:
+        return str(_legible(one)[()])
+    except _UNWRITABLE:
+        return str(_opaque(one)[()])
+
+
+def _text(array: NDArray[Any], width: int) -> str:
+    """Return what NumPy writes for an array, of which it sees no more than is written."""
+    whole = array.size <= _WHOLE
+    if not whole:
+        # An element in the middle of a long axis stands for all that are left out.
+        shape = [min(n, 2 * _EDGE + 1) for n in array.shape]
+        edges = [
+            (*range(_EDGE + 1), *range(n - _EDGE, n)) if n > 2 * _EDGE else range(n)
+            for n in array.shape
+            if n != 1
+        ]
+        array = array.squeeze()[np.ix_(*edges)].reshape(shape)
+    layout: dict[str, Any] = {
+        "max_line_width": width,
+        "threshold": _WHOLE if whole else 0,
+        "edgeitems": _EDGE,
+        "suppress_small": True,
+    }
+    try:
+        return np.array2string(_legible(array), **layout)
+    except _UNWRITABLE:
+        return np.array2string(_opaque(array), **layout)
+
+
+def _legible(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array with what is no character in its texts escaped."""
+    if array.dtype.names is not None:
+        parts = [_legible(_short(array[name], array)) for name in array.dtype.names]
+        shapes = [part.shape[array.ndim :] for part in parts]
+        formats = [(p.dtype, s) if s else p.dtype for p, s in zip(parts, shapes, strict=True)]
+        names = [f"f{i}" for i in range(len(parts))]  # NumPy writes no record with the name ""
+        result = np.empty(array.shape, np.dtype({"names": names, "formats": formats}))
+        for name, part in zip(names, parts, strict=True):
+            result[name] = part
+        return result
+    if array.dtype.kind != "U":
+        return array
+    order, length = array.dtype.str[0], array.dtype.itemsize // 4
+    points = np.ndarray((array.size, length), f"{order}u4", array.tobytes())
+    texts = ["".join(map(_character, text)) for text in points.tolist()]
+    return np.array(texts, np.str_).reshape(array.shape)
+
+
+def _short(part: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Return a field of records, without the shape of nothing: it may be 2^31 empty rows."""
+    return part if part.size else part.reshape(*array.shape, 0)
+
+
+def _character(point: int) -> str:
+    return chr(point) if point <= sys.maxunicode else f"\\U{point:08x}"
+
+
+def _opaque(array: NDArray[Any]) -> NDArray[Any]:
+    return array.view(f"V{array.dtype.itemsize}")
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return 80

@@ -1,0 +1,137 @@
+"""What callers pass, as plain arrays, integers and words; anything else is refused by name."""
+
+import operator
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.engine import layouts
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
+from ndtool.rules import shapes
+from ndtool.rules.shapes import Shape
+
+Array = NDArray[Any]
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1  # of an int64
+
+
+def array(name: str, value: object) -> Array:
+    """Return an argument as an ndarray; a subclass's memory is taken as it is."""
+    if type(value) is np.ndarray:
+        return value
+    if _is_masked(value):
+        values = "" if name == "out" else f" {name}.filled(...), or"
+        raise DtypeError(
+            f"{name} is a masked array, and ndtool has no masks: pass{values} {name}.data"
+        )
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        kind = RuleError if isinstance(error, ValueError) else DtypeError
+        reason = shown(error, str, 300)
+        raise kind(
+            f"{name} is a {type(value).__name__} of which NumPy makes no array: {reason}"
+        ) from error
+
+
+def index_array(value: object) -> Array:
+    """Return indices as an ndarray; integers beyond 64 bits as the end of int64 next to them.
+
+    No axis has so many elements: they stay out of bounds. `name_exactly` puts the error right.
+    """
+    if type(value) is np.ndarray and value.dtype.kind in "iu":
+        return value
+    taken = array("indices", value)
+    exact = None if taken.dtype.kind in "iu" else _whole_numbers(value)
+    if exact is None:
+        return taken
+    nearest = [min(max(int(number), _LOWEST), _HIGHEST) for number in exact.flat]
+    return np.array(nearest, np.int64).reshape(exact.shape)
+
+
+def name_exactly(error: BoundsError, value: object) -> None:
+    """Put the caller's own index into an error that was found in `index_array(value)`."""
+    exact = _whole_numbers(value)
+    if exact is not None:
+        last = () if error.component is None else (error.component,)
+        error.value = int(exact[(*error.position, *last)])
+        error.name("indices", "data")
+
+
+def _whole_numbers(value: object) -> Array | None:
+    """Return what NumPy made floats or objects of as Python's integers, if they are too large.
+
+    None if there are other numbers, or all fit in 64 bits.
+    """
+    listed = type(value) in (list, tuple) or (type(value) is np.ndarray and value.dtype.hasobject)
+    exact = np.asarray(value, object) if listed else np.empty(0, object)
+    whole = all(isinstance(number, int | np.integer) for number in exact.flat)
+    if whole and any(not _LOWEST <= number <= _HIGHEST for number in exact.flat):
+        return exact
+    return None
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether a value, or one in a list, has a mask, which NumPy would drop."""
+    masks = sys.modules.get("numpy.ma")  # there as soon as a masked array is
+    parts = value if type(value) in (list, tuple) else (value,)
+    return masks is not None and any(issubclass(type(v), masks.MaskedArray) for v in parts)
+
+
+def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
+    """Return an integer argument; a bool is none, as in NumPy. Raises `kind`."""
+    if type(value) is int and -64 <= value <= 1024:
+        return value
+    try:
+        whole = None if isinstance(value, bool) else int.__index__(operator.index(value))
+    except Exception:
+        whole = None
+    if whole is None:
+        raise kind(f"{name} is {shown(value)}: it must be an integer")
+    if not _LOWEST <= whole <= _HIGHEST:
+        raise kind(f"{name} is {shown(whole)}: it must fit in 64 bits")
+    return whole
+
+
+def word(name: str, value: object) -> str:
+    """Return an argument that is one of some words."""
+    if type(value) is str:
+        return value
+    if issubclass(type(value), str):
+        return str.__str__(value)
+    raise UsageError(f"{name} is {shown(value)}: it must be a str")
+
+
+def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
+    """Return the memory of an `out` as an ndarray that a result of this type and shape fits."""
+    if not issubclass(type(out), np.ndarray):
+        raise DtypeError(f"out is a {type(out).__name__}: it must be an ndarray")
+    memory = array("out", out)
+    if memory.dtype != dtype:
+        raise DtypeError(f"out has dtype {memory.dtype}: it must be data's, {dtype}")
+    if memory.shape != shape:
+        raise RuleError(
+            f"out has shape {shapes.written(memory.shape)}: {shapes.written(shape)} is required"
+        )
+    if not memory.flags.writeable:
+        raise RuleError("out is read-only: it must be writeable")
+    if not memory.flags.c_contiguous and layouts.may_fold(shape, memory.strides, dtype.itemsize):
+        raise RuleError("out overlaps itself: each of its elements must have memory of its own")
+    return memory
+
+
+def require_apart(out: Array, **inputs: Array) -> None:
+    """Refuse an `out` that shares memory with an input."""
+    for name, given in inputs.items():
+        if _overlap(out, given):
+            raise RuleError(f"out overlaps {name}: only scatter's out may be data itself")
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    try:
+        return bool(np.shares_memory(a, b, max_work=1 << 16))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,1 @@
+"""Arrays outside memory: places, formats, what is read and what is written."""

@@ -1,0 +1,258 @@
+"""Inputs: arrays in .npy files, .npz archives and standard input, as read-only bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from ndtool.arrays import npy
+from ndtool.arrays.local import STREAM_HINT, InputFile, open_file, reader, surplus
+from ndtool.arrays.local import Source as Source
+from ndtool.arrays.storage import CHUNK, Spool, failure, read_at
+from ndtool.errors import InputError, NdtoolError, UsageError, called, printable
+from ndtool.rules.shapes import described
+
+if TYPE_CHECKING:
+    from ndtool.arrays.ziparchive import Member
+
+LISTED = 10  # members that an error names
+
+
+class Stdin:
+    """Standard input, from which consecutive arrays are read; make it before opening files."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        self._count = 0
+        try:
+            self._mode = os.fstat(fd).st_mode
+        except OSError:
+            self._mode = 0
+
+    def read(self) -> Source:
+        """Return the next array, and leave what follows it where it is."""
+        self._count += 1
+        label = called("-") + (f", array {self._count}" if self._count > 1 else "")
+        if not self._mode:
+            raise InputError(f"{label}: it is closed")
+        if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
+            raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
+        try:
+            return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, label) from None
+
+    def _from_file(self, label: str) -> Source:
+        file = InputFile(self._fd, None)
+        start = os.lseek(self._fd, 0, os.SEEK_CUR)
+        header = npy.read(reader(self._fd, start), max(file.size - start, 0), label)
+        position = start + header.offset
+        buffer = file.read(position, header.nbytes, label)
+        os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
+        return Source("-", header, buffer, file=file, position=position)
+
+    def _from_pipe(self, label: str) -> Source:
+        header = npy.read(self._exactly, None, label)
+        spool = Spool()
+        buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
+        left = header.nbytes
+        while left:
+            got = self._fill(buffer[:left])
+            if not got:
+                raise InputError(
+                    f"{label}: expected {header.nbytes} bytes of data after the header,"
+                    f" found {header.nbytes - left}"
+                )
+            spool.write(buffer[:got])
+            left -= got
+        return Source("-", header, spool.finish())
+
+    def _exactly(self, count: int) -> bytes:
+        view = memoryview(bytearray(count))
+        at = 0
+        while at < count and (got := self._fill(view[at:])):
+            at += got
+        return bytes(view[:at])
+
+    def _fill(self, view: memoryview) -> int:
+        while True:
+            try:
+                return os.readv(self._fd, [view])
+            except BlockingIOError:  # whoever started us made it so
+                import select
+
+                select.select([self._fd], [], [])
+
+
+def open_source(argument: str, stdin: Stdin) -> Source:
+    """Open the array that `argument` names: a path, `archive.npz:member` or `-`.
+
+    Raises InputError for what is not an array, UsageError where a member must be named, and
+    ResourceError for what is too large to be unpacked.
+    """
+    if argument == "-":
+        return stdin.read()
+    path, member = _split(argument)
+    file = open_file(path)
+    try:
+        if _is_archive(file):
+            return _from_archive(file, argument, path, member)
+        return _from_npy(file, argument, member)
+    except BaseException as exc:
+        file.close()
+        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
+            raise failure(exc, argument) from None
+        raise
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    """Return the path and the member; the longest path that exists wins."""
+    if ":" not in argument or os.path.lexists(argument):
+        return argument, None
+    at = len(argument)
+    while (at := argument.rfind(":", 0, at)) > 0:
+        if os.path.exists(argument[:at]):
+            return argument[:at], argument[at + 1 :]
+    path, separator, _ = argument.rpartition(".npz:")
+    return (path + ".npz" if separator else argument), None
+
+
+def _is_archive(file: InputFile) -> bool:
+    if read_at(file.fd, 0, len(npy.MAGIC)) == npy.MAGIC:
+        return False
+    from ndtool.arrays import ziparchive
+
+    return ziparchive.is_archive(file.fd, file.size)
+
+
+def _npy_header(file: InputFile, argument: str, member: str | None) -> npy.Header:
+    header = npy.read(reader(file.fd, 0), file.size, argument)
+    if member is not None:
+        raise InputError(f"{printable(argument)}: the file is one array: it has no members")
+    return header
+
+
+def _from_npy(file: InputFile, argument: str, member: str | None) -> Source:
+    header = _npy_header(file, argument, member)
+    buffer = file.read(header.offset, header.nbytes, argument)
+    warning = surplus(argument, file.size - header.offset - header.nbytes)
+    return Source(argument, header, buffer, file=file, position=header.offset, warning=warning)
+
+
+def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -> Source:
+    from ndtool.arrays import ziparchive
+
+    member = _choose(file, path, name)
+    label = f"{path}:{member.name}"
+    position = None
+    if member.mappable:
+        header = ziparchive.read_header(file.fd, member, label)
+        ziparchive.check(file.fd, member, label)
+        position = ziparchive.locate(file.fd, member, label) + header.offset
+        buffer = file.read(position, header.nbytes, label)
+    else:
+        header, buffer = ziparchive.inflate(file.fd, member, label)
+    warning = surplus(label, member.size - header.offset - header.nbytes)
+    return Source(argument, header, buffer, file=file, position=position, warning=warning)
+
+
+def _choose(file: InputFile, path: str, name: str | None) -> Member:
+    from ndtool.arrays import ziparchive
+
+    members = ziparchive.members(file.fd, file.size, path)
+    if not members:
+        raise InputError(f"{printable(path)}: the archive has no arrays")
+    if name is None and len(members) == 1:
+        return members[0]
+    if name is None:
+        raise UsageError(
+            f"{printable(path)}: the archive has {len(members)} members: name one of them",
+            places=_listing(file, path, members),
+            hint=f"for example {printable(path)}:{printable(members[0].name)}",
+        )
+    found = [m for m in members if name in (m.name, os.fsdecode(m.stored))]
+    if len(found) != 1:
+        reason = "is more than one member" if found else "is not a member of the archive"
+        raise InputError(
+            f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+            places=_listing(file, path, found or members),
+        )
+    return found[0]
+
+
+def _listing(file: InputFile, path: str, members: list[Member]) -> tuple[str, ...]:
+    """Return a line for each member, and for the rest how many they are."""
+    lines = []
+    for member in members[:LISTED]:
+        entry = _member_entry(file, path, member)
+        lines.append(f"{printable(member.name, 80)}: {entry.label}")
+    more = len(members) - LISTED
+    return (*lines, f"and {more} more") if more > 0 else tuple(lines)
+
+
+class Entry(NamedTuple):
+    """What `inspect` tells about one array.
+
+    name: the argument that opens it. header: None where it is no array. position: where its
+    data are in the file, None where they cannot be mapped. problem: why not, else empty.
+    """
+
+    name: str
+    member: str | None
+    header: npy.Header | None
+    position: int | None
+    file_size: int
+    problem: str
+    warning: str | None
+
+    @property
+    def label(self) -> str:
+        """Type and shape, or why there are none."""
+        if self.header is None:
+            return self.problem
+        return described(self.header.dtype, self.header.shape)
+
+
+def describe(argument: str) -> list[Entry]:
+    """Return what the headers of a file, or of every member of an archive, say.
+
+    The data are not read, so damage in them is not found. A member that is no array is an
+    entry without a header; a file that is neither .npy nor .npz raises InputError.
+    """
+    path, name = _split(argument)
+    file = open_file(path)
+    try:
+        if not _is_archive(file):
+            header = _npy_header(file, argument, name)
+            warning = surplus(argument, file.size - header.offset - header.nbytes)
+            return [Entry(path, None, header, header.offset, file.size, "", warning)]
+        from ndtool.arrays import ziparchive
+
+        if name is not None:
+            return [_member_entry(file, path, _choose(file, path, name))]
+        members = ziparchive.members(file.fd, file.size, path)
+        return [_member_entry(file, path, member) for member in members]
+    except OSError as exc:
+        raise failure(exc, argument) from None
+    finally:
+        file.close()
+
+
+def _member_entry(file: InputFile, path: str, member: Member) -> Entry:
+    from ndtool.arrays import ziparchive
+
+    label = f"{path}:{member.name}"
+    try:
+        header = ziparchive.read_header(file.fd, member, label)
+    except NdtoolError as exc:
+        reason = exc.message.removeprefix(f"{printable(label)}: ")
+        return Entry(label, member.name, None, None, file.size, reason, None)
+    warning = surplus(label, member.size - header.offset - header.nbytes)
+    if not member.mappable:
+        problem = f"compressed with {ziparchive.METHODS[member.method]}"
+        return Entry(label, member.name, header, None, file.size, problem, warning)
+    position = ziparchive.locate(file.fd, member, label) + header.offset
+    return Entry(label, member.name, header, position, file.size, "", warning)

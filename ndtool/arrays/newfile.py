@@ -1,0 +1,163 @@
+"""A new file that takes its name only when it is complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ndtool import endings
+from ndtool.arrays.storage import NAMELESS, hidden_name
+from ndtool.errors import OutputError, printable
+
+_DESCRIPTORS = "/proc/self/fd"  # where a file without a name can be linked from
+
+
+class NewFile:
+    """A file in the directory of `path` that replaces `path` when it is published.
+
+    It has no name until then, so that a killed process leaves nothing behind; where the file
+    system has no such files, a hidden name beside `path`. Replacing a file takes two calls, a
+    link to a hidden name and a rename: a kill -9 in the microseconds between them leaves that
+    name, on a whole file. old: what is at `path` now; its mode and owner are kept, and where it
+    is a link, its target is replaced. `fd` is open for reading and writing. Raises OSError.
+    """
+
+    def __init__(self, path: str, old: os.stat_result | None, clobber: bool, sync: bool) -> None:
+        self.path = path
+        self._clobber = clobber
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        if old is not None and not os.path.samestat(os.stat(real), old):
+            raise OutputError(f"{printable(path)}: a link to a file without a name")
+        parent, self._name = os.path.split(real)
+        # fsync needs a directory that may be read, a new file only one that may be written.
+        kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
+        self._sync = sync
+        self._hidden: str | None = None
+        self.fd: int | None = None
+        self._parent: int | None = os.open(parent or ".", kind | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fd = self._create()
+            if old is not None:
+                self._inherit(self.fd, old)
+        except BaseException:
+            self.drop()
+            raise
+
+    def _create(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        nameless = getattr(os, "O_TMPFILE", 0)
+        if nameless and os.path.isdir(_DESCRIPTORS):
+            try:
+                return os.open(".", flags | nameless, 0o666, dir_fd=self._parent)
+            except OSError as exc:
+                if exc.errno not in NAMELESS:
+                    raise
+        hidden = self._hide()  # first, so that an interrupt right after the open removes it
+        return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._parent)
+
+    def _hide(self) -> str:
+        """Choose the hidden name, which every end but the right one removes."""
+        assert self._parent is not None
+        self._hidden = hidden_name(self._name)
+        endings.remove(self._parent, self._hidden)
+        return self._hidden
+
+    @staticmethod
+    def _inherit(fd: int, old: os.stat_result) -> None:
+        mode = stat.S_IMODE(old.st_mode) & 0o777
+        new = os.fstat(fd)
+        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+            try:
+                os.fchown(fd, old.st_uid, old.st_gid)
+            except OSError:
+                pass  # only root may give files away
+        if stat.S_IMODE(new.st_mode) != mode:
+            os.fchmod(fd, mode)
+
+    def publish(self) -> None:
+        """Give the file its name; OutputError if that may not be replaced and exists."""
+        assert self.fd is not None
+        if self._sync:
+            os.fsync(self.fd)
+        endings.settle()
+        try:
+            if self._hidden is None:
+                self._publish_nameless(self.fd)
+            else:
+                self._close_fd()  # a network file system tells now what it could not write
+                self._move()
+        except BaseException:
+            endings.settle(False)
+            raise
+        if self._sync:
+            self._sync_parent()
+        self.drop()
+
+    def _publish_nameless(self, fd: int) -> None:
+        try:
+            self._link(fd, self._name)
+        except FileExistsError:
+            if not self._clobber:
+                raise self._refusal() from None
+            self._link(fd, self._hide())
+            self._move()
+
+    def _link(self, fd: int, name: str) -> None:
+        parent = self._parent
+        # Only with a directory descriptor does os.link follow the link in /proc.
+        os.link(
+            f"{_DESCRIPTORS}/{fd}", name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True
+        )
+
+    def _move(self) -> None:
+        """Rename the hidden file to the final name, or link it where nothing may be there."""
+        hidden, parent = self._hidden, self._parent
+        assert hidden is not None
+        if self._clobber:
+            os.replace(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+            self._hidden = None
+            return
+        try:
+            os.link(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+        except FileExistsError:
+            raise self._refusal() from None
+
+    def _refusal(self) -> OutputError:
+        return OutputError(f"{printable(self.path)} exists, and nothing may be replaced")
+
+    def _sync_parent(self) -> None:
+        assert self._parent is not None
+        try:
+            os.fsync(self._parent)
+        except OSError as exc:
+            if exc.errno not in (errno.EINVAL, errno.EROFS):  # no such thing here
+                raise OutputError(
+                    f"{printable(self.path)} is written, but may not survive a power cut:"
+                    f" {exc.strerror}"
+                ) from None
+
+    def _close_fd(self) -> None:
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def drop(self) -> None:
+        """Close everything and remove what was not published."""
+        try:
+            self._close_fd()
+        except OSError:
+            pass
+        if self._hidden is not None:
+            try:
+                os.unlink(self._hidden, dir_fd=self._parent)
+            except OSError:
+                pass
+            self._hidden = None
+        endings.remove(-1, "")
+        parent, self._parent = self._parent, None
+        if parent is not None:
+            try:
+                os.close(parent)
+            except OSError:
+                pass

@@ -1,0 +1,1 @@
+"""The command line; only this wing knows click and rich."""

@@ -1,0 +1,165 @@
+"""Runs, files and specs as the objects that JSON prints, and as the cells of tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ndtool import __version__
+from ndtool.arrays.names import Entry
+from ndtool.errors import printable
+from ndtool.rules.inference import Inference
+from ndtool.rules.operators import OPERATORS
+from ndtool.rules.shapes import Trace, described
+from ndtool.rules.specs import Row
+
+TRACE_COLUMNS = ("rule", "with", "result")
+ENTRY_COLUMNS = ("name", "array", "order", "bytes", "version", "offset", "mappable")
+SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
+_SIZES = ("8", "16", "32", "64")
+_RANGES = tuple(
+    (", ".join(word + size for size in sizes), f"{word}{sizes[0]}..{sizes[-1]}")
+    for word, sizes in (
+        ("uint", _SIZES),
+        ("int", _SIZES),
+        ("float", _SIZES[1:]),
+        ("complex", ("64", "128")),
+    )
+)
+_BYTE_ORDERS = {"<": "little", ">": "big"}
+
+
+def sized(count: int) -> str:
+    """Return bytes as people read them: 10.2 kB."""
+    if count < 1000:
+        return "1 byte" if count == 1 else f"{count} bytes"
+    units = ["kB", "MB", "GB", "TB", "PB"]
+    size = count / 1000
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
+def lasted(seconds: float) -> str:
+    """Return a time as people read it: 1.2 ms."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.3g} s"
+
+
+def title(inference: Inference) -> str:
+    """Return the call that a trace explains, in one line."""
+    inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
+    attributes = [f"{name} {value}" for name, value in _attributes(inference).items()]
+    return f"{inference.operator}: {', '.join(inputs + attributes)}"
+
+
+def _attributes(inference: Inference) -> dict[str, int | str]:
+    return OPERATORS[inference.operator].given(inference.attributes)
+
+
+def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table in plain text, every row in one line."""
+    lines = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join(padded) + "\n"
+
+
+def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
+    """Return the rows of a trace."""
+    return [(step.rule, step.numbers, step.result) for step in trace.steps]
+
+
+def steps(trace: Trace) -> list[dict[str, str]]:
+    """Return a trace for JSON."""
+    return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
+
+
+def inference_record(inference: Inference, output: str | None = None) -> dict[str, Any]:
+    """Return what was inferred, for JSON; output: where it goes."""
+    row = inference.row
+    return {
+        "version": __version__,
+        "operator": inference.operator,
+        "spec": inference.spec,
+        "resolved": {"standard": row.standard, "title": row.title, "version": row.version},
+        "attributes": _attributes(inference),
+        "inputs": {
+            role: {"name": given.name, "dtype": given.dtype.name, "shape": given.shape}
+            for role, given in inference.inputs.items()
+        },
+        "output": {
+            "name": output,
+            "dtype": inference.dtype.name,
+            "shape": inference.plan.output,
+            "bytes": inference.nbytes,
+        },
+        "trace": steps(inference.trace),
+    }
+
+
+def entry_record(entry: Entry) -> dict[str, Any]:
+    """Return what a file or member holds, for JSON; without a header the array's keys are null."""
+    header = entry.header
+    return {
+        "name": entry.name,
+        "member": entry.member,
+        "dtype": header and header.dtype.name,
+        "byte_order": header and _BYTE_ORDERS.get(header.dtype.order),
+        "shape": header and header.shape,
+        "order": header and ("F" if header.fortran else "C"),
+        "bytes": header and header.nbytes,
+        "npy_version": header and header.version,
+        "offset": header and header.offset,
+        "mappable": entry.position is not None,
+        "position": entry.position,
+        "file_size": entry.file_size,
+        "problem": entry.problem or None,
+        "warning": entry.warning,
+    }
+
+
+def entry_cells(entry: Entry) -> tuple[str, ...]:
+    """Return a row of `inspect`."""
+    header, name, problem = entry.header, printable(entry.name), printable(entry.problem)
+    if header is None:
+        return (name, f"none: {problem.removeprefix(f'{name}: ')}", "", "", "", "", "")
+    big = ", big-endian" if header.dtype.order == ">" else ""
+    return (
+        name,
+        described(header.dtype, header.shape),
+        ("Fortran" if header.fortran else "C") + big,
+        str(header.nbytes),
+        ".".join(map(str, header.version)),
+        str(header.offset),
+        f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
+    )
+
+
+def spec_record(row: Row) -> dict[str, Any]:
+    """Return a row of the table of specs, for JSON."""
+    return {"spec": _spec_name(row), **row._asdict()}
+
+
+def spec_cells(row: Row) -> tuple[str, ...]:
+    """Return a row of `spec`."""
+    reductions = f"reduction ({', '.join(row.reductions)})"
+    attributes = [reductions if name == "reduction" else name for name in row.attributes]
+    indices = _ranges(row.indices) + ("" if row.negatives else ", none negative")
+    return (_spec_name(row), row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
+
+
+def _spec_name(row: Row) -> str:
+    return row.standard if row.standard == "ndtool" else f"{row.standard}:{row.version}"
+
+
+def _ranges(names: tuple[str, ...]) -> str:
+    """Return types in a short form: int8..64 for int8, int16, int32, int64."""
+    text = ", ".join(names)
+    for listed, short in _RANGES:
+        text = text.replace(listed, short)
+    return text

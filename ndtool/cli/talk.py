@@ -1,0 +1,304 @@
+"""What a run says: results on stdout, talk on stderr, for people or as JSON.
+
+Plain text is written without rich, so that a run away from a terminal does not load it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ndtool.arrays.storage import LOST, write_next
+from ndtool.errors import NdtoolError, OutputError, Status, printable
+from ndtool.rules.shapes import described
+
+if TYPE_CHECKING:
+    from ndtool.arrays.names import Entry
+    from ndtool.rules.inference import Inference
+    from ndtool.rules.shapes import Trace
+    from ndtool.rules.specs import Row
+    from ndtool.runs.jobs import Job
+
+_LINE = 1000  # characters of a line of talk
+_PATIENCE = 1.0  # seconds without a progress bar
+
+
+def put(text: str | bytes) -> None:
+    """Write a result to standard output; OutputError if it cannot take it."""
+    try:
+        write_next(1, _encoded(text, sys.stdout))
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise OutputError(f"standard output: {exc.strerror}") from None
+
+
+def say(text: str | bytes) -> None:
+    """Write talk to standard error; where it is closed or full, there is nobody to tell."""
+    try:
+        write_next(2, _encoded(text, sys.stderr))
+    except OSError:
+        pass
+
+
+def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+
+
+def _json(fields: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(fields) + "\n"
+
+
+class Talk:
+    """How one run talks: what its options ask for, and what it says as things happen.
+
+    json: one object instead of words. quiet: errors only. trace: the shape inference; None to
+    show it to people. data_on_stdout: whether the array itself goes there.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.trace: bool | None = None
+        self.data_on_stdout = False
+        self._terminal = os.isatty(2)
+        self._spoken = 0.0  # seconds that talking took
+
+    def begin(self, job: Job, dry_run: bool) -> None:
+        """Say what was inferred, and what is odd about the inputs."""
+        started = time.perf_counter()
+        self._warn(job.warnings)
+        if self._shows_trace(dry_run):
+            from ndtool.cli import records
+
+            say(_trace(job.inference.trace, records.title(job.inference), 2))
+        self._spoken = time.perf_counter() - started
+
+    def end(self, job: Job, dry_run: bool) -> None:
+        """Say what was done and how long it took, or show a result that goes nowhere else."""
+        seconds = time.perf_counter() - job.started - self._spoken
+        if self.json:
+            self._put_json(self._run_record(job, seconds, dry_run))
+        elif job.held is not None:
+            from ndtool.analysis import values
+
+            array = values.as_array(job.held, job.inference.dtype, job.plan.output)
+            put(values.preview(array, _output(job.inference)))
+        elif self._for_people() and dry_run:
+            from ndtool.cli.records import sized
+
+            size = sized(job.inference.nbytes)
+            say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
+        elif self._for_people() and job.request.output not in (None, "-"):
+            say(_wrote(job, seconds))
+
+    def inferred(self, inference: Inference) -> None:
+        """Print an inference as a result."""
+        from ndtool.cli import records
+
+        if self.json:
+            self._put_json(records.inference_record(inference))
+            return
+        put(_trace(inference.trace, records.title(inference), 1))
+        put(f"output {_output(inference)}, {records.sized(inference.nbytes)}\n")
+
+    def verified(self, name: str, described: str) -> None:
+        """Say that an output is what it must be."""
+        if self.json:
+            self._put_json({"version": _version(), "output": name, "verified": True})
+        elif self._for_people():
+            say(f"verified {printable(name)}: {described}, bit for bit\n")
+
+    def entries(self, entries: list[Entry]) -> None:
+        """Print what files hold."""
+        from ndtool.cli import records
+
+        if self.json:
+            arrays = [records.entry_record(entry) for entry in entries]
+            self._put_json({"version": _version(), "arrays": arrays})
+            return
+        rows = [records.entry_cells(entry) for entry in entries]
+        put(_table(records.ENTRY_COLUMNS, rows, ("name", "array", "mappable"), 1))
+        self._warn([entry.warning for entry in entries if entry.warning])
+
+    def specs(self, rows: list[Row]) -> None:
+        """Print what the standards accept."""
+        from ndtool.cli import records
+
+        if self.json:
+            listed = [records.spec_record(row) for row in rows]
+            self._put_json({"version": _version(), "specs": listed})
+            return
+        columns = records.SPEC_COLUMNS
+        put(_table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
+
+    def error(self, exc: NdtoolError) -> None:
+        """Say what went wrong, and why where the shapes were the reason."""
+        trace: Trace | None = getattr(exc, "trace", None)
+        if self.json:
+            from ndtool.cli import records
+
+            steps = {} if trace is None else {"trace": records.steps(trace)}
+            say(_json({**exc.fields(), **steps}))
+            return
+        if trace is not None and self._shows_trace(False):
+            say(_trace(trace, trace.operator, 2))
+        exc.message = printable(exc.message, _LINE)
+        exc.places = tuple(printable(place, _LINE) for place in exc.places)
+        exc.hint = printable(exc.hint, _LINE)
+        if self._coloured():
+            from ndtool.cli import styled
+
+            say(styled.error(exc))
+        else:
+            say(f"error: {exc}\n")
+
+    def last_words(self) -> tuple[bytes, bytes]:
+        """Return what is left to say when a page is lost, and when the run is stopped."""
+        clear = b"\r\x1b[K" if self._for_people() else b""
+        exc = OutputError(LOST)
+        text = _json(exc.fields()) if self.json else f"error: {exc}\n"
+        return clear + text.encode(), clear
+
+    def bug(self, traceback: str) -> None:
+        """Ask for a report of what should not have happened."""
+        message = (
+            "this is a bug in ndtool: please report it to whoever gave you ndtool,"
+            " with the command and the traceback"
+        )
+        if self.json:
+            fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
+            say(_json({**fields, "places": [], "hint": None, "traceback": traceback}))
+        else:
+            say(f"{traceback}error: {message}\n")
+
+    def progress(self) -> Progress:
+        """Return what shows how much is done, to people only."""
+        movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        return Progress(self._for_people() and movable)
+
+    def _for_people(self) -> bool:
+        return self._terminal and not (self.quiet or self.json)
+
+    def _shows_trace(self, dry_run: bool) -> bool:
+        if self.json or self.trace is not None:
+            return bool(self.trace) and not self.json
+        return (self._terminal or dry_run) and not self.quiet
+
+    def _coloured(self) -> bool:
+        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+
+    def _warn(self, warnings: list[str]) -> None:
+        if self.quiet or self.json:
+            return
+        for warning in warnings:
+            text = printable(warning, _LINE)
+            if self._coloured():
+                from ndtool.cli import styled
+
+                say(styled.warning(text))
+            else:
+                say(f"warning: {text}\n")
+
+    def _put_json(self, fields: dict[str, Any]) -> None:
+        text = _json(fields)
+        if self.data_on_stdout:
+            say(text)
+        else:
+            put(text)
+
+    @staticmethod
+    def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
+        from ndtool.cli import records
+
+        return {
+            **records.inference_record(job.inference, job.request.output),
+            "seconds": seconds,
+            "threads": job.threads,
+            "dry_run": dry_run,
+            "warnings": job.warnings,
+        }
+
+
+def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
+    """Return the rules of a shape inference as a table."""
+    from ndtool.cli import records
+
+    columns = records.TRACE_COLUMNS
+    return _table(columns, records.trace_cells(trace), columns, fd, title)
+
+
+def _table(
+    columns: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    folded: tuple[str, ...],
+    fd: int,
+    title: str = "",
+) -> str | bytes:
+    """Return a table for a stream: one that fits into a terminal, or plain text."""
+    if os.isatty(fd) or os.environ.get("FORCE_COLOR"):
+        from ndtool.cli import styled
+
+        return styled.table(columns, rows, folded, fd, title)
+    from ndtool.cli import records
+
+    return (title and title + "\n") + records.aligned(columns, rows)
+
+
+class Progress:
+    """A bar in the last line of a terminal, from a second on; call it with the share done.
+
+    Any thread may: at worst a bar is drawn twice.
+    """
+
+    def __init__(self, shown: bool) -> None:
+        self._started = time.perf_counter()
+        self._next = self._started + _PATIENCE if shown else float("inf")
+        self._drawn = False
+        self._share = 0.0
+
+    def __call__(self, share: float) -> None:
+        self._share = max(self._share, share)
+        now = time.perf_counter()
+        if now < self._next:
+            return
+        self._next = now + 0.1
+        self._drawn = True
+        from ndtool.cli import records, styled
+
+        say(styled.progress(self._share, records.lasted(now - self._started)))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._drawn:
+            say(b"\r\x1b[K")
+
+
+def _output(inference: Inference) -> str:
+    return described(inference.dtype, inference.plan.output)
+
+
+def _wrote(job: Job, seconds: float) -> str:
+    from ndtool.cli.records import lasted, sized
+
+    threads = f"{job.threads} thread" + "s" * (job.threads != 1)
+    name, size, took = (
+        printable(job.request.output or ""),
+        sized(job.inference.nbytes),
+        lasted(seconds),
+    )
+    return f"wrote {name}: {_output(job.inference)}, {size} in {took}, {threads}\n"
+
+
+def _version() -> str:
+    from ndtool import __version__
+
+    return __version__

@@ -1,0 +1,86 @@
+"""Strides: where the elements of an array stand, as tuples of bytes; imports no NumPy."""
+
+from ndtool._kernels import LINE
+from ndtool.rules.shapes import Shape
+
+Strides = tuple[int, ...]
+
+
+def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
+    """Return the strides of an array without gaps, in C or in Fortran order.
+
+    >>> contiguous((2, 3), 4)
+    (12, 4)
+    """
+    strides, step = [], itemsize
+    for size in shape if fortran else reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(strides) if fortran else tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
+    """Whether the elements stand side by side in row-major order."""
+    step = itemsize
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
+    """Return the same walk with as few axes as possible: neighbours that step as one become one.
+
+    >>> merge((2, 3, 4), (48, 16, 4))
+    ((24,), (4,))
+    """
+    sizes: list[int] = []
+    steps: list[int] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if steps and steps[-1] == size * stride:
+            sizes[-1] *= size
+            steps[-1] = stride
+        else:
+            sizes.append(size)
+            steps.append(stride)
+    return tuple(sizes), tuple(steps)
+
+
+def is_scattered(shape: Shape, strides: Strides) -> bool:
+    """Whether what comes next to each other in row-major order stands lines apart, as in Fortran's.
+
+    >>> is_scattered((100, 3), (4, 400))
+    True
+    """
+    _, steps = merge(shape, strides)
+    return len(steps) > 1 and abs(steps[-1]) >= LINE
+
+
+def may_fold(shape: Shape, strides: Strides, itemsize: int) -> bool:
+    """Whether two elements may share memory: False where each axis steps over all narrower ones.
+
+    Slices and transposes of arrays without gaps do; strides that interleave are not looked into.
+
+    >>> may_fold((3, 2), (8, 4), 4), may_fold((3, 2), (4, 4), 4)
+    (False, True)
+    """
+    if 0 in shape:
+        return False
+    extent = itemsize
+    for stride, size in sorted(zip(map(abs, strides), shape, strict=True)):
+        if size > 1 and stride < extent:
+            return True
+        extent += stride * (size - 1)
+    return False
+
+
+def unravel(number: int, shape: Shape) -> tuple[int, ...]:
+    """Return the coordinates of the element `number` in row-major order."""
+    coordinates = []
+    for size in reversed(shape):
+        number, coordinate = divmod(number, size)
+        coordinates.append(coordinate)
+    return tuple(reversed(coordinates))

@@ -1,0 +1,1 @@
+"""Loops over bytes, compiled into _kernels."""

@@ -1,0 +1,417 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Blocks: every kernel turns up to BLOCK index tuples at a time into checked byte offsets on the
+# stack, then moves or reduces the runs there. Offsets are private copies: indices that another
+# process changes meanwhile can give wrong values, never an access outside the arrays.
+
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
+from libc.string cimport memcpy
+
+from ndtool.loops.memory cimport AHEAD, prefetch
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if defined(__GNUC__) || defined(__clang__)
+      #define ndtool_swap16 __builtin_bswap16
+      #define ndtool_swap32 __builtin_bswap32
+      #define ndtool_swap64 __builtin_bswap64
+    #else
+      #include <stdlib.h>
+      #define ndtool_swap16 _byteswap_ushort
+      #define ndtool_swap32 _byteswap_ulong
+      #define ndtool_swap64 _byteswap_uint64
+    #endif
+    static inline uint64_t ndtool_offsets_1(
+        int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
+    ) ndtool_clones;
+    static inline uint64_t ndtool_offsets_2(
+        int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
+        uint64_t, int64_t *
+    ) ndtool_clones;
+    static inline uint64_t ndtool_outside(
+        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
+    ) ndtool_clones;
+    """
+    uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
+    uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
+    uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
+
+cdef enum:
+    BLOCK = 512          # index tuples whose offsets stand on the stack at once
+    ENTRIES = 1024       # index components widened at once
+    SHORT = 128          # tuples of a block where runs are short: memory is asked at an even pace
+    MOST_RANK = 64
+    LINE = 64            # bytes of a cache line
+    FEW = 16             # tuples of one batch that are not worth a call
+    NEAR = 262144        # bytes that fit a core's cache beside all else
+
+cdef enum:               # an index type, or kind: the bytes of one, and these
+    BYTES = 15
+    UNSIGNED = 16
+    SWAPPED = 32
+
+
+cdef struct Nd:
+    # how index tuples address bytes: one component per axis, batches of `per_batch` tuples
+    int k
+    int64_t sizes[MOST_RANK]
+    int64_t wraps[MOST_RANK]      # the size where negative indices count from the end, else 0
+    int64_t strides[MOST_RANK]    # bytes
+    int64_t lowest, reach         # the bytes that one batch can name: where, how many
+    bint near                     # they fit the cache, and are read often: none is prefetched
+    int64_t per_batch
+    int batch_rank
+    int64_t batch_sizes[MOST_RANK]
+    int64_t batch_strides[MOST_RANK]
+
+
+cdef struct Cursor:
+    # where a walk over the tuples stands: its batch, as coordinates and as a byte offset
+    int64_t coordinates[MOST_RANK]
+    int64_t base
+    int64_t left                  # tuples left in this batch
+
+
+cdef struct Walk:
+    # index tuples and how they address bytes
+    const Nd* nd
+    const uint8_t* index          # where the tuples stand
+    int kind                      # of index type
+    Py_ssize_t entry              # bytes of a tuple
+    int64_t first                 # the number of the first one, which tells its batch
+
+
+cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
+    """Go to tuple t of a walk."""
+    cdef const Nd* nd = walk.nd
+    cdef int64_t tuple_number = walk.first + t, batch = tuple_number // nd.per_batch
+    cdef int d
+    at.left = nd.per_batch - tuple_number % nd.per_batch
+    at.base = 0
+    for d in reversed(range(nd.batch_rank)):
+        at.coordinates[d] = batch % nd.batch_sizes[d]
+        at.base += at.coordinates[d] * nd.batch_strides[d]
+        batch //= nd.batch_sizes[d]
+
+
+cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
+    cdef int d
+    at.left = nd.per_batch
+    for d in reversed(range(nd.batch_rank)):
+        at.coordinates[d] += 1
+        at.base += nd.batch_strides[d]
+        if at.coordinates[d] < nd.batch_sizes[d]:
+            return
+        at.base -= nd.batch_sizes[d] * nd.batch_strides[d]
+        at.coordinates[d] = 0
+
+
+cdef inline const int64_t* widened(
+    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
+) noexcept nogil:
+    """Return n <= ENTRIES indices as int64: in place if they are, else copied into block.
+
+    uint64 values above INT64_MAX become INT64_MAX, which no axis is long enough for.
+    """
+    cdef Py_ssize_t i
+    cdef uint64_t v8
+    cdef uint32_t v4
+    cdef uint16_t v2
+    if kind == 8:
+        if not <size_t> indices & 7:
+            return <const int64_t*> indices
+        memcpy(block, indices, n * 8)
+    elif kind == 4:
+        for i in range(n):
+            memcpy(&v4, indices + 4 * i, 4)
+            block[i] = <int32_t> v4
+    elif kind & BYTES == 8:
+        for i in range(n):
+            memcpy(&v8, indices + 8 * i, 8)
+            if kind & SWAPPED:
+                v8 = swap64(v8)
+            if kind & UNSIGNED and v8 >> 63:
+                v8 = <uint64_t> 0x7FFFFFFFFFFFFFFF
+            block[i] = <int64_t> v8
+    elif kind & BYTES == 4:
+        for i in range(n):
+            memcpy(&v4, indices + 4 * i, 4)
+            if kind & SWAPPED:
+                v4 = swap32(v4)
+            block[i] = <int64_t> v4 if kind & UNSIGNED else <int64_t> <int32_t> v4
+    elif kind & BYTES == 2:
+        for i in range(n):
+            memcpy(&v2, indices + 2 * i, 2)
+            if kind & SWAPPED:
+                v2 = swap16(v2)
+            block[i] = <int64_t> v2 if kind & UNSIGNED else <int64_t> <int16_t> v2
+    elif kind & UNSIGNED:
+        for i in range(n):
+            block[i] = indices[i]
+    else:
+        for i in range(n):
+            block[i] = <int8_t> indices[i]
+    return block
+
+
+cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
+    """Reverse the bytes of each of n units, in place."""
+    cdef Py_ssize_t i
+    cdef uint8_t* begin
+    cdef int b
+    cdef uint16_t v2
+    cdef uint32_t v4
+    cdef uint64_t v8
+    if unit == 2:
+        for i in range(n):
+            memcpy(&v2, at + 2 * i, 2)
+            v2 = swap16(v2)
+            memcpy(at + 2 * i, &v2, 2)
+    elif unit == 4:
+        for i in range(n):
+            memcpy(&v4, at + 4 * i, 4)
+            v4 = swap32(v4)
+            memcpy(at + 4 * i, &v4, 4)
+    elif unit == 8:
+        for i in range(n):
+            memcpy(&v8, at + 8 * i, 8)
+            v8 = swap64(v8)
+            memcpy(at + 8 * i, &v8, 8)
+    else:
+        for i in range(n):
+            begin = at + i * unit
+            for b in range(unit // 2):
+                begin[b], begin[unit - 1 - b] = begin[unit - 1 - b], begin[b]
+
+
+cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
+    const int64_t* index, Py_ssize_t n, uint64_t size, int64_t wrap, uint64_t stride,
+    uint64_t base, uint64_t drift, int64_t* offsets
+) noexcept nogil:
+    """offsets[i] = index[i] * stride + base + i * drift; non-zero if an index is out of bounds."""
+    cdef Py_ssize_t i
+    cdef int64_t v
+    cdef uint64_t bad = 0
+    for i in range(n):
+        v = index[i]
+        v += wrap & (v >> 63)
+        bad |= <uint64_t> v >= size
+        offsets[i] = <int64_t> (<uint64_t> v * stride + base)
+        base += drift
+    return bad
+
+
+cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
+    const int64_t* index, Py_ssize_t n, uint64_t size, uint64_t size2, int64_t wrap,
+    int64_t wrap2, uint64_t stride, uint64_t stride2, uint64_t base, int64_t* offsets
+) noexcept nogil:
+    """The same for tuples of two components."""
+    cdef Py_ssize_t i
+    cdef int64_t v, w
+    cdef uint64_t bad = 0
+    for i in range(n):
+        v = index[2 * i]
+        w = index[2 * i + 1]
+        v += wrap & (v >> 63)
+        w += wrap2 & (w >> 63)
+        bad |= (<uint64_t> v >= size) | (<uint64_t> w >= size2)
+        offsets[i] = <int64_t> (<uint64_t> v * stride + <uint64_t> w * stride2 + base)
+    return bad
+
+
+cdef inline uint64_t offsets_k(
+    const int64_t* index, Py_ssize_t n, int k, const Nd* nd, int64_t base, int64_t* offsets
+) noexcept nogil:
+    """The same for tuples of any number of components; a constant one lets loops be unrolled."""
+    cdef Py_ssize_t i
+    cdef int j
+    cdef int64_t v
+    cdef uint64_t bad = 0, sum
+    for i in range(n):
+        sum = <uint64_t> base
+        for j in range(k):
+            v = index[k * i + j]
+            v += nd.wraps[j] & (v >> 63)
+            bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
+            sum += <uint64_t> v * <uint64_t> nd.strides[j]
+        offsets[i] = <int64_t> sum
+    return bad
+
+
+cdef inline uint64_t outside "ndtool_outside"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
+    const uint8_t* stored, int bytes_each
+) noexcept nogil:
+    """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
+
+    They are stored in `bytes_each` bytes; what follows them in memory is asked for, as far ahead
+    as it is away.
+    """
+    cdef Py_ssize_t i, j
+    cdef uint64_t bad = 0
+    cdef uint64_t seen[8]    # as many as a vector has: their sum is left to the end
+    for j in range(8):
+        seen[j] = 0
+    for i in range(n // 8):
+        prefetch(stored + 8 * i * bytes_each + AHEAD)
+        for j in range(8):
+            seen[j] |= <uint64_t> index[8 * i + j] + wraps[8 * i + j] >= limits[8 * i + j]
+    for i in range(n // 8 * 8, n):
+        bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
+    for j in range(8):
+        bad |= seen[j]
+    return bad
+
+
+cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
+    """Return how many tuples are taken at once: what BLOCK and ENTRIES admit."""
+    return BLOCK if nd.k <= 2 else ENTRIES // nd.k
+
+
+cdef inline uint64_t next_offsets(
+    Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
+) noexcept nogil:
+    """Turn tuples [t, t + n) of a walk, n <= block_of(nd), into byte offsets; non-zero if bad.
+
+    The cursor must stand at tuple t.
+    """
+    cdef int64_t entries[ENTRIES]
+    cdef const Nd* nd = walk.nd
+    cdef const int64_t* index = widened(
+        walk.index + t * walk.entry, walk.kind, n * nd.k, entries
+    )
+    cdef Py_ssize_t done = 0, take
+    cdef uint64_t bad = 0
+    while done < n:
+        if at.left == 0:
+            next_batch(at, nd)
+        take = min(n - done, at.left)
+        if take < FEW:
+            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+        elif nd.k == 1:
+            bad |= offsets_1(
+                index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
+                offsets + done,
+            )
+        elif nd.k == 2:
+            bad |= offsets_2(
+                index + 2 * done, take, nd.sizes[0], nd.sizes[1], nd.wraps[0], nd.wraps[1],
+                nd.strides[0], nd.strides[1], at.base, offsets + done,
+            )
+        elif nd.k == 3:
+            bad |= offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
+        elif nd.k == 4:
+            bad |= offsets_k(index + done * 4, take, 4, nd, at.base, offsets + done)
+        else:
+            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+        done += take
+        at.left -= take
+    return bad
+
+
+cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
+    """Return where a part's columns begin: whole cache lines, so that no two parts share one."""
+    return width if part == parts else width * part // parts // LINE * LINE
+
+
+cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
+    """memcpy, but without a call where two overlapping pieces of a power of two will do."""
+    if width > 64:
+        memcpy(to, source, width)
+    elif width > 32:
+        memcpy(to, source, 32)
+        memcpy(to + width - 32, source + width - 32, 32)
+    elif width > 16:
+        memcpy(to, source, 16)
+        memcpy(to + width - 16, source + width - 16, 16)
+    elif width > 8:
+        memcpy(to, source, 8)
+        memcpy(to + width - 8, source + width - 8, 8)
+    elif width > 4:
+        memcpy(to, source, 4)
+        memcpy(to + width - 4, source + width - 4, 4)
+    elif width > 2:
+        memcpy(to, source, 2)
+        memcpy(to + width - 2, source + width - 2, 2)
+    elif width == 2:
+        memcpy(to, source, 2)
+    elif width:
+        to[0] = source[0]
+
+
+cdef inline void ask_runs(
+    const uint8_t* source, const int64_t* offsets, Py_ssize_t n
+) noexcept nogil:
+    """Ask for the first bytes of n runs."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        prefetch(source + offsets[i])
+
+
+cdef inline void gather_block(
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    Py_ssize_t ahead
+) noexcept nogil:
+    """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places.
+
+    With each one the run `ahead` further on is asked for, if that is not 0.
+    """
+    cdef Py_ssize_t i
+    if width == 4:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            memcpy(to + 4 * i, source + offsets[i], 4)
+    elif width == 8:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            memcpy(to + 8 * i, source + offsets[i], 8)
+    elif width == 2:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            memcpy(to + 2 * i, source + offsets[i], 2)
+    elif width == 1:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            to[i] = source[offsets[i]]
+    elif width == 16:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            memcpy(to + 16 * i, source + offsets[i], 16)
+    else:
+        for i in range(n):
+            if ahead:
+                prefetch(source + offsets[i + ahead])
+            copy_run(to + width * i, source + offsets[i], width)
+
+
+cdef inline void scatter_block(
+    uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    """Copy n consecutive runs of `width` bytes to their offsets, in order."""
+    cdef Py_ssize_t i
+    if width == 4:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 4 * i, 4)
+    elif width == 8:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 8 * i, 8)
+    elif width == 2:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 2 * i, 2)
+    elif width == 1:
+        for i in range(n):
+            out[offsets[i]] = updates[i]
+    elif width == 16:
+        for i in range(n):
+            memcpy(out + offsets[i], updates + 16 * i, 16)
+    else:
+        for i in range(n):
+            copy_run(out + offsets[i], updates + width * i, width)

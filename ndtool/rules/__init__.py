@@ -1,0 +1,1 @@
+"""What is allowed and what follows from it: pure, no I/O, no NumPy."""

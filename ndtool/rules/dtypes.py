@@ -1,0 +1,272 @@
+"""Element types: name, size, byte order, and which reductions have a meaning for them."""
+
+import re
+import sys
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from ndtool.errors import DtypeError, shown
+from ndtool.rules.operators import REDUCTIONS
+
+NATIVE = "<" if sys.byteorder == "little" else ">"
+# Types with reductions, by the names that the kernels know them by.
+ARITHMETIC = (
+    "bool",
+    "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+_UNORDERED = ("complex64", "complex128")
+# Types that NumPy lacks and .npy stores as void, in whole bytes; ml_dtypes has them all.
+EXTENDED = {
+    "bfloat16": 2,
+    "float8_e3m4": 1,
+    "float8_e4m3": 1,
+    "float8_e4m3b11fnuz": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn": 1,
+    "float6_e2m3fn": 1,
+    "float6_e3m2fn": 1,
+    "int1": 1,
+    "int2": 1,
+    "int4": 1,
+    "uint1": 1,
+    "uint2": 1,
+    "uint4": 1,
+}
+_SIZES = {
+    "b": (1,),
+    "i": (1, 2, 4, 8),
+    "u": (1, 2, 4, 8),
+    "f": (2, 4, 8, 12, 16),
+    "c": (8, 16, 24, 32),
+    "m": (8,),
+    "M": (8,),
+}
+_WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_NUMBER = "[1-9][0-9]{0,9}"
+_UNIT = rf"\[({_NUMBER})?([YMWDhms]|ms|us|ns|ps|fs|as)\]"
+_DESCR = re.compile(rf"([<>|=]?)([biufcmMSUV])(0|{_NUMBER})(?:{_UNIT})?")
+_LARGEST = 2**31 - 1  # NumPy's limit for one element, an axis of a field and a unit's number
+_AXES = 64  # of a field; NumPy's limit too
+
+
+class Dtype(NamedTuple):
+    """An element type, known without NumPy.
+
+    name: NumPy's name, or the code of a flexible type (`U5`, `V2`); "struct" for records.
+    descr: what a .npy header says, as Python data. itemsize: bytes per element. kind: NumPy's
+    kind letter. order: "<", ">" or "|" where byte order has no meaning.
+    """
+
+    name: str
+    descr: Any
+    itemsize: int
+    kind: str
+    order: str
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the bytes are in the other order than this machine's."""
+        return self.order not in (NATIVE, "|")
+
+    @property
+    def unit(self) -> int:
+        """Bytes that byte order reverses together: a part of a complex number or string."""
+        if self.order == "|":
+            return 1
+        return {"c": self.itemsize // 2, "U": 4}.get(self.kind, self.itemsize)
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """The reductions that this type has."""
+        if self.name in _UNORDERED:
+            return REDUCTIONS[:3]
+        return REDUCTIONS if self.name in ARITHMETIC else REDUCTIONS[:1]
+
+
+@lru_cache(maxsize=256)
+def from_code(code: str) -> Dtype:
+    """Return the type of a descr such as "<f4", "|S3" or "<M8[ns]"."""
+    dtype = _from_code(code)
+    if not dtype.itemsize:
+        raise DtypeError(f"{code!r} has 0 bytes per element: valid 1..{_LARGEST}")
+    return dtype
+
+
+def _from_code(code: str) -> Dtype:
+    """Return the type of a descr, perhaps text or void of no bytes, which a field may be."""
+    match = _DESCR.fullmatch(code)
+    if match is None:
+        raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
+    order, kind, digits, count, unit = match.groups()
+    size = int(digits)
+    dated = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
+    if size not in _SIZES.get(kind, (size,)) or not dated:
+        raise DtypeError(f"{code!r} is not an element type that NumPy has")
+    itemsize = 4 * size if kind == "U" else size
+    if itemsize > _LARGEST:
+        raise DtypeError(f"{code!r} has {itemsize} bytes per element: valid 1..{_LARGEST}")
+    if kind in "SVb" or (itemsize == 1 and kind in "iu"):
+        order = "|"
+    elif order not in ("<", ">"):  # "|" too: NumPy takes it as this machine's order
+        order = NATIVE
+    period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
+    return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
+
+
+def _name(kind: str, size: int) -> str:
+    if kind in "mM":
+        return "timedelta64" if kind == "m" else "datetime64"
+    if kind == "b":
+        return "bool"
+    return f"{_WORDS[kind]}{8 * size}" if kind in _WORDS else f"{kind}{size}"
+
+
+_CODES = {_name(kind, size): f"{kind}{size}" for kind in _SIZES for size in _SIZES[kind]}
+
+
+def from_descr(descr: Any) -> Dtype:
+    """Return the type that a .npy header's descr names; records become opaque bytes.
+
+    A record's descr is written as NumPy writes it, so that equal records have equal ones.
+    Raises DtypeError for Python objects, sizes of zero and anything that is no descr.
+    """
+    if isinstance(descr, str):
+        _refuse_objects(descr)
+        return from_code(descr)
+    if not isinstance(descr, list):
+        raise DtypeError("the descr is neither an element type nor a list of fields")
+    fields, size = _record(descr)
+    if not size:
+        raise DtypeError("a record has 0 bytes: it must have at least one")
+    return Dtype("struct", fields, size, "V", "|")
+
+
+def _refuse_objects(code: str) -> None:
+    if code.lstrip("<>|=") in ("O", "O4", "O8"):
+        raise DtypeError("Python objects are never read: the elements must have a fixed size")
+
+
+def _part(descr: Any) -> tuple[Any, int]:
+    """Return the descr of a field's type as NumPy writes it, and its bytes."""
+    if isinstance(descr, str):
+        _refuse_objects(descr)
+        dtype = _from_code(descr)
+        return dtype.descr, dtype.itemsize
+    if isinstance(descr, list):
+        return _record(descr)
+    if isinstance(descr, tuple) and len(descr) == 2:
+        return _repeated(*descr)
+    raise DtypeError("a field is neither of an element type nor a list of fields")
+
+
+def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
+    """Return what `_part` does, for a field with a shape: one size or several."""
+    item, size = _part(descr)
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
+        raise DtypeError(f"a field's shape is {shown(shape)}: expected sizes of 0..{_LARGEST}")
+    if not size:
+        raise DtypeError("a field of 0 bytes has a shape: only one with bytes may")
+    count = prod(sizes)
+    # Zeros count as ones in strides, which must fit into 64 bits.
+    if len(sizes) > _AXES or prod(d or 1 for d in sizes) >= 2**63:
+        raise DtypeError(f"a field's shape is {shown(shape)}: valid up to {_AXES} axes, 2^63 - 1")
+    if max(count, size * count) > _LARGEST:
+        raise DtypeError(f"a field has more than {_LARGEST} bytes")
+    return ((item, sizes) if sizes else item), size * count
+
+
+def _record(fields: list[Any]) -> tuple[list[Any], int]:
+    """Return what `_part` does, for a list of (name, descr[, shape])."""
+    result: list[Any] = []
+    size = end = 0
+    taken: set[str] = set()
+    for field in fields:
+        if not isinstance(field, tuple) or len(field) not in (2, 3):
+            raise DtypeError("a field is not a (name, descr) or (name, descr, shape) tuple")
+        item, nbytes = _part(field[1]) if len(field) == 2 else _repeated(*field[1:])
+        size += nbytes
+        if size > _LARGEST:
+            raise DtypeError(f"a record has more than {_LARGEST} bytes")
+        if field[0] == "" and _is_padding(item):
+            continue
+        result += _padding(size - nbytes - end)
+        shape = item if isinstance(item, tuple) else (item,)
+        result.append((_field_name(field[0], taken), *shape))
+        end = size
+    return result + _padding(size - end), size
+
+
+def _is_padding(item: Any) -> bool:
+    """Whether a field without a name is only there for its bytes, as NumPy's reader has it."""
+    return isinstance(item, tuple) or (isinstance(item, str) and item.startswith("|V"))
+
+
+def _padding(nbytes: int) -> list[tuple[str, str]]:
+    return [("", f"|V{nbytes}")] if nbytes else []
+
+
+def _field_name(name: Any, taken: set[str]) -> Any:
+    """Return a name or (title, name), none of which another field has; None is no title."""
+    title, plain = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
+    if not isinstance(plain, str) or not isinstance(title, str | None):
+        raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
+    for word in (plain,) if title is None else (plain, title):
+        if word in taken:
+            raise DtypeError(f"two fields have the name or title {word!r}: all must differ")
+        taken.add(word)
+    return plain if title is None else (title, plain)
+
+
+def from_name(name: str) -> Dtype:
+    """Return the type of a name such as "float32", "bfloat16" or a code such as "U5"."""
+    if name in EXTENDED:
+        return _void(name, EXTENDED[name])
+    if name in _CODES:
+        return from_code(NATIVE + _CODES[name])
+    for kind, word in (("m", "timedelta64"), ("M", "datetime64")):
+        if name.startswith(word):
+            return from_code(f"{NATIVE}{kind}8{name.removeprefix(word)}")
+    return from_code(name)
+
+
+def _void(name: str, size: int) -> Dtype:
+    """Return a type that NumPy has no code for: void with a name."""
+    return Dtype(name, f"|V{size}", size, "V", NATIVE if size > 1 else "|")
+
+
+@lru_cache(maxsize=256)
+def from_numpy(dtype: Any) -> Dtype:
+    """Return the type of a NumPy dtype object, ml_dtypes' included."""
+    if dtype.hasobject:
+        raise DtypeError(f"dtype {dtype} holds Python objects: elements must have a fixed size")
+    if not dtype.itemsize:
+        raise DtypeError(f"dtype {dtype} has 0 bytes per element: it must have at least one")
+    if dtype.isbuiltin == 2:  # another package's: its name tells it from others of its size
+        return _void(dtype.name, dtype.itemsize)
+    if dtype.names is not None:
+        return Dtype("struct", dtype, dtype.itemsize, "V", "|")
+    if dtype.kind not in "biufcmMSUV":
+        raise DtypeError(f"dtype {dtype} is not one that a .npy file can hold")
+    return from_code(dtype.str)
+
+
+def view_as(dtype: Dtype, name: str) -> Dtype:
+    """Return `dtype`, stored as void, as the type `name` that NumPy has no code for."""
+    wanted = from_name(name)
+    if wanted.name == dtype.name:
+        return dtype
+    if dtype.kind != "V" or dtype.name == "struct" or wanted.itemsize != dtype.itemsize:
+        raise DtypeError(
+            f"dtype {dtype.name} cannot be taken as {name}:"
+            f" only V{wanted.itemsize} elements can, which are stored without a type"
+        )
+    return wanted._replace(descr=dtype.descr)

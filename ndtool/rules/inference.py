@@ -1,0 +1,102 @@
+"""Types, shapes, attributes and a spec in; what follows from them out, before any value is read."""
+
+from math import prod
+from typing import NamedTuple
+
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called
+from ndtool.rules import dtypes, shapes, specs
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
+from ndtool.rules.shapes import Plan, Shape, Trace
+
+
+class Given(NamedTuple):
+    """An input as far as inference needs it; name: the argument, or the role of an array."""
+
+    name: str
+    dtype: Dtype
+    shape: Shape
+
+    def taken_as(self, dtype: str | None) -> "Given":
+        """Return the input with elements stored as void taken as another type."""
+        return self if dtype is None else self._replace(dtype=dtypes.view_as(self.dtype, dtype))
+
+    @property
+    def described(self) -> str:
+        """What it is called, and where that does not say them, its type and shape."""
+        described = shapes.described(self.dtype, self.shape)
+        return described if self.name == described else f"{called(self.name)}: {described}"
+
+
+Inputs = dict[str, Given]  # by the standards' names: data, indices, updates
+
+
+class Inference(NamedTuple):
+    """What is known of a call: the spec's row that it satisfies, every rule, the plan."""
+
+    operator: str
+    spec: str
+    attributes: Attributes
+    inputs: Inputs
+    row: specs.Row
+    trace: Trace
+    plan: Plan
+
+    @property
+    def dtype(self) -> Dtype:
+        """The output's element type: data's."""
+        return self.inputs["data"].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the output's data."""
+        return prod(self.plan.output) * self.dtype.itemsize
+
+
+def infer(
+    operator: str,
+    inputs: Inputs,
+    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
+    spec: str = "ndtool",
+    dtype: str | None = None,
+) -> Inference:
+    """Infer the output of an operator.
+
+    dtype: what elements of data and updates are that are stored as void. Raises RuleError, with
+    the trace so far, and DtypeError, both with the inputs as places; UsageError for a reduction
+    or spec that does not exist.
+    """
+    inputs = {
+        role: given if role == "indices" else given.taken_as(dtype)
+        for role, given in inputs.items()
+    }
+    types = {role: given.dtype for role, given in inputs.items()}
+    sizes = {role: given.shape for role, given in inputs.items()}
+    try:
+        row, trace, plan = check(operator, types, sizes, attributes, spec)
+    except NdtoolError as error:
+        point_out(error, inputs)
+        raise
+    return Inference(operator, spec, attributes, inputs, row, trace, plan)
+
+
+def check(
+    operator: str,
+    types: dict[str, Dtype],
+    sizes: dict[str, Shape],
+    attributes: Attributes,
+    spec: str,
+) -> tuple[specs.Row, Trace, Plan]:
+    """Check types against a spec, then infer shapes; inputs that have no names but the roles'."""
+    row = specs.accept(spec, operator, types, attributes)
+    trace, plan = shapes.infer(operator, sizes, attributes)
+    shapes.check_bytes(plan, types["data"].itemsize)
+    return row, trace, plan
+
+
+def point_out(error: NdtoolError, inputs: Inputs) -> None:
+    """Add the names of the inputs to an error that knows only data, indices and updates."""
+    if isinstance(error, BoundsError):
+        error.name(called(inputs["indices"].name), called(inputs["data"].name))
+    elif isinstance(error, RuleError | DtypeError):
+        error.places = tuple(f"{role} {given.described}" for role, given in inputs.items())

@@ -1,0 +1,308 @@
+"""Rank, shape and axis rules: shapes in, a Trace of every rule and a Plan out.
+
+Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims,
+k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from ndtool.errors import RuleError, number
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
+
+Shape = tuple[int, ...]
+MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
+MOST_RANK = 64  # NumPy's limit
+
+
+class Step(NamedTuple):
+    """One rule of a trace: the rule, the numbers put in, and what came of it."""
+
+    rule: str
+    numbers: str
+    result: str
+
+
+class Trace(NamedTuple):
+    """Every rule that was checked for one call, in order; a broken one is the last."""
+
+    operator: str
+    steps: tuple[Step, ...]
+
+
+class NdPlan(NamedTuple):
+    """N index tuples of k components, each naming one run of elements of data.
+
+    batch: data's leading shape that the indices share. tuples: N, over all batches.
+    sizes: the k axis lengths that the components index. run: the shape of one slice.
+    """
+
+    operator: str
+    data: Shape
+    indices: Shape
+    output: Shape
+    batch: Shape
+    tuples: int
+    sizes: Shape
+    run: Shape
+
+    @property
+    def k(self) -> int:
+        """Components per index tuple."""
+        return len(self.sizes)
+
+    @property
+    def width(self) -> int:
+        """Elements of one run."""
+        return prod(self.run)
+
+    @property
+    def per_batch(self) -> int:
+        """Index tuples of one batch."""
+        return prod(self.indices[len(self.batch) : -1])
+
+
+class ElementsPlan(NamedTuple):
+    """One index for each element, along one axis of data (counted from the front)."""
+
+    operator: str
+    data: Shape
+    indices: Shape
+    output: Shape
+    axis: int
+
+
+Plan = NdPlan | ElementsPlan
+
+
+class _Tracer:
+    """Collects steps; a broken rule raises with all of them."""
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.steps: list[Step] = []
+
+    def require(self, holds: bool, rule: str, numbers: str, broken: str) -> None:
+        self.steps.append(Step(rule, numbers, "ok" if holds else "broken"))
+        if not holds:
+            error = RuleError(broken)
+            error.trace = self.trace()
+            raise error
+
+    def derive(self, what: str, numbers: str, result: object) -> None:
+        self.steps.append(Step(what, numbers, str(result)))
+
+    def trace(self) -> Trace:
+        return Trace(self.operator, tuple(self.steps))
+
+    def ranks(self, data: Shape, indices: Shape) -> None:
+        for name, shape in (("data", data), ("indices", indices)):
+            rank = len(shape)
+            self.require(
+                rank >= 1,
+                f"rank({name}) >= 1",
+                f"{rank} >= 1",
+                f"{name} has rank 0: rank({name}) must be at least 1",
+            )
+
+    def output(self, rule: str, numbers: str, shape: Shape) -> None:
+        self.derive(f"output.shape = {rule}", numbers, written(shape))
+        rank, count = len(shape), prod(d for d in shape if d)
+        self.require(
+            rank <= MOST_RANK,
+            f"rank(output) <= {MOST_RANK}",
+            f"{rank} <= {MOST_RANK}",
+            f"the output would have rank {rank}: at most {MOST_RANK} is possible",
+        )
+        self.require(
+            count <= MOST,
+            "elements of output < 2^63",
+            f"{number(count)} < 2^63",
+            f"the output {written(shape)} would have {number(count)} elements:"
+            " at most 2^63 - 1 fit",
+        )
+
+    def same(self, name: str, shape: Shape, rule: str, expected: Shape) -> None:
+        self.require(
+            shape == expected,
+            f"{name}.shape = {rule}",
+            f"{written(shape)} = {written(expected)}",
+            f"{name} has shape {written(shape)}: {rule} = {written(expected)} is required"
+            " (no broadcasting)",
+        )
+
+
+def written(shape: Shape) -> str:
+    """Return a shape as everything shows it: [8,5,64]."""
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def described(dtype: Dtype, shape: Shape) -> str:
+    """Return a type and shape as everything shows them: float32[8,5,64]."""
+    return dtype.name + written(shape)
+
+
+@lru_cache(maxsize=1024)
+def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPlan]:
+    """Infer ONNX GatherND: output.shape = indices.shape[:-1] + data.shape[b+k:].
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
+    (8, 5, 64)
+    """
+    t = _Tracer("gather_nd")
+    t.ranks(data, indices)
+    r, q, b = len(data), len(indices), batch_dims
+    t.require(
+        0 <= b < min(r, q),
+        "0 <= b < min(r, q)",
+        f"0 <= {number(b)} < min({r}, {q})",
+        f"batch_dims is {number(b)}: with rank(data) {r} and rank(indices) {q} it must be in"
+        f" 0..{min(r, q) - 1}",
+    )
+    for d in range(b):
+        t.require(
+            data[d] == indices[d],
+            f"data.shape[{d}] = indices.shape[{d}]",
+            f"{data[d]} = {indices[d]}",
+            f"batch axis {d} differs: data has {data[d]}, indices has {indices[d]}:"
+            f" the first {b} axes must be equal",
+        )
+    k = indices[-1]
+    t.require(
+        1 <= k <= r - b,
+        "1 <= k <= r - b",
+        f"1 <= {k} <= {r} - {b}",
+        f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
+        f" 1..{r - b}",
+    )
+    output = indices[:-1] + data[b + k :]
+    numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
+    t.output("indices.shape[:-1] + data.shape[b+k:]", numbers, output)
+    plan = _nd_plan(t, data, indices, output, b)
+    return t.trace(), plan
+
+
+@lru_cache(maxsize=1024)
+def scatter_nd(data: Shape, indices: Shape, updates: Shape) -> tuple[Trace, NdPlan]:
+    """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
+    (4, 3)
+    """
+    t = _Tracer("scatter_nd")
+    t.ranks(data, indices)
+    r, k = len(data), indices[-1]
+    t.require(
+        0 <= k <= r,
+        "0 <= k <= r",
+        f"0 <= {k} <= {r}",
+        f"indices.shape[-1] is {k}: with rank(data) {r} it must be in 0..{r}",
+    )
+    t.same("updates", updates, "indices.shape[:-1] + data.shape[k:]", indices[:-1] + data[k:])
+    t.output("data.shape", written(data), data)
+    plan = _nd_plan(t, data, indices, data, 0)
+    return t.trace(), plan
+
+
+def _nd_plan(t: _Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
+    k, tuples = indices[-1], prod(indices[:-1])
+    run = data[b + k :]
+    t.derive(
+        "N = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
+    )
+    t.derive("W = prod(data.shape[b+k:])", written(run), f"{number(prod(run))} elements each")
+    return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], run)
+
+
+@lru_cache(maxsize=1024)
+def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, ElementsPlan]:
+    """Infer ONNX GatherElements: output.shape = indices.shape.
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> gather_elements((3, 3), (2, 3), 0)[1].output
+    (2, 3)
+    """
+    t = _Tracer("gather_elements")
+    a = _elements_axis(t, data, indices, axis)
+    t.output("indices.shape", written(indices), indices)
+    return t.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
+
+
+@lru_cache(maxsize=1024)
+def scatter_elements(
+    data: Shape, indices: Shape, updates: Shape, axis: int
+) -> tuple[Trace, ElementsPlan]:
+    """Infer ONNX ScatterElements: output.shape = data.shape, updates.shape = indices.shape.
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
+    (3, 3)
+    """
+    t = _Tracer("scatter_elements")
+    a = _elements_axis(t, data, indices, axis)
+    t.same("updates", updates, "indices.shape", indices)
+    t.output("data.shape", written(data), data)
+    return t.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
+
+
+def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
+    """Check what both elements operators ask of ranks, axis and sizes; return axis >= 0."""
+    t.ranks(data, indices)
+    r, q = len(data), len(indices)
+    t.require(
+        r == q,
+        "rank(indices) = rank(data)",
+        f"{q} = {r}",
+        f"indices has rank {q}: it must equal rank(data) = {r}",
+    )
+    t.require(
+        -r <= axis < r,
+        "-r <= axis <= r - 1",
+        f"{-r} <= {number(axis)} <= {r - 1}",
+        f"axis is {number(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
+    )
+    a = axis % r
+    for d in range(r):
+        if d != a:
+            t.require(
+                indices[d] <= data[d],
+                f"indices.shape[{d}] <= data.shape[{d}]",
+                f"{indices[d]} <= {data[d]}",
+                f"indices has {indices[d]} along axis {d}: off axis {a} it must be at most"
+                f" data's {data[d]}",
+            )
+    return a
+
+
+_RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
+    "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
+    "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"]),
+    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.axis),
+    "scatter_elements": lambda s, a: scatter_elements(
+        s["data"], s["indices"], s["updates"], a.axis
+    ),
+}
+
+
+def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
+    """Infer any of the operators; sizes by the inputs' names."""
+    return _RULES[operator](sizes, attributes)
+
+
+def check_bytes(plan: Plan, itemsize: int) -> None:
+    """Raise RuleError for an output of more bytes than an offset can count."""
+    size = prod(plan.output) * itemsize
+    if size > MOST:
+        raise RuleError(
+            f"the output {written(plan.output)} would have {number(size)} bytes:"
+            " at most 2^63 - 1 fit"
+        )

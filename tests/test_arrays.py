@@ -1,0 +1,571 @@
+"""The operators as Python calls them: whatever the arguments are, a result or an NdtoolError."""
+
+import inspect
+import pydoc
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from limits import failing
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from strategies import raw, same
+
+import ndtool
+from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
+from ndtool.engine import layouts, scatters
+
+DATA = np.arange(12, dtype="f4").reshape(3, 4)
+ROWS = np.array([[2], [0]])
+TWO = np.full((2, 4), 7, "f4")
+PLACES = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
+CALLS: dict[str, dict[str, Any]] = {
+    "gather_nd": {"data": DATA, "indices": ROWS, "batch_dims": 0},
+    "scatter_nd": {"data": DATA, "indices": ROWS, "updates": TWO, "reduction": "add"},
+    "gather_elements": {"data": DATA, "indices": PLACES, "axis": 0},
+    "scatter_elements": {"data": DATA, "indices": PLACES, "updates": TWO, "axis": 0, "reduction": "max"},
+}  # fmt: skip
+OPTIONS = {"out": None, "threads": None, "spec": "ndtool"}
+SCATTERS = ["scatter_nd", "scatter_elements"]
+
+
+def call(name: str, **changed: Any) -> np.ndarray:
+    """Call an operator with arguments that are right but for those given."""
+    return getattr(ndtool, name)(**{**CALLS[name], **changed})
+
+
+def shape_of_result(name: str) -> tuple[int, ...]:
+    return (2, 4) if name.startswith("gather") else (3, 4)
+
+
+# Objects that are hardly what anybody wants to index with
+
+
+class Raising:
+    """An object that fails in one way in which NumPy or Python asks for what it is."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def fail(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+def raising(*methods: str, error: BaseException) -> Any:
+    """Return an object whose methods and properties of these names fail."""
+    special = ("__array_interface__", "__array_struct__", "__class__")
+    members = {m: property(Raising.fail) if m in special else Raising.fail for m in methods}
+    return type("Odd", (Raising,), members)(error)
+
+
+class Level(IntEnum):
+    """Integers that are not int."""
+
+    ONE = 1
+
+
+class Word(str):
+    """A word that cannot be a key."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ERRORS = (
+    RuntimeError("call detach() first"), KeyError("x"), OSError(5, "no"), MemoryError("none left"),
+    TypeError("a\nb"), ValueError("x" * 2000), UserWarning("odd"), StopIteration(), RecursionError(),
+    raising("__str__", "__repr__", error=KeyError("in an error")).error, ZeroDivisionError(),
+)  # fmt: skip
+HUGE = 10**5000
+
+
+def odd_objects() -> Iterator[Any]:
+    """Yield objects of all kinds, each new."""
+    yield from (None, Ellipsis, NotImplemented, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1)
+    yield from (HUGE, -HUGE, 10**700, 1.0, 0.5, float("nan"), float("inf"), 1j, Decimal(1))
+    yield from (
+        Fraction(1, 2),
+        "",
+        "x",
+        "none",
+        "add",
+        "onnx:13",
+        "\0\n\x1b[31m",
+        "\udcff",
+        b"",
+        b"ab",
+    )
+    yield from (
+        Word("add"),
+        Word("ndtool"),
+        np.str_("add"),
+        Level.ONE,
+        "9" * 5000,
+        "onnx:" + "9" * 5000,
+    )
+    yield from (set(), {1, 2}, {}, {"a": 1}, (n for n in range(3)), range(3), iter([]), object())
+    yield from (
+        int,
+        len,
+        np.add,
+        np,
+        type,
+        lambda: 0,
+        bytearray(4),
+        memoryview(b"abcd"),
+        array("i", [1]),
+    )
+    yield from (
+        [],
+        [[]],
+        (),
+        [[0], [1, 2]],
+        [[HUGE]],
+        [[2**63], [-1]],
+        [[2**64]],
+        [None],
+        ["a", 1],
+        [[object()]],
+    )
+    yield from ([[True]], [[1.5]], [[1], "x"], [set()], [[1.5], DATA[0]], [[[[[0]]]]])
+    for code in (
+        "O",
+        "M8[s]",
+        "m8[ns]",
+        "U3",
+        "S2",
+        "V3",
+        "V0",
+        "S0",
+        "c8",
+        "?",
+        "g",
+        "u8",
+        ">i2",
+        "T",
+    ):
+        yield np.zeros((2, 1), code)
+    records = np.zeros((2, 1), [("a", "i4"), ("b", "f8")])
+    yield from (records, records.view(np.recarray), records["b"], np.zeros(2, [("a", "O")]))
+    yield from (
+        np.True_,
+        np.int8(0),
+        np.uint64(2**64 - 1),
+        np.float32(0),
+        np.datetime64("NaT"),
+        np.str_("x"),
+    )
+    yield from (
+        np.array(0),
+        np.array(1),
+        np.array([1, 2]),
+        np.array(True),
+        np.array([HUGE]),
+        np.array([2**70, None]),
+    )
+    yield from (np.zeros((0, 1), int), np.zeros((2, 0), int), np.zeros((1,) * 64), np.zeros((3, 4)))
+    yield from (np.matrix([[0, 1]]), np.ma.array([[0], [1]]), np.ma.masked, [np.ma.array([0])])
+    yield from (np.ma.array([[0], [1]], mask=[[0], [1]], dtype="f4"), np.ma.array(DATA))
+    new = DATA.copy()
+    yield from (
+        new,
+        new.T,
+        new[::-1],
+        new[:, ::2],
+        np.broadcast_to(new[0], (3, 4)),
+        ROWS.copy(),
+        PLACES.copy(),
+    )
+    yield from (
+        new.view(np.recarray),
+        np.asfortranarray(new),
+        as_strided(np.zeros(8, "f4"), (3, 4), (4, 4)),
+    )
+    for error in ERRORS:
+        for methods in (("__array__",), ("__index__", "__int__"), ("__array_interface__",), ("__repr__",),
+                        ("__array_struct__",), ("__len__", "__getitem__"), ("__class__",), ("__iter__",)):  # fmt: skip
+            yield raising(*methods, error=error)
+    for interface in (
+        {},
+        {"shape": 3},
+        {"shape": (2,), "typestr": "<f4", "data": None, "version": 3},
+    ):
+        yield type("Interface", (), {"__array_interface__": interface})()
+    yield type("Array", (), {"__array__": lambda self, dtype=None, copy=None: [1, 2]})()
+    yield type("Array", (), {"__array__": lambda self, dtype=None, copy=None: ROWS})()
+    yield type("Index", (), {"__index__": lambda self: 1.5})()
+    yield type("Index", (), {"__index__": lambda self: True})()
+
+
+def outcome(name: str, **changed: Any) -> np.ndarray | NdtoolError:
+    try:
+        return call(name, **changed)
+    except NdtoolError as error:
+        return error
+
+
+def refused_or_done(name: str, **changed: Any) -> None:
+    """Make a call, which may end with a result or with an error that can be told in a line."""
+    result = outcome(name, **changed)
+    if isinstance(result, NdtoolError):
+        assert str(result)
+        assert repr(result)
+        assert result.message.isprintable()
+        assert len(result.message) < 500
+    else:
+        assert isinstance(result, np.ndarray)
+        assert result is changed.get("out") or changed.get("out") is None
+
+
+PLACES_OF_ARGUMENTS = [(name, a) for name, right in CALLS.items() for a in (*right, *OPTIONS)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "argument"), PLACES_OF_ARGUMENTS)
+def test_an_odd_argument_is_taken_or_refused(name: str, argument: str) -> None:
+    before = [raw(a) for a in (DATA, ROWS, TWO, PLACES)]
+    for odd in odd_objects():
+        refused_or_done(name, **{argument: odd})
+        if argument == "data":
+            refused_or_done(name, data=odd, out=odd)
+    assert [raw(a) for a in (DATA, ROWS, TWO, PLACES)] == before
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_odd_arguments_together_are_taken_or_refused(drawn: st.DataObject) -> None:
+    name = drawn.draw(st.sampled_from(sorted(CALLS)))
+    names = drawn.draw(st.sets(st.sampled_from([*CALLS[name], *OPTIONS]), min_size=2))
+    objects = list(odd_objects())
+    odd = {n: objects[drawn.draw(st.integers(0, len(objects) - 1))] for n in sorted(names)}
+    refused_or_done(name, **odd)
+
+
+# Arrays that are more than arrays
+
+
+def test_masked_arrays_are_refused_with_what_to_call() -> None:
+    masked = np.ma.array(DATA, mask=DATA > 5)
+    whole = np.ma.array(ROWS)
+    for name in CALLS:
+        with pytest.raises(
+            DtypeError, match=r"^data is a masked .* pass data\.filled\(\.\.\.\), or data\.data$"
+        ):
+            call(name, data=masked)
+        with pytest.raises(DtypeError, match=r"^indices is a masked .*: pass indices\.filled"):
+            call(name, indices=whole)
+        with pytest.raises(DtypeError, match=r"^data is a masked"):
+            call(name, data=[masked[0], masked[1], masked[2]])
+        with pytest.raises(
+            DtypeError, match=r"^out is a masked array, and ndtool has no masks: pass out\.data$"
+        ):
+            call(name, out=np.ma.zeros(shape_of_result(name), "f4"))
+    for name in SCATTERS:
+        with pytest.raises(DtypeError, match=r"^updates is a masked .*: pass updates\.filled"):
+            call(name, updates=np.ma.array(TWO))
+        with pytest.raises(DtypeError, match=r"^data is a masked"):
+            call(name, data=masked, out=masked)
+    assert same(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
+
+
+def subclasses(folder: Path, array: np.ndarray) -> list[np.ndarray]:
+    """Return the array as instances of NumPy's subclasses of ndarray, and of one more."""
+
+    class Own(np.ndarray):
+        """It says that it has another shape."""
+
+        shape = (99,)  # type: ignore[assignment]
+
+    mapped = np.memmap(folder / "mapped", array.dtype, "w+", shape=array.shape)
+    mapped[...] = array
+    kinds = (np.recarray, np.matrix, Own) if array.ndim == 2 else (np.recarray, Own)
+    return [mapped, *(array.copy().view(kind) for kind in kinds)]
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("name", CALLS)
+def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
+    expected = call(name)
+    for data in subclasses(tmp_path, DATA):
+        result = call(name, data=data)
+        assert type(result) is np.ndarray
+        assert same(result, expected)
+    for out in subclasses(tmp_path, np.zeros_like(expected)):
+        assert call(name, out=out) is out
+        assert same(np.asarray(out), expected)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("name", SCATTERS)
+def test_subclasses_are_updated_in_place(name: str, tmp_path: Path) -> None:
+    expected = call(name)
+    for data in subclasses(tmp_path, DATA):
+        assert call(name, data=data, out=data) is data
+        assert same(np.asarray(data), expected)
+    with pytest.raises(RuleError, match="out overlaps data"):
+        call(name, data=data, out=np.asarray(data))
+
+
+def test_records_of_a_record_array_are_records() -> None:
+    plain = np.zeros(4, [("a", "i4"), ("b", "f8")])
+    plain["a"] = range(4)
+    records = plain.view(np.recarray)
+    for data, updates in ((plain, records[2:]), (records, plain[2:]), (records, records[2:])):
+        result = ndtool.scatter_nd(data, [[0], [1]], updates)
+        assert result["a"].tolist() == [2, 3, 2, 3]
+        assert (
+            ndtool.scatter_nd(data.copy(), [[0], [1]], updates, out=plain.copy()).tolist()
+            == result.tolist()
+        )
+    assert ndtool.scatter_nd(records, [[0]], plain[3:].copy(), out=records) is records
+    assert records.a.tolist() == [3, 1, 2, 3]
+
+
+# An out whose elements share memory
+
+
+def windows(shape: tuple[int, ...]) -> np.ndarray:
+    memory = np.zeros(sum(shape) - 1, "f4")
+    return sliding_window_view(memory, shape[1], writeable=True)
+
+
+FOLDED: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {
+    "rows repeated": lambda shape: as_strided(np.zeros(shape[1], "f4"), shape, (0, 4)),
+    "columns repeated": lambda shape: as_strided(np.zeros(shape[0], "f4"), shape, (4, 0)),
+    "one element": lambda shape: as_strided(np.zeros(1, "f4"), shape, (0, 0)),
+    "windows": windows,
+    "windows, reversed": lambda shape: windows(shape)[::-1, ::-1],
+    "half an element apart": lambda shape: as_strided(np.zeros(99, "f4"), shape, (16, 2)),
+}
+
+
+@pytest.mark.parametrize("fold", FOLDED.values(), ids=FOLDED)
+@pytest.mark.parametrize("name", CALLS)
+def test_an_out_that_overlaps_itself_is_refused(name: str, fold: Any) -> None:
+    out = fold(shape_of_result(name))
+    with pytest.raises(RuleError, match="out overlaps itself: each of its elements must have"):
+        call(name, out=out)
+    if name in SCATTERS:
+        with pytest.raises(RuleError, match="out overlaps itself"):
+            call(name, data=out, out=out)
+    assert not out.any()
+
+
+def test_elements_are_found_to_share_memory() -> None:
+    """Compared with all addresses; only strides that interleave may be refused without need."""
+    rng = np.random.default_rng(3)
+    for _ in range(3000):
+        shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
+        strides = tuple(rng.integers(-24, 25, len(shape)).tolist())
+        places = [sum(map(int.__mul__, strides, place)) for place in np.ndindex(shape)]
+        taken = {place + byte for place in places for byte in range(2)}
+        if len(taken) < 2 * len(places):
+            assert layouts.may_fold(shape, strides, 2)
+    cube = np.zeros((4, 5, 6), "f4")
+    for slices in (
+        cube,
+        cube.T,
+        cube[::-1, ::2],
+        cube[:, 1:3, ::-3],
+        cube[:, None, 2],
+        cube.swapaxes(0, 1),
+    ):
+        assert not layouts.may_fold(slices.shape, slices.strides, 4)
+    assert not layouts.may_fold((0, 3), (0, 0), 4)
+    assert not layouts.may_fold((1, 1), (0, 0), 4)
+
+
+# Integers
+
+
+@pytest.fixture(params=[640, 4300], ids=lambda most: f"at most {most} digits")
+def digits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let Python write integers of so many digits, as PYTHONINTMAXSTRDIGITS does."""
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(request.param)
+    yield
+    sys.set_int_max_str_digits(before)
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, 10**700, 2**63, -(2**63) - 1], ids=int.bit_length)
+def test_integers_of_thousands_of_digits_are_refused(digits: None, value: int) -> None:
+    for name, argument, kind in (
+        ("gather_nd", "batch_dims", RuleError),
+        ("gather_elements", "axis", RuleError),
+        ("scatter_elements", "axis", RuleError),
+        ("scatter_nd", "threads", UsageError),
+    ):
+        with pytest.raises(
+            kind, match=rf"^{argument} is (-?[0-9.]+|about -?10\^\d+): it must fit in 64 bits$"
+        ):
+            call(name, **{argument: value})
+    with pytest.raises(BoundsError) as caught:
+        call("gather_nd", indices=[[0], [value]])
+    assert caught.value.value == value
+    assert str(caught.value).isascii()
+
+
+def test_64_bits_are_not_enough_to_name_an_axis() -> None:
+    for axis in (2**63 - 1, -(2**63), 5000):
+        with pytest.raises(RuleError, match=f"axis is {axis}: with rank"):
+            call("gather_elements", axis=axis)
+
+
+def test_a_bool_is_no_integer_anywhere() -> None:
+    for value in (True, False, np.True_, np.array(True)):
+        for name, argument, kind in (
+            ("gather_nd", "batch_dims", RuleError),
+            ("gather_elements", "axis", RuleError),
+            ("scatter_elements", "axis", RuleError),
+            ("gather_nd", "threads", UsageError),
+        ):
+            with pytest.raises(kind, match=f"^{argument} is .*: it must be an integer$"):
+                call(name, **{argument: value})
+
+
+@pytest.mark.parametrize("value", ["2", 1.5, np.array([1, 2]), None, [1]])
+def test_what_is_no_integer_is_refused_in_one_line(value: Any) -> None:
+    if value is not None:
+        with pytest.raises(UsageError, match=r"^threads is .*: it must be an integer$"):
+            call("gather_nd", threads=value)
+    with pytest.raises(RuleError, match=r"^axis is .*: it must be an integer$"):
+        call("gather_elements", axis=value)
+
+
+def test_integers_of_other_types_are_integers() -> None:
+    for one in (np.int8(1), np.array(1), Level.ONE, np.uint64(1)):
+        assert same(call("gather_elements", axis=one), call("gather_elements", axis=1))
+        assert same(call("gather_nd", threads=one), call("gather_nd"))
+
+
+# Indices
+
+
+@pytest.mark.parametrize(
+    ("indices", "position", "value", "count"),
+    [
+        ([[2**70]], (0,), 2**70, 1),
+        ([[0], [-(2**64)], [2**70]], (1,), -(2**64), 2),
+        ([[2**63], [-1]], (0,), 2**63, 1),
+        (((1,), (2**64 - 1,), (-9,)), (1,), 2**64 - 1, 2),
+        ([[-9], [2**70]], (0,), -9, 2),
+        ([[np.int64(1)], [2**64]], (1,), 2**64, 1),
+        (np.array([[1], [2**70]]), (1,), 2**70, 1),
+    ],
+)
+def test_an_index_of_more_than_64_bits_is_out_of_bounds(
+    indices: Any, position: Any, value: int, count: int
+) -> None:
+    with pytest.raises(BoundsError) as caught:
+        ndtool.gather_nd(DATA, indices)
+    error = caught.value
+    assert (error.position, error.component, error.axis) == (position, 0, 0)
+    assert (error.value, error.size, error.count, error.total) == (value, 3, count, len(indices))
+    assert error.places[0] == f"indices[{position[0]}, 0] = {value}"
+    with pytest.raises(BoundsError) as caught:
+        ndtool.scatter_elements(
+            DATA, [[*row, 0] for row in indices], np.zeros((len(indices), 2), "f4"), 1
+        )
+    assert (caught.value.value, caught.value.component) == (value, None)
+
+
+def test_a_broken_shape_comes_before_an_index_of_more_than_64_bits() -> None:
+    with pytest.raises(RuleError, match=r"indices\.shape\[-1\] is 3"):
+        ndtool.gather_nd(DATA, [[2**70, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("indices", "dtype"),
+    [
+        (np.array([[1]], object), "object"), ([[None]], "object"), ([[2**70, 0.5]], "object"),
+        ([], "float64"), ([[2**63, 0.5]], "float64"), ([["1"]], "U1"), ([[2**70, "x"]], "object"), ([[2**70, None]], "object"),
+    ],
+)  # fmt: skip
+def test_indices_that_are_no_integers_are_refused_by_type(indices: Any, dtype: str) -> None:
+    with pytest.raises(DtypeError, match=rf"indices.* dtype {dtype}"):
+        ndtool.gather_nd(DATA, indices)
+
+
+# What NumPy cannot take, and what the system has not got
+
+
+def test_what_numpy_makes_no_array_of_is_refused_by_name() -> None:
+    with pytest.raises(
+        RuleError, match=r"^indices is a list of which NumPy makes no array: .*inhomogeneous shape"
+    ):
+        ndtool.gather_nd(DATA, [[0], [1, 2]])
+    tensor = raising("__array__", error=RuntimeError("Use tensor.detach().numpy() instead."))
+    for name, right in CALLS.items():
+        for argument in ("data", "indices", "updates"):
+            if argument in right:
+                with pytest.raises(
+                    DtypeError, match=rf"^{argument} is a Odd .*: Use tensor\.detach\(\)"
+                ) as caught:
+                    call(name, **{argument: tensor})
+                assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_objects_are_refused_by_name() -> None:
+    for argument in ("data", "updates", "indices"):
+        with pytest.raises(DtypeError, match=rf"^{argument}: dtype object holds Python objects"):
+            call("scatter_nd", **{argument: {1, 2}})
+
+
+def test_an_output_beyond_memory_is_refused() -> None:
+    wide = np.broadcast_to(np.zeros(1), (1, 1 << 46))
+    with pytest.raises(
+        ResourceError, match=r"gather_nd needs more memory than there is: .*512\. TiB"
+    ) as caught:
+        ndtool.gather_nd(wide, [[0]])
+    assert isinstance(caught.value, MemoryError)
+    with pytest.raises(ResourceError, match="scatter_nd needs more memory"):
+        ndtool.scatter_nd(wide, np.zeros((1, 2), int), [1.0])
+    with pytest.raises(ResourceError, match="gather_nd needs more memory"):
+        ndtool.gather_nd(raising("__array__", error=MemoryError()), [[0]])
+
+
+def test_memory_that_cannot_be_mapped_is_a_lack_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatters, "scatter", failing(12))
+    with pytest.raises(ResourceError, match="scatter_nd needs more memory than there is"):
+        call("scatter_nd")
+
+
+def test_axes_that_numpy_cannot_have_are_refused_without_elements() -> None:
+    data = np.broadcast_to(np.zeros(1), (1, 1 << 55))
+    with pytest.raises(
+        RuleError, match=r"output \[0,64,36028797018963968\] has axes that NumPy cannot have"
+    ):
+        ndtool.gather_nd(data, np.zeros((0, 64, 1), int))
+
+
+# The module as people look at it
+
+
+def test_the_names_shown_are_the_public_ones() -> None:
+    script = "import ndtool; print(dir(ndtool)); print([n for n in vars(ndtool) if n[0] != '_'])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    shown, held = ran.stdout.splitlines()
+    assert eval(shown) == sorted(ndtool.__all__) == dir(ndtool)
+    assert set(CALLS) <= set(dir(ndtool))
+    assert eval(held) == []
+    for name in ndtool.__all__:
+        assert hasattr(ndtool, name)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_help_begins_with_a_signature_that_can_be_read(name: str) -> None:
+    operator = getattr(ndtool, name)
+    text = str(inspect.signature(operator))
+    assert text.startswith("(data: 'ArrayLike', indices: 'ArrayLike'")
+    assert len(text) < 300
+    assert pydoc.render_doc(operator, renderer=pydoc.plaintext).splitlines()[2] == f"{name}{text}"
+    assert name in pydoc.render_doc(ndtool, renderer=pydoc.plaintext)

@@ -1,0 +1,288 @@
+"""What a header says an element is: taken as NumPy takes it, byte for byte."""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import event, example, given
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
+from strategies import descrs
+from test_properties import many
+
+import ndtool
+from ndtool.analysis import infer
+from ndtool.arrays import npy
+from ndtool.cli import records
+from ndtool.errors import DtypeError, InputError, NdtoolError, RuleError
+from ndtool.rules import dtypes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
+
+I4 = "<i4"
+# What only NumPy reads, and why ndtool does not.
+ROUNDABOUT = "no header is written so, and it is another type on another machine"
+ONLY_NUMPY = {
+    "a name": ("float32", ROUNDABOUT),
+    "a letter": ("d", ROUNDABOUT),
+    "a letter with an order": ("<l", ROUNDABOUT),
+    "a size left out": ("S", ROUNDABOUT),
+    "a list in a string": ("f4,i4", ROUNDABOUT),
+    "a shape in a string": ("4i4", ROUNDABOUT),
+    "S by its old letter": ("a5", "NumPy warns that it will not read it much longer"),
+    "zeros before a size": ("<f04", ROUNDABOUT),
+    "zeros before a count": ("<M8[025s]", ROUNDABOUT),
+    "a sign": ("i+4", "a size is digits"),
+    "a space": ("S 5", "a size is digits"),
+    "a part of a unit": ("M8[s/2]", "NumPy writes M8[500ms]"),
+    "0 of a unit": ("M8[0s]", "NumPy divides by it: a comparison of types ends the process"),
+    "no unit, in words": ("M8[generic]", "NumPy writes M8"),
+    "micro": ("M8[μs]", "NumPy writes M8[us]"),
+    "a field as a list": ([["a", I4]], "NumPy reads it, and even strings of two letters, by luck"),
+    "a field as a string": (["ab"], "a field named a of the type b, by luck"),
+    "a set of fields": ({("a", I4)}, "a set has no order"),
+    "a type in two ways": ([("a", (I4, [("x", "<i2"), ("y", "<i2")]))], "bytes have one meaning"),
+    "a shape as a list": ([("a", I4, [2])], "a list is fields; NumPy tries that first"),
+    "None for a shape": ([("a", "<i8", None)], "NumPy takes None for a type of 8 bytes"),
+    "three parts": ([("a", (I4, 2, 3))], "NumPy forgets the third"),
+    "a subarray that is no field": ((I4, (2,)), "the array would have more axes than its shape"),
+    "a tuple that is no field": ((I4, ()), "as above, even where it has no axes"),
+    "a number as title": ([((5, "a"), I4)], "a title is text"),
+    "nothing, 5 times": ([("a", "|S0", 5)], "NumPy takes 5 as the size of the text"),
+    "no fields, 5 times": ([("a", [], 5), ("b", I4)], "2^31 of nothing are shown for ever"),
+    "objects as padding": ([("", ("|O", 1))], "NumPy forgets what nameless bytes were"),
+    "axes beyond 64 bits": ([("a", I4, (0, *(2**31 - 1,) * 3)), ("b", I4)], "no stride fits"),
+}
+# The same for what is drawn: how the refusals begin.
+OURS = ("a field of 0 bytes has a shape", "Python objects are never read")
+
+
+def numpy_reads(descr: Any) -> np.dtype | None:
+    """Return the type that NumPy reads, None where it refuses or the type is not for files."""
+    try:
+        dtype = descr_to_dtype(descr)
+    except (TypeError, ValueError):
+        return None
+    return None if dtype.hasobject or not dtype.itemsize else dtype
+
+
+def we_read(descr: Any) -> dtypes.Dtype | DtypeError:
+    try:
+        return dtypes.from_descr(descr)
+    except DtypeError as error:
+        event(error.message.partition(":")[0][:40])
+        return error
+
+
+@many
+@given(descrs)
+@example("|i4")
+@example("=f8")
+@example("|U3")
+@example("|M8[s]")
+@example("M8[1s]")
+@example([("f1", "|i1"), ("", "|V3"), ("b", I4)])
+@example([("", "|V3"), ("f1", "|i1"), ("", "|V3"), ("", "|V2")])
+@example([("", "|V3")])
+@example([("", I4), ("", "|V3")])
+@example([("", I4, (2,)), ("a", I4)])
+@example([("", [("x", I4)]), ("a", I4)])
+@example([("c", ("<f8", (5,)), (2,))])
+@example([("c", (("<f8", 5), (2,)), 3)])
+@example([("a", I4, 2), ("b", I4, (1,)), ("c", I4, ()), ("d", I4, 1)])
+@example([("a", "|S0"), ("b", [("x", "<U0")]), ("c", I4)])
+@example([(("a", "b"), I4), ("a", I4)])
+@example([("a", I4), (("a", "b"), I4)])
+@example([(("a", "a"), I4)])
+@example([(("t", "a"), I4), (("t", "b"), I4)])
+@example([((None, "a"), I4)])
+@example([((None, ""), "|V3")])
+@example([("a", "|i1", (0, 2**31 - 1, 2**31 - 1)), ("b", I4)])
+@example([("a", "|i1", 2**31 - 1), ("b", "|i1")])
+@example([("a", "|i1", (1,) * 64)])
+@example([("a", "|i1", (1,) * 65)])
+@example([("a", "|i1", 2**5000)])
+def test_a_descr_is_what_numpy_takes_it_for(descr: Any) -> None:
+    theirs, ours = numpy_reads(descr), we_read(descr)
+    if isinstance(ours, DtypeError):
+        assert theirs is None or ours.message.startswith(OURS)
+        return
+    assert theirs is not None
+    assert ours.itemsize == theirs.itemsize
+    assert ours.descr == dtype_to_descr(theirs)  # what NumPy writes
+    if theirs.names is None:
+        assert ours == dtypes.from_numpy(theirs)
+
+
+@many
+@given(descrs)
+@example("|i4")
+@example([("f1", "|i1"), ("", "|V3"), ("b", "|i4")])
+@example([("c", ("<f8", (5,)), (2,))])
+def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr: Any) -> None:
+    dtype = numpy_reads(descr)
+    if dtype is None or dtype.itemsize > 1000 or isinstance(we_read(descr), DtypeError):
+        return
+    data, indices, out = (str(tmp_path / name) for name in ("data.npy", "idx.npy", "out.npy"))
+    content = np.random.default_rng(dtype.itemsize).bytes(5 * dtype.itemsize)
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': (5,)}}".encode()
+    with open(data, "wb") as file:
+        file.write(npy.MAGIC + b"\3\0" + len(text).to_bytes(4, "little") + text + content)
+    np.save(indices, [[4], [0], [-2]])
+    with jobs.Job(jobs.Request("gather_nd", data, indices, output=out)) as job:
+        job.check()
+        job.run()
+    items = [content[i * dtype.itemsize :][: dtype.itemsize] for i in (4, 0, 3)]
+    with open(out, "rb") as file:
+        assert file.read()[-3 * dtype.itemsize :] == b"".join(items)
+    assert np.load(data).dtype == dtype
+    assert np.load(out).dtype == descr_to_dtype(dtype_to_descr(dtype))
+
+
+@pytest.mark.parametrize(("descr", "reason"), ONLY_NUMPY.values(), ids=ONLY_NUMPY)
+@pytest.mark.filterwarnings("ignore:Data type alias")
+def test_what_only_numpy_reads(descr: Any, reason: str) -> None:
+    assert isinstance(descr_to_dtype(descr), np.dtype), reason
+    with pytest.raises(DtypeError):
+        dtypes.from_descr(descr)
+
+
+@pytest.mark.parametrize("code", ["<f12", "<f16", ">c24", ">c32"])
+def test_long_doubles_of_another_machine_are_read(code: str) -> None:
+    dtype = dtypes.from_descr(code)
+    assert (dtype.itemsize, dtype.order) == (int(code[2:]), code[0])
+
+
+@pytest.mark.parametrize("order", ["|", "=", ""])
+@pytest.mark.parametrize("code", ["i4", "f8", "c16", "u2", "U3", "M8[s]"])
+def test_an_order_that_says_nothing_is_this_machines(order: str, code: str) -> None:
+    assert dtypes.from_code(order + code) == dtypes.from_code(dtypes.NATIVE + code)
+
+
+@pytest.mark.parametrize("order", ["|", "=", ""])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_updates_of_data_whose_order_says_nothing(
+    tmp_path: Path, order: str, reduction: str
+) -> None:
+    names = [str(tmp_path / f"{name}.npy") for name in ("data", "idx", "upd", "out")]
+    values = np.array([1, 2, 3], dtypes.NATIVE + "i4")
+    text = f"{{'descr': '{order}i4', 'fortran_order': False, 'shape': (3,)}}".encode()
+    with open(names[0], "wb") as file:
+        file.write(npy.MAGIC + b"\1\0" + len(text).to_bytes(2, "little") + text)
+        file.write(values.tobytes())
+    np.save(names[1], [[1]])
+    np.save(names[2], np.array([7], values.dtype.newbyteorder()))
+    request = jobs.Request("scatter_nd", *names, attributes=Attributes(reduction=reduction))
+    with jobs.Job(request) as job:
+        job.check()
+        job.run()
+    assert np.load(names[3]).tolist() == [1, 9 if reduction == "add" else 7, 3]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["float٣٢", "int٨", "float032", "uint08", "float12", "float-32", "bool8", "complex32", "int"]
+    + [word + "3" * 5000 for word in ("float", "int", "U", "datetime64", "timedelta64[", "V", "")],
+)
+def test_names_of_no_type(name: str) -> None:
+    with pytest.raises(DtypeError, match="is not an element type"):
+        dtypes.from_name(name)
+    with pytest.raises(NdtoolError):
+        infer.infer("gather_nd", {"data": f"{name}[3]", "indices": "int64[1,1]"})
+    with pytest.raises(DtypeError):
+        dtypes.view_as(dtypes.from_name("V2"), name)
+
+
+def test_every_type_has_its_name() -> None:
+    for dtype in map(np.dtype, "?bhilqBHILQefdgFDG"):
+        assert dtypes.from_name(dtype.name) == dtypes.from_numpy(dtype)
+    for name in ("datetime64", "datetime64[25s]", "timedelta64[ns]"):
+        assert dtypes.from_name(name).name == name == np.dtype(name).name
+    assert dtypes.from_code("<M8[1s]").name == "datetime64[s]"
+
+
+# Types that packages add to NumPy's
+
+ADDED = [np.dtype(t) for t in vars(ml_dtypes).values() if isinstance(t, type)]
+ADDED = [dtype for dtype in ADDED if dtype.isbuiltin == 2]
+
+
+@pytest.mark.parametrize("dtype", ADDED, ids=str)
+def test_an_added_type_keeps_its_name(dtype: np.dtype) -> None:
+    data = np.arange(3).astype(dtype)
+    moved = ndtool.scatter_nd(data, [[0]], data[2:])
+    assert (moved.dtype, moved.tolist()) == (dtype, data[[2, 1, 2]].tolist())
+    assert ndtool.gather_nd(data, [[2]]).tolist() == data[2:].tolist()
+    with pytest.raises(DtypeError, match="any integer dtype"):
+        ndtool.gather_nd(data, data[None, :1])
+    if dtype.name != "bfloat16":
+        with pytest.raises(DtypeError, match=f"no meaning for data of {dtype.name}: only none"):
+            ndtool.scatter_nd(data, [[0]], data[2:], "add")
+    for other in (*ADDED, np.dtype(f"V{dtype.itemsize}"), np.dtype(f"u{dtype.itemsize}")):
+        if other != dtype:
+            with pytest.raises(DtypeError, match=f"it must be data's, {dtype.name}"):
+                ndtool.scatter_nd(data, [[0]], np.zeros(1, other))
+
+
+def test_records_that_differ_in_alignment_alone_are_one_type() -> None:
+    packed = np.dtype({"names": ["a", "b"], "formats": ["i1", "<i4"], "offsets": [0, 4]})
+    aligned = np.dtype([("a", "i1"), ("b", "<i4")], align=True)
+    updated = ndtool.scatter_nd(np.zeros(2, packed), [[1]], np.ones(1, aligned))
+    assert updated["b"].tolist() == [0, 1]
+
+
+# Numbers of any length, where Python may write few digits
+
+
+@pytest.fixture
+def few_digits() -> Iterator[None]:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    yield
+    sys.set_int_max_str_digits(before)
+
+
+@pytest.mark.parametrize("size", ["0x" + "f" * 16, "0x" + "f" * 700, "0x" + "f" * 8000])
+@pytest.mark.parametrize("form", ["{}", "({},)", "[{}]", "(({},),)", "({}.0, {})", "-{}"])
+@pytest.mark.usefixtures("few_digits")
+def test_headers_with_long_numbers(size: str, form: str) -> None:
+    written = form.replace("{}", size)
+    for key in ("shape", "fortran_order", "descr"):
+        fields = {"descr": "'<f4'", "fortran_order": "False", "shape": "(3,)", key: written}
+        text = "{" + ", ".join(f"'{k}': {v}" for k, v in fields.items()) + "}"
+        check_refused(text)
+    check_refused(f"{{'descr': [('a', '<i4', {written})], 'fortran_order': False, 'shape': ()}}")
+    check_refused(f"{{'descr': [({written}, '<i4')], 'fortran_order': False, 'shape': ()}}")
+
+
+def check_refused(text: str) -> None:
+    raw = npy.MAGIC + b"\1\0" + len(text).to_bytes(2, "little") + text.encode()
+    with pytest.raises(InputError, match=r"^x\.npy: .{10,200}$"):
+        npy.read(io.BytesIO(raw).read, len(raw), "x.npy")
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_inference_with_the_longest_axes() -> None:
+    most = 2**63 - 1
+    long = f"[{','.join([str(most)] * 63)},1]"
+    with pytest.raises(RuleError, match=r"would have about 10\^\d+ elements: at most"):
+        infer.infer("gather_elements", {"data": f"int8{long}", "indices": f"int64{long}"})
+    found = infer.infer(
+        "scatter_nd", {"data": "int8[3]", "indices": f"int64{long}", "updates": f"int8{long[:-3]}]"}
+    )
+    assert re.fullmatch(r"about 10\^\d+ index tuples", found.trace.steps[-2].result)
+    assert records.inference_record(found)["trace"]
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_attributes_with_many_digits() -> None:
+    data, indices = np.zeros(3), np.zeros(3, int)
+    for value in (10**5000, -(10**5000)):
+        for call in (ndtool.gather_elements, ndtool.gather_nd):
+            with pytest.raises(RuleError, match=r"is about -?10\^4999|is about -?10\^5000"):
+                call(data, indices, value)
