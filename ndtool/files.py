@@ -49,9 +49,9 @@ class Stdin:
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
         header = headers.read(reader(self._fd, start), max(file.size - start, 0), label)
         position = start + header.offset
-        buffer = file.read(position, header.nbytes, label)
+        buffer, mapped = file.read(position, header.nbytes, label)
         os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
-        return Source("-", header, buffer, file=file, position=position)
+        return Source("-", header, buffer, file=file, position=position, mapped=mapped)
 
     def _from_pipe(self, label: str) -> Source:
         header = headers.read(self._exactly, None, label)
@@ -136,9 +136,11 @@ def _npy_header(file: InputFile, argument: str, member: str | None) -> headers.H
 
 def _from_npy(file: InputFile, argument: str, member: str | None) -> Source:
     header = _npy_header(file, argument, member)
-    buffer = file.read(header.offset, header.nbytes, argument)
+    buffer, mapped = file.read(header.offset, header.nbytes, argument)
     warning = surplus(argument, file.size - header.offset - header.nbytes)
-    return Source(argument, header, buffer, file=file, position=header.offset, warning=warning)
+    return Source(
+        argument, header, buffer, file=file, position=header.offset, mapped=mapped, warning=warning
+    )
 
 
 def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -> Source:
@@ -146,16 +148,18 @@ def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -
 
     member = _choose(file, path, name)
     label = f"{path}:{member.name}"
-    position = None
+    position, mapped = None, False
     if member.mappable:
         header = archives.read_header(file.fd, member, label)
         archives.check(file.fd, member, label)
         position = archives.locate(file.fd, member, label) + header.offset
-        buffer = file.read(position, header.nbytes, label)
+        buffer, mapped = file.read(position, header.nbytes, label)
     else:
         header, buffer = archives.inflate(file.fd, member, label)
     warning = surplus(label, member.size - header.offset - header.nbytes)
-    return Source(argument, header, buffer, file=file, position=position, warning=warning)
+    return Source(
+        argument, header, buffer, file=file, position=position, mapped=mapped, warning=warning
+    )
 
 
 def _choose(file: InputFile, path: str, name: str | None) -> Member:

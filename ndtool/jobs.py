@@ -199,7 +199,7 @@ class Job:
         work = scatters.Scatter(
             self.plan, dtype, data, self.indices, self.operands.types["indices"], updates,
             self.request.reduction, out, self.row.negatives, self.threads, SCRATCH, tick,
-            None if output.streamed or self.request.output is None else output.write,
+            output.writer,
         )  # fmt: skip
         if not scatters.scatter(work):
             raise self._changed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from math import prod
 
 from ndtool import headers
@@ -14,6 +15,7 @@ from ndtool.newfile import NewFile
 from ndtool.storage import (
     CHUNK,
     MEMORY,
+    UNMAPPABLE,
     failure,
     map_bytes,
     read_at,
@@ -156,11 +158,26 @@ class Output:
         self._copied = False  # whether the view must be written out at the end
 
     def write(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on."""
-        raise NotImplementedError
+        """Write bytes of the data from `offset` on, where `map` shows them if there is one."""
+        if offset < 0 or offset + len(view) > self.nbytes:
+            raise ValueError(f"{len(view)} bytes at {offset} are not within {self.nbytes}")
+        if self._copied:
+            assert self._view is not None, "the result was dropped"
+            self._view[offset : offset + len(view)] = view
+        else:
+            self._put(offset, view)
 
     def map(self) -> memoryview:
         """Return all of the data as writable bytes, zero at first."""
+        raise NotImplementedError
+
+    @property
+    def writer(self) -> Callable[[int, memoryview], None] | None:
+        """What is faster than stores to the map, None where nothing is; to be asked after `map`."""
+        return None if self._copied else self.write
+
+    def _put(self, offset: int, view: memoryview) -> None:
+        """Hand bytes of the data to the system."""
         raise NotImplementedError
 
     def commit(self) -> None:
@@ -194,7 +211,7 @@ class Output:
     def _flush(self) -> None:
         if self._view is not None:
             if self._copied:
-                self.write(0, self._view)
+                self._put(0, self._view)
             self._forget()
 
     def _forget(self) -> None:
@@ -217,10 +234,6 @@ class HeldOutput(Output):
     def __init__(self, name: str, nbytes: int) -> None:
         super().__init__(name, nbytes)
         self._view: memoryview | None = self._scratch()  # now: two threads would make two
-
-    def write(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on, in any order and from any thread."""
-        self.map()[offset : offset + len(view)] = view
 
     def map(self) -> memoryview:
         assert self._view is not None, "the result was dropped"
@@ -248,9 +261,9 @@ class StreamOutput(Output):
         self._header = header
         self._position = 0
 
-    def write(self, offset: int, view: memoryview) -> None:
+    def _put(self, offset: int, view: memoryview) -> None:
         """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
-        if offset != self._position or offset + len(view) > self.nbytes:
+        if offset != self._position:
             raise ValueError(f"a stream at {self._position} cannot take bytes at {offset}")
         self._begin()
         self._send(view)
@@ -320,22 +333,20 @@ class FileOutput(Output):
         assert self._file.fd is not None, "the output is closed"
         return self._file.fd
 
-    def write(self, offset: int, view: memoryview) -> None:
+    def _put(self, offset: int, view: memoryview) -> None:
         """Write bytes of the data from `offset` on, in any order and from any thread."""
-        if offset < 0 or offset + len(view) > self.nbytes:
-            raise ValueError(f"{len(view)} bytes at {offset} are not within {self.nbytes}")
         try:
             write_at(self._fd, self._start + offset, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
     def map(self) -> memoryview:
-        """Return all of the data as writable bytes of the file."""
+        """Return all of the data as writable bytes of the file, or of a copy without maps."""
         if self._view is None:
             try:
                 self._view = map_bytes(self._fd, self._start, self.nbytes, writable=True)
             except OSError as exc:
-                if exc.errno != errno.ENODEV:  # a file system without shared maps
+                if exc.errno not in UNMAPPABLE:
                     raise failure(exc, self.name, OutputError) from None
                 self._view = self._scratch()
         return self._view

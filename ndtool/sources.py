@@ -10,7 +10,7 @@ from typing import Any
 
 from ndtool import headers
 from ndtool.errors import InputError, OutputError, printable
-from ndtool.storage import failure, map_bytes, read_at, release
+from ndtool.storage import CHUNK, UNMAPPABLE, Spool, failure, map_bytes, read_at, release
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 _KINDS = {
@@ -28,8 +28,9 @@ class Source:
     """One input array.
 
     name: the argument as given. buffer: exactly the data's bytes, read-only, maybe unaligned.
-    mapped: whether they are a map of the file. position: where they are in the file, None for
-    a copy. file: the file, None for a pipe. warning: what is odd about it without being wrong.
+    mapped: whether they are a map of the file. position: where they are in the file, None where
+    they are not there as they are. file: the file, None for a pipe. warning: what is odd about
+    it without being wrong.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Source:
         *,
         file: InputFile | None = None,
         position: int | None = None,
+        mapped: bool = False,
         warning: str | None = None,
     ) -> None:
         self.name = name
@@ -47,7 +49,7 @@ class Source:
         self.nbytes = header.nbytes
         self.buffer = buffer
         self.position = position
-        self.mapped = position is not None and not isinstance(buffer.obj, bytes)
+        self.mapped = mapped
         self.warning = warning
         self.file_size = header.offset + header.nbytes if file is None else file.size
         self._file = file
@@ -135,19 +137,30 @@ class InputFile:
             return ""  # its name is gone, its bytes are the same
         return "" if os.path.samestat(here, before) else "was replaced during the run"
 
-    def read(self, start: int, nbytes: int, label: str) -> memoryview:
-        """Return bytes of the file, mapped unless they are few."""
+    def read(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]:
+        """Return bytes of the file and whether they are mapped, which few need not be."""
+        if nbytes <= SMALL:
+            return memoryview(self._piece(start, nbytes, label)), False
         try:
-            if nbytes > SMALL:
-                return map_bytes(self.fd, start, nbytes)
-            raw = read_at(self.fd, start, nbytes)
+            return map_bytes(self.fd, start, nbytes), True
+        except ValueError:
+            raise _shorter(label) from None
+        except OSError as exc:
+            if exc.errno not in UNMAPPABLE:
+                raise failure(exc, label) from None
+        spool = Spool()
+        for at in range(start, start + nbytes, CHUNK):
+            spool.write(self._piece(at, min(CHUNK, start + nbytes - at), label))
+        return spool.finish(), False
+
+    def _piece(self, start: int, nbytes: int, label: str) -> bytes:
+        try:
+            piece = read_at(self.fd, start, nbytes)
         except OSError as exc:
             raise failure(exc, label) from None
-        except ValueError:
-            raw = b""
-        if len(raw) < nbytes:
-            raise OutputError(f"{printable(label)} changed during the run: it is shorter now")
-        return memoryview(raw)
+        if len(piece) < nbytes:
+            raise _shorter(label)
+        return piece
 
     def close(self) -> None:
         if self._owned:
@@ -176,6 +189,10 @@ def open_file(path: str) -> InputFile:
         file.close()
         raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
     return file
+
+
+def _shorter(label: str) -> OutputError:
+    return OutputError(f"{printable(label)} changed during the run: it is shorter now")
 
 
 def _not_regular(path: str, kind: int) -> InputError:

@@ -14,6 +14,8 @@ EXHAUSTED = (
 LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
+# What a map says where a file system has no shared maps, or none at all.
+UNMAPPABLE = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOEXEC)
 
 
 def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> NdtoolError:

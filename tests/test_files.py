@@ -481,7 +481,7 @@ def test_advice_that_is_not_taken():
 
     area = Area(100)
     header = headers.Header(headers.dtypes.from_code("|u1"), (100,), False, (1, 0), 0)
-    source = sources.Source("x.npy", header, memoryview(area), position=0)
+    source = sources.Source("x.npy", header, memoryview(area), position=0, mapped=True)
     source.advise("random")
     assert area.asked == 1
 

@@ -438,12 +438,6 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
         assert content("x.npy") == npy(ARRAY)
 
 
-def test_file_systems_without_shared_maps(monkeypatch):
-    monkeypatch.setattr(outputs, "map_bytes", failing(errno.ENODEV))
-    save("x.npy", how="map")
-    assert content("x.npy") == npy(ARRAY)
-
-
 @pytest.mark.parametrize("limit", ["AS", "NOFILE"])
 def test_other_limits_c17(limit):
     code = f"""
