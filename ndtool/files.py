@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import headers
 from ndtool.errors import InputError, NdtoolError, UsageError, printable
-from ndtool.sources import STREAM_HINT, InputFile, open_file, reader, surplus
+from ndtool.sources import STREAM_HINT, InputFile, open_file, surplus
 from ndtool.sources import Source as Source
-from ndtool.storage import CHUNK, Spool, failure, read_at
+from ndtool.storage import CHUNK, Spool, failure, reader
 
 if TYPE_CHECKING:
     from ndtool.archives import Member
@@ -47,7 +48,7 @@ class Stdin:
     def _from_file(self, label: str) -> Source:
         file = InputFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = headers.read(reader(self._fd, start), max(file.size - start, 0), label)
+        header = headers.read(reader(file.look, start), max(file.size - start, 0), label)
         position = start + header.offset
         buffer, mapped = file.read(position, header.nbytes, label)
         os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
@@ -120,15 +121,15 @@ def _split(argument: str) -> tuple[str, str | None]:
 
 
 def _is_archive(file: InputFile) -> bool:
-    if read_at(file.fd, 0, len(headers.MAGIC)) == headers.MAGIC:
+    if file.look(0, len(headers.MAGIC)) == headers.MAGIC:
         return False
     from ndtool import archives
 
-    return archives.is_archive(file.fd, file.size)
+    return archives.is_archive(file.look, file.size)
 
 
 def _npy_header(file: InputFile, argument: str, member: str | None) -> headers.Header:
-    header = headers.read(reader(file.fd, 0), file.size, argument)
+    header = headers.read(reader(file.look, 0), file.size, argument)
     if member is not None:
         raise InputError(f"{printable(argument)}: the file is one array: it has no members")
     return header
@@ -150,12 +151,12 @@ def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -
     label = f"{path}:{member.name}"
     position, mapped = None, False
     if member.mappable:
-        header = archives.read_header(file.fd, member, label)
-        archives.check(file.fd, member, label)
-        position = archives.locate(file.fd, member, label) + header.offset
+        header, position = archives.read_header(file.look, member, label)
+        assert position is not None, "it is mappable"
+        archives.check(file.look, member, label)
         buffer, mapped = file.read(position, header.nbytes, label)
     else:
-        header, buffer = archives.inflate(file.fd, member, label)
+        header, buffer = archives.inflate(file.look, member, label)
     warning = surplus(label, member.size - header.offset - header.nbytes)
     return Source(
         argument, header, buffer, file=file, position=position, mapped=mapped, warning=warning
@@ -165,7 +166,7 @@ def _from_archive(file: InputFile, argument: str, path: str, name: str | None) -
 def _choose(file: InputFile, path: str, name: str | None) -> Member:
     from ndtool import archives
 
-    members = archives.members(file.fd, file.size, path)
+    members = archives.members(file.look, file.size, path)
     if not members:
         raise InputError(f"{printable(path)}: the archive has no arrays")
     if name is None and len(members) == 1:
@@ -189,9 +190,8 @@ def _choose(file: InputFile, path: str, name: str | None) -> Member:
 def _listing(file: InputFile, path: str, members: list[Member]) -> tuple[str, ...]:
     """Return a line for each member, and for the rest how many they are."""
     lines = []
-    for member in members[:LISTED]:
-        entry = _member_entry(file, path, member)
-        lines.append(f"{printable(member.name, 80)}: {entry.label}")
+    for entry in _member_entries(file, path, members[:LISTED]):
+        lines.append(f"{printable(entry.member or '', 80)}: {entry.label}")
     more = len(members) - LISTED
     return (*lines, f"and {more} more") if more > 0 else tuple(lines)
 
@@ -235,27 +235,26 @@ def describe(argument: str) -> list[Entry]:
         from ndtool import archives
 
         if name is not None:
-            return [_member_entry(file, path, _choose(file, path, name))]
-        members = archives.members(file.fd, file.size, path)
-        return [_member_entry(file, path, member) for member in members]
+            return list(_member_entries(file, path, [_choose(file, path, name)]))
+        members = archives.members(file.look, file.size, path)
+        return list(_member_entries(file, path, members))
     except OSError as exc:
         raise failure(exc, argument) from None
     finally:
         file.close()
 
 
-def _member_entry(file: InputFile, path: str, member: Member) -> Entry:
+def _member_entries(file: InputFile, path: str, members: list[Member]) -> Iterator[Entry]:
     from ndtool import archives
 
-    label = f"{path}:{member.name}"
-    try:
-        header = archives.read_header(file.fd, member, label)
-    except NdtoolError as exc:
-        reason = exc.message.removeprefix(f"{printable(label)}: ")
-        return Entry(label, member.name, None, None, file.size, reason, None)
-    warning = surplus(label, member.size - header.offset - header.nbytes)
-    if not member.mappable:
-        problem = f"compressed with {archives.METHODS[member.method]}"
-        return Entry(label, member.name, header, None, file.size, problem, warning)
-    position = archives.locate(file.fd, member, label) + header.offset
-    return Entry(label, member.name, header, position, file.size, "", warning)
+    for member in members:
+        label = f"{path}:{member.name}"
+        try:
+            header, position = archives.read_header(file.look, member, label)
+        except NdtoolError as exc:
+            reason = exc.message.removeprefix(f"{printable(label)}: ")
+            yield Entry(label, member.name, None, None, file.size, reason, None)
+            continue
+        warning = surplus(label, member.size - header.offset - header.nbytes)
+        problem = "" if member.mappable else f"compressed with {archives.METHODS[member.method]}"
+        yield Entry(label, member.name, header, position, file.size, problem, warning)

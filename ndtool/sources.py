@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from typing import Any
 
 from ndtool import headers
 from ndtool.errors import InputError, OutputError, printable
-from ndtool.storage import CHUNK, UNMAPPABLE, Spool, failure, map_bytes, read_at, release
+from ndtool.storage import CHUNK, UNMAPPABLE, Spool, Window, failure, map_bytes, read_at, release
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 _KINDS = {
@@ -111,13 +110,14 @@ class Source:
 
 
 class InputFile:
-    """An open input and what it was like when it was opened."""
+    """An open input and what it was like when it was opened; `look` reads a little of it."""
 
     def __init__(self, fd: int, path: str | None) -> None:
         self.fd: int = fd
         self.path = path
         self.status = os.fstat(fd)
         self.size = self.status.st_size
+        self.look = Window(fd).read
         self._owned = path is not None
 
     def change(self) -> str:
@@ -201,19 +201,6 @@ def _not_regular(path: str, kind: int) -> InputError:
         f"{printable(path)} is {what}: expected a .npy or .npz file",
         hint=STREAM_HINT if kind in (stat.S_IFIFO, stat.S_IFSOCK) else "",
     )
-
-
-def reader(fd: int, start: int) -> Callable[[int], bytes]:
-    """Return a function that reads the file's next bytes, from `start` on."""
-    at = start
-
-    def read(count: int) -> bytes:
-        nonlocal at
-        piece = read_at(fd, at, count)
-        at += len(piece)
-        return piece
-
-    return read
 
 
 def surplus(label: str, count: int) -> str | None:

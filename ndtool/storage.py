@@ -2,15 +2,18 @@
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
 
 CHUNK = 1 << 20
+WINDOW = 1 << 14  # bytes that are read at once where headers are looked for
 MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
 EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
+Read = Callable[[int, int], bytes]  # what a file has from an offset on, fewer bytes at its end
 LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
@@ -77,6 +80,36 @@ def read_at(fd: int, start: int, nbytes: int) -> bytes:
         pieces.append(piece)
         got += len(piece)
     return b"".join(pieces)
+
+
+def reader(read: Read, start: int) -> Callable[[int], bytes]:
+    """Return a function that reads the next bytes each time, from `start` on."""
+    at = start
+
+    def next_bytes(count: int) -> bytes:
+        nonlocal at
+        piece = read(at, count)
+        at += len(piece)
+        return piece
+
+    return next_bytes
+
+
+class Window:
+    """Small reads of a file that stand close together, served from a larger one."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._start = 0
+        self._held = b""
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return `nbytes` of the file from `start` on, fewer only at its end."""
+        at = start - self._start
+        if at < 0 or at + nbytes > len(self._held):
+            self._start, at = start, 0
+            self._held = read_at(self._fd, start, max(nbytes, WINDOW))
+        return self._held[at : at + nbytes]
 
 
 def write_at(fd: int, start: int, view: Any) -> None:

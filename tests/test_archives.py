@@ -8,13 +8,15 @@ import time
 import tracemalloc
 import zipfile
 import zlib
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndtool import archive_writer, archives, files
+from ndtool import archive_writer, archives, files, headers, storage
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 
 ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
@@ -315,6 +317,33 @@ def test_many_members_z19(place):
         load(path)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_headers_of_many_members_cost_few_reads_and_one_parse(place, method, monkeypatch):
+    path = place(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
+    reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read)
+    monkeypatch.setattr(archives, "_parsed", {})
+    monkeypatch.setattr(os, "pread", reads)
+    monkeypatch.setattr(headers, "read", parsed)
+    entries = files.describe(path)
+    assert {entry.label for entry in entries} == {"float32[2, 3, 4]"}
+    assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
+    assert reads.call_count < 100
+    assert parsed.call_count == 1
+
+
+def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(place):
+    arrays = [np.zeros((i, 1)) for i in range(200)]
+    path = place(pack([(f"{i}.npy", npy(array)) for i, array in enumerate(arrays)]))
+    for _ in range(2):
+        shapes = [entry.header.shape for entry in files.describe(path)]
+        assert shapes == [array.shape for array in arrays]
+        assert len(archives._parsed) <= archives._MOST_PARSED
+    path = place(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
+    entries = files.describe(path)
+    assert entries[0].header.shape == ARRAY.shape
+    assert "expected 96 bytes of data" in entries[1].problem
+
+
 def test_directory_too_large(place):
     raw = pack([("a.npy", npy())])
     at = raw.index(b"PK\5\6")
@@ -345,7 +374,7 @@ def test_zip64_z20(place):
     assert entry.header.shape == (nbytes,)
     assert entry.position == len(local) + len(head)
     fd = os.open("x.npz", os.O_RDONLY)
-    (member,) = archives.members(fd, end, "x.npz")
+    (member,) = archives.members(partial(storage.read_at, fd), end, "x.npz")
     assert (member.size, member.packed, member.name) == (size, size, "big")
     os.close(fd)
 
@@ -474,10 +503,10 @@ def test_a_member_that_becomes_shorter_while_it_is_read(place, method):
     path = place(raw)
     fd = os.open(path, os.O_RDONLY)
     try:
-        (member,) = archives.members(fd, len(raw), path)
+        (member,) = archives.members(partial(storage.read_at, fd), len(raw), path)
         os.truncate(path, len(raw) // 2)
         with pytest.raises(InputError, match=rf"expected {member.size} bytes, found \d+"):
-            archives.check(fd, member, path)
+            archives.check(partial(storage.read_at, fd), member, path)
     finally:
         os.close(fd)
 
