@@ -13,7 +13,7 @@ from ndtool.storage import CHUNK, Read, Spool, reader
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
 METHODS = {STORED: "stored", DEFLATED: "deflate", BZIP2: "bzip2", LZMA: "lzma"}
 LIMIT = 1 << 30  # bytes that a compressed member may have, unless NDTOOL_MAX_INFLATE says more
-_DIRECTORY = 16 << 20  # bytes of central directory, some 200,000 members
+LONGEST = 16 << 20  # bytes of central directory, some 200,000 members
 _MOST_PARSED = 64
 _parsed: dict[bytes, headers.Header] = {}  # the last headers by their text: length, dtype, shape
 _RATIO = 1032  # deflate's best: 258 bytes from 2 bits
@@ -23,6 +23,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_WIDE = struct.Struct("<Q")
 _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x0001, 0x0008, 0x0800
 _BIG = 0xFFFFFFFF
 
@@ -32,7 +33,8 @@ class Member(NamedTuple):
 
     name: what it is called without `.npy`. stored: its name in the archive. header: where its
     local header is in the file. end: where the archive's data end. packed: bytes in the file.
-    size: bytes when unpacked. method, flags and crc: the directory's.
+    size: bytes when unpacked. method, flags and crc: the directory's. entry: where the directory
+    has it.
     """
 
     name: str
@@ -44,11 +46,26 @@ class Member(NamedTuple):
     packed: int
     size: int
     crc: int
+    entry: int
 
     @property
     def mappable(self) -> bool:
         """Whether its bytes are in the file as they are."""
         return self.method == STORED and not self.flags & _ENCRYPTED
+
+
+class Directory(NamedTuple):
+    """The central directory, as it is.
+
+    start: where it is in the file. raw: its entries. prefix: bytes before the archive, which its
+    offsets do not count. members: in its order, perhaps several of one name.
+    """
+
+    start: int
+    raw: bytes
+    prefix: int
+    comment: bytes
+    members: list[Member]
 
 
 def is_archive(read: Read, size: int) -> bool:
@@ -61,16 +78,12 @@ def members(read: Read, size: int, name: str) -> list[Member]:
 
     Raises InputError where the directory contradicts itself or calls two members the same.
     """
-    start, length, count, prefix = _directory(read, size, name)
-    raw = _exactly(read, start, length, name)
-    found = list(_entries(raw, start, prefix, name))
+    found = directory(read, size, name).members
     names: set[str] = set()
     for member in found:
         if member.name in names:
             _refuse(name, f"two members are called {member.name!r}: expected one")
         names.add(member.name)
-    if len(found) != count:
-        _refuse(name, f"the directory has {len(found)} members, its end says {count}")
     return found
 
 
@@ -99,13 +112,14 @@ def _end_record(read: Read, size: int) -> int | None:
     return None
 
 
-def _directory(read: Read, size: int, name: str) -> tuple[int, int, int, int]:
-    """Return the directory's start, length and count, and the bytes before the archive."""
+def directory(read: Read, size: int, name: str) -> Directory:
+    """Return the directory of the archive `name`; InputError where it contradicts itself."""
     end = _end_record(read, size)
     if end is None:
         _refuse(name, "the archive is cut short: it has no end record")
-    record = _exactly(read, end, _END.size, name)
-    _, disk, first, here, count, length, offset, _ = _END.unpack(record)
+    record = _exactly(read, end, size - end, name)
+    _, disk, first, here, count, length, offset, _ = _END.unpack_from(record)
+    comment = record[_END.size :]
     if _BIG in (length, offset) or 0xFFFF in (here, count):
         large = _zip64_end(read, end, name)
         if large is not None:
@@ -116,9 +130,13 @@ def _directory(read: Read, size: int, name: str) -> tuple[int, int, int, int]:
     prefix = start - offset
     if start < 0 or prefix < 0:
         _refuse(name, f"the directory of {length} bytes at {offset} is not before its end at {end}")
-    if length > _DIRECTORY:
-        _refuse(name, f"the directory has {length} bytes: valid up to {_DIRECTORY}")
-    return start, length, count, prefix
+    if length > LONGEST:
+        _refuse(name, f"the directory has {length} bytes: valid up to {LONGEST}")
+    raw = _exactly(read, start, length, name)
+    members = list(_entries(raw, start, prefix, name))
+    if len(members) != count:
+        _refuse(name, f"the directory has {len(members)} members, its end says {count}")
+    return Directory(start, raw, prefix, comment, members)
 
 
 def _zip64_end(read: Read, end: int, name: str) -> tuple[int, int, int, int, int, int, int] | None:
@@ -150,7 +168,7 @@ def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]
             _refuse(name, f"the directory is damaged at byte {start + at}")
         stored = raw[at + fixed : name_end]
         if _BIG in (packed, size, header):
-            wide = _zip64_extra(raw[name_end:extra_end])
+            wide = _wide_numbers(raw, name_end, extra_end)
             size = wide.pop(0) if size == _BIG and wide else size
             packed = wide.pop(0) if packed == _BIG and wide else packed
             header = wide.pop(0) if header == _BIG and wide else header
@@ -158,20 +176,22 @@ def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]
             _refuse(name, "the archive is one of several volumes: expected a single file")
         encoding = "utf-8" if flags & _UTF8 or stored.isascii() else "cp437"
         short = stored.decode(encoding, "surrogateescape").removesuffix(".npy")
-        yield Member(short, stored, header + prefix, start, method, flags, packed, size, crc)
+        yield Member(short, stored, header + prefix, start, method, flags, packed, size, crc, at)
         at = extra_end + comment_length
 
 
-def _zip64_extra(extra: bytes) -> list[int]:
-    """Return the 64-bit numbers of the extra fields, in the order in which they are needed."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, at)
+def _wide_numbers(raw: bytes, at: int, end: int) -> list[int]:
+    return [_WIDE.unpack_from(raw, place)[0] for place in wide_places(raw, at, end)]
+
+
+def wide_places(raw: bytes, at: int, end: int) -> range:
+    """Return where extra fields have 64-bit numbers, in the order in which they are needed."""
+    while at + 4 <= end:
+        kind, length = struct.unpack_from("<2H", raw, at)
         if kind == 1:
-            body = extra[at + 4 : at + 4 + length]
-            return [n for (n,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8])]
+            return range(at + 4, min(at + 4 + length, end) - 7, 8)
         at += 4 + length
-    return []
+    return range(0)
 
 
 def locate(read: Read, member: Member, label: str) -> int:
@@ -188,7 +208,7 @@ def locate(read: Read, member: Member, label: str) -> int:
     if flags & _ENCRYPTED or member.flags & _ENCRYPTED:
         _refuse(label, "the member is encrypted: only plain ones can be read")
     if _BIG in (size, packed):
-        wide = _zip64_extra(rest[name_length:])
+        wide = _wide_numbers(rest, name_length, len(rest))
         size = wide.pop(0) if size == _BIG and wide else size
         packed = wide.pop(0) if packed == _BIG and wide else packed
     # With a descriptor the sums come after the data, and the directory alone has them.

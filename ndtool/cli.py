@@ -85,7 +85,7 @@ def _run(
     no_clobber: bool,
     **asked: Any,
 ) -> None:
-    from ndtool import endings, jobs, outputs
+    from ndtool import endings, jobs
 
     if output is None and not os.isatty(1):
         output = "-"
@@ -100,11 +100,11 @@ def _run(
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         job.check()
-        if not dry_run:
+        if dry_run:
+            job.check_output()
+        else:
             with talk.progress() as tick:
                 job.run(tick)
-        elif output is not None:
-            outputs.check_target(output, clobber=not no_clobber)
         talk.end(job, dry_run)
 
 
@@ -241,6 +241,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.THREADS,
             options.DRY_RUN,
             options.NO_CLOBBER,
+            options.ONLY,
             options.SYNC,
             options.TRACE,
             options.QUIET,

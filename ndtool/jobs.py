@@ -21,7 +21,7 @@ class Request(NamedTuple):
     """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
 
     attribute: batch_dims or the axis. dtype: what elements stored as void are. output: None to
-    keep the result for a preview.
+    keep the result for a preview. only: whether the archive it goes to loses its other members.
     """
 
     operator: str
@@ -36,6 +36,7 @@ class Request(NamedTuple):
     threads: int | None = None
     clobber: bool = True
     sync: bool = False
+    only: bool = False
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -58,7 +59,8 @@ class Job:
     """A run whose inputs are open and fit together; a context manager that lets go of them.
 
     trace, plan, row: what was inferred, and the spec's row that was satisfied. started: when, by
-    time.perf_counter. held: the result of a run without an output.
+    time.perf_counter. held: the result of a run without an output. kept: the members that stay
+    in the archive to which the output goes, None where there is none.
     """
 
     def __init__(self, request: Request) -> None:
@@ -66,6 +68,7 @@ class Job:
         self.started = time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.held: memoryview | None = None
+        self.kept: tuple[str, ...] | None = None
         self._opened: list[files.Source] = []
         try:
             self.operands = self._open()
@@ -132,8 +135,9 @@ class Job:
         """Compute the output and publish it, whole; call `check` before."""
         request, dtype = self.request, self.operands.types["data"]
         with outputs.open_output(
-            request.output, dtype, self.plan.output, clobber=request.clobber, sync=request.sync
-        ) as output:
+            request.output, dtype, self.plan.output,
+            clobber=request.clobber, sync=request.sync, only=request.only,
+        ) as output:  # fmt: skip
             if self.nbytes:
                 if "updates" in self.operands.sources:
                     self._scatter(output, tick)
@@ -142,8 +146,17 @@ class Job:
             for source in self._opened:
                 source.recheck()
             output.commit()
+            self.kept = output.kept
             if isinstance(output, outputs.HeldOutput):
                 self.held = output.map()
+
+    def check_output(self) -> None:
+        """Raise what `run` would about the output, as far as that shows without writing."""
+        request = self.request
+        if request.output is not None:
+            self.kept = outputs.check_target(
+                request.output, clobber=request.clobber, only=request.only
+            )
 
     def _changed(self) -> OutputError:
         """An index that was checked is out of bounds now: say that somebody changed it."""

@@ -126,8 +126,8 @@ OUTPUT = _option(
     "-o",
     type=FILE,
     metavar="FILE",
-    help="A .npy file, x.npz or x.npz:member, or - for standard output. Default: standard"
-    " output, or a preview on a terminal.",
+    help="A .npy file, x.npz for a new archive, x.npz:member to add or replace that member, or -"
+    " for standard output. Default: standard output, or a preview on a terminal.",
 )
 THREADS = _option(
     "threads",
@@ -141,6 +141,9 @@ DRY_RUN = _option(
 )
 NO_CLOBBER = _option(
     "no_clobber", "--no-clobber", is_flag=True, help="Refuse to replace an existing output."
+)
+ONLY = _option(
+    "only", "--only", is_flag=True, help="With -o x.npz:member, keep no other members of x.npz."
 )
 SYNC = _option("sync", "--sync", is_flag=True, help="Wait until the disk has the output.")
 TRACE = _talk_option(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ndtool.specs import Row
 
 _LINE = 1000  # characters of a line of talk
+_LISTED = 10  # members that are named
 _PATIENCE = 1.0  # seconds without a progress bar
 
 
@@ -95,6 +96,8 @@ class Talk:
             say(f"dry run: {_result(job)}, {sized(job.nbytes)}; nothing was written\n")
         elif self._for_people() and job.request.output not in (None, "-"):
             say(_wrote(job, seconds))
+        if job.kept and not (dry_run or self.json or self.quiet):
+            say(_kept(job.kept))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -213,8 +216,11 @@ class Talk:
     def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
         from ndtool import infer, records
 
+        record = records.inference_record(infer.of_job(job))
+        if job.kept is not None:
+            record["output"]["kept"] = job.kept
         return {
-            **records.inference_record(infer.of_job(job)),
+            **record,
             "seconds": seconds,
             "threads": job.threads,
             "dry_run": dry_run,
@@ -290,6 +296,13 @@ def _wrote(job: Job, seconds: float) -> str:
     threads = f"{job.threads} thread" + "s" * (job.threads != 1)
     name, size, took = printable(job.request.output or ""), sized(job.nbytes), lasted(seconds)
     return f"wrote {name}: {_result(job)}, {size} in {took}, {threads}\n"
+
+
+def _kept(names: tuple[str, ...]) -> str:
+    """Return which members stayed in the archive to which one was written."""
+    listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
+    more = len(names) - _LISTED
+    return f"kept {listed}" + (f" and {more} more\n" if more > 0 else "\n")
 
 
 def _version() -> str:

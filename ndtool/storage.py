@@ -8,6 +8,7 @@ from typing import Any
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
 
 CHUNK = 1 << 20
+COPIED = 1 << 24  # bytes that the system is asked to copy at once: a fraction of a second
 WINDOW = 1 << 14  # bytes that are read at once where headers are looked for
 MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
 EXHAUSTED = (
@@ -119,6 +120,25 @@ def write_at(fd: int, start: int, view: Any) -> None:
         done = os.pwrite(fd, left, start)
         start += done
         left = left[done:]
+
+
+def copy_bytes(source: int, start: int, nbytes: int, fd: int, to: int) -> int:
+    """Copy bytes of a file to another, in the system where it can; return how many there were."""
+    done = 0
+    try:
+        while done < nbytes:
+            count = os.copy_file_range(
+                source, fd, min(nbytes - done, COPIED), start + done, to + done
+            )
+            if not count:
+                break
+            done += count
+    except (OSError, AttributeError):
+        pass  # what is left is copied here, or fails here for its own reason
+    while done < nbytes and (piece := read_at(source, start + done, min(CHUNK, nbytes - done))):
+        write_at(fd, to + done, piece)
+        done += len(piece)
+    return done
 
 
 def write_next(fd: int, view: Any) -> None:

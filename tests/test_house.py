@@ -11,9 +11,9 @@ PACKAGE = Path(find_spec("ndtool").origin).parent
 FLOORS = (
     ("errors", "_kernels"),
     ("dtypes", "shapes", "threads", "crew", "storage", "endings"),
-    ("specs", "layouts", "headers", "newfile", "archive_writer"),
-    ("archives", "sources", "engine", "reference"),
-    ("files", "outputs", "scatters"),
+    ("specs", "layouts", "headers", "newfile"),
+    ("archives", "archive_writer", "sources", "engine", "reference"),
+    ("files", "targets", "outputs", "scatters"),
     ("ops", "jobs"),
     ("infer", "verify", "values", "records"),
     ("styled",),
