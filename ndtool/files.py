@@ -11,7 +11,7 @@ from ndtool import headers
 from ndtool.errors import InputError, NdtoolError, UsageError, printable
 from ndtool.sources import STREAM_HINT, InputFile, open_file, surplus
 from ndtool.sources import Source as Source
-from ndtool.storage import CHUNK, Spool, failure, reader
+from ndtool.storage import CHUNK, Spool, failure, is_closed, reader
 
 if TYPE_CHECKING:
     from ndtool.archives import Member
@@ -26,7 +26,8 @@ class Stdin:
         self._fd = fd
         self._count = 0
         try:
-            self._mode = os.fstat(fd).st_mode
+            status = os.fstat(fd)
+            self._mode = 0 if is_closed(status) else status.st_mode
         except OSError:
             self._mode = 0
 

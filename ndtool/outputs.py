@@ -16,6 +16,7 @@ from ndtool.storage import (
     MEMORY,
     UNMAPPABLE,
     failure,
+    is_closed,
     map_bytes,
     read_at,
     release,
@@ -74,9 +75,11 @@ def check_target(
 
 def _stdout(header: bytes, nbytes: int) -> Output:
     try:
-        os.fstat(1)
+        there = not is_closed(os.fstat(1))
     except OSError:
-        raise OutputError("standard output: it is closed") from None
+        there = False
+    if not there:
+        raise OutputError("standard output: it is closed")
     return StreamOutput(1, "standard output", header, nbytes)
 
 

@@ -9,7 +9,17 @@ from typing import Any
 
 from ndtool import headers
 from ndtool.errors import InputError, OutputError, printable
-from ndtool.storage import CHUNK, UNMAPPABLE, Spool, Window, failure, map_bytes, read_at, release
+from ndtool.storage import (
+    CHUNK,
+    UNMAPPABLE,
+    Spool,
+    Window,
+    failure,
+    is_closed,
+    map_bytes,
+    read_at,
+    release,
+)
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 _KINDS = {
@@ -187,6 +197,8 @@ def open_file(path: str) -> InputFile:
         raise InputError(f"{printable(path)}: no file can have this name: {exc}") from None
     if not stat.S_ISREG(file.status.st_mode):
         file.close()
+        if is_closed(file.status):
+            raise InputError(f"{printable(path)}: it is closed")
         raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
     return file
 

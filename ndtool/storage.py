@@ -15,6 +15,7 @@ EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 Read = Callable[[int, int], bytes]  # what a file has from an offset on, fewer bytes at its end
+closed: set[int] = set()  # standard descriptors that we were started without
 LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
@@ -37,13 +38,20 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
 def guard_descriptors() -> None:
     """Fill closed standard descriptors, so that no file that is opened later takes their place.
 
-    Each is opened in the wrong direction: using it still fails, as it must.
+    Each becomes a directory: using it still fails, as it must, and so does opening it once more
+    by a name such as /dev/stdout.
     """
-    for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+    for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, mode)  # the lowest free number, so this one
+            os.open("/", os.O_RDONLY)  # the lowest free number, so this one
+            closed.add(fd)
+
+
+def is_closed(status: os.stat_result) -> bool:
+    """Whether that is what stands in for a closed standard descriptor."""
+    return any(os.path.samestat(os.fstat(fd), status) for fd in closed)
 
 
 def map_bytes(fd: int, start: int, nbytes: int, *, writable: bool = False) -> memoryview:

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
-from ndtool.storage import copy_bytes, failure, write_at
+from ndtool.storage import copy_bytes, failure, is_closed, write_at
 
 if TYPE_CHECKING:
     from ndtool.sources import InputFile
@@ -121,6 +121,8 @@ def _existing(path: str) -> os.stat_result | None:
         return None
     except ValueError as exc:
         raise OutputError(f"{printable(path)}: no file can have this name: {exc}") from None
+    if is_closed(status):
+        raise OutputError(f"{printable(path)}: it is closed")
     for test, what in (
         (stat.S_ISDIR, "a directory"),
         (stat.S_ISBLK, "a block device"),

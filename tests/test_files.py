@@ -403,7 +403,7 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
         files.open_source("x.npy", stdin)
         files.open_source("-", stdin)
     """
-    assert "InputError standard input: Bad file descriptor" in limited(code)
+    assert "InputError standard input: it is closed" in limited(code)
     assert "InputError standard input: it is closed" in limited(
         code.replace("storage.guard_descriptors()", "")
     )
