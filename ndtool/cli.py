@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from ndtool import options
 from ndtool.errors import NdtoolError, UsageError, printable
 from ndtool.report import Talk
-
-if TYPE_CHECKING:
-    from ndtool.files import Entry
 
 
 class Operator(NamedTuple):
@@ -147,33 +144,22 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
 @click.pass_obj
 def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
-    from ndtool.files import Entry
+    from ndtool import files
 
-    entries: list[Entry] = []
+    entries: list[files.Entry] = []
     failed: NdtoolError | None = None
+    stdin = files.Stdin()
     for name in names:
         try:
-            entries += _entries(name)
+            entries += files.describe(name, stdin)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             failed = failed or exc
-            entries.append(Entry(name, None, None, None, 0, exc.message, None))
+            entries.append(files.Entry(name, None, None, None, 0, exc.message, None))
     talk.entries(entries)
     if failed is not None:
         raise failed
-
-
-def _entries(name: str) -> list[Entry]:
-    from ndtool import files, headers
-
-    if name != "-":
-        return files.describe(name)
-    with files.open_source(name, files.Stdin()) as source:
-        header = headers.Header(
-            source.dtype, source.shape, source.fortran, source.version, source.offset
-        )
-        return [files.Entry(name, None, header, None, source.file_size, "a stream", None)]
 
 
 @click.pass_obj

@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 LISTED = 10  # members that an error names
 
 
-class Stdin:
-    """Standard input, from which consecutive arrays are read; make it before opening files."""
+class Stream:
+    """A descriptor from which consecutive arrays are read; `name` is the argument for it."""
 
-    def __init__(self, fd: int = 0) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
+        self._name = name
+        self._label = "standard input" if name == "-" else name
         self._count = 0
         try:
-            status = os.fstat(fd)
-            self._mode = 0 if is_closed(status) else status.st_mode
+            self._status = os.fstat(fd)
+            self._mode = 0 if is_closed(self._status) else self._status.st_mode
         except OSError:
             self._mode = 0
 
     def read(self) -> Source:
         """Return the next array, and leave what follows it where it is."""
         self._count += 1
-        label = "standard input" + (f", array {self._count}" if self._count > 1 else "")
+        label = self._label + (f", array {self._count}" if self._count > 1 else "")
         if not self._mode:
-            raise InputError(f"{label}: it is closed")
+            raise InputError(f"{printable(label)}: it is closed")
         if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
             raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
         try:
@@ -53,7 +55,7 @@ class Stdin:
         position = start + header.offset
         buffer, mapped = file.read(position, header.nbytes, label)
         os.lseek(self._fd, position + header.nbytes, os.SEEK_SET)
-        return Source("-", header, buffer, file=file, position=position, mapped=mapped)
+        return Source(self._name, header, buffer, file=file, position=position, mapped=mapped)
 
     def _from_pipe(self, label: str) -> Source:
         header = headers.read(self._exactly, None, label)
@@ -64,12 +66,12 @@ class Stdin:
             got = self._fill(buffer[:left])
             if not got:
                 raise InputError(
-                    f"{label}: expected {header.nbytes} bytes of data after the header,"
+                    f"{printable(label)}: expected {header.nbytes} bytes of data after the header,"
                     f" found {header.nbytes - left}"
                 )
             spool.write(buffer[:got])
             left -= got
-        return Source("-", header, spool.finish())
+        return Source(self._name, header, spool.finish())
 
     def _exactly(self, count: int) -> bytes:
         view = memoryview(bytearray(count))
@@ -88,8 +90,45 @@ class Stdin:
                 select.select([self._fd], [], [])
 
 
+class Stdin(Stream):
+    """Standard input, and the pipes that a run reads; make it before opening files."""
+
+    def __init__(self, fd: int = 0) -> None:
+        super().__init__(fd, "-")
+        self._pipes: dict[tuple[int, int], Stream] = {}
+
+    def pipe(self, path: str) -> Stream | None:
+        """Return the pipe at `path`, the same under all its names; None where there is none.
+
+        As for cat, a FIFO is open when somebody writes to it.
+        """
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None  # to be told by who opens it
+        if not stat.S_ISFIFO(status.st_mode):
+            return None
+        if self._mode and os.path.samestat(status, self._status):
+            return self
+        place = status.st_dev, status.st_ino
+        if place not in self._pipes:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as exc:
+                raise failure(exc, path) from None
+            self._pipes[place] = _Pipe(fd, path)
+        return self._pipes[place]
+
+
+class _Pipe(Stream):
+    """A pipe that was opened here."""
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
 def open_source(argument: str, stdin: Stdin) -> Source:
-    """Open the array that `argument` names: a path, `archive.npz:member` or `-`.
+    """Open the array that `argument` names: a path, `archive.npz:member`, a pipe or `-`.
 
     Raises InputError for what is not an array, UsageError where a member must be named, and
     ResourceError for what is too large to be unpacked.
@@ -97,6 +136,9 @@ def open_source(argument: str, stdin: Stdin) -> Source:
     if argument == "-":
         return stdin.read()
     path, member = _split(argument)
+    if stream := stdin.pipe(path):
+        _no_members(argument, member)
+        return stream.read()
     file = open_file(path)
     try:
         if _is_archive(file):
@@ -131,9 +173,13 @@ def _is_archive(file: InputFile) -> bool:
 
 def _npy_header(file: InputFile, argument: str, member: str | None) -> headers.Header:
     header = headers.read(reader(file.look, 0), file.size, argument)
+    _no_members(argument, member)
+    return header
+
+
+def _no_members(argument: str, member: str | None) -> None:
     if member is not None:
         raise InputError(f"{printable(argument)}: the file is one array: it has no members")
-    return header
 
 
 def _from_npy(file: InputFile, argument: str, member: str | None) -> Source:
@@ -220,13 +266,21 @@ class Entry(NamedTuple):
         return f"{self.header.dtype.name}[{', '.join(map(str, self.header.shape))}]"
 
 
-def describe(argument: str) -> list[Entry]:
+def describe(argument: str, stdin: Stdin | None = None) -> list[Entry]:
     """Return what the headers of a file, or of every member of an archive, say.
 
-    The data are not read, so damage in them is not found. A member that is no array is an
-    entry without a header; a file that is neither .npy nor .npz raises InputError.
+    The data are not read, so damage in them is not found; but those of a stream are. A member
+    that is no array is an entry without a header; a file that is neither .npy nor .npz raises
+    InputError.
     """
     path, name = _split(argument)
+    stdin = stdin or Stdin()
+    if argument == "-" or stdin.pipe(path):
+        with open_source(argument, stdin) as source:
+            header = headers.Header(
+                source.dtype, source.shape, source.fortran, source.version, source.offset
+            )
+            return [Entry(argument, None, header, None, source.file_size, "a stream", None)]
     file = open_file(path)
     try:
         if not _is_archive(file):

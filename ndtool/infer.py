@@ -5,7 +5,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ndtool import dtypes, shapes, specs
+from ndtool import dtypes, files, shapes, specs
 from ndtool.dtypes import Dtype
 from ndtool.errors import DtypeError, RuleError, UsageError, printable
 from ndtool.shapes import Plan, Shape, Trace
@@ -63,7 +63,8 @@ def infer(
     arguments: by the standards' names. dtype: what elements stored as void are. Raises
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
-    inputs = {role: _given(argument) for role, argument in arguments.items()}
+    stdin = files.Stdin()
+    inputs = {role: _given(argument, stdin) for role, argument in arguments.items()}
     if dtype is not None:
         for role in inputs.keys() - {"indices"}:
             given = inputs[role]
@@ -109,18 +110,15 @@ def _attributes(operator: str, attribute: int, reduction: str) -> dict[str, int 
     return result
 
 
-def _given(argument: str) -> Given:
+def _given(argument: str, stdin: files.Stdin) -> Given:
     """Read `dtype[d0,d1,...]`, or the header of a file; a file of that name wins."""
     match = _TYPE.fullmatch(argument)
     if match and not os.path.lexists(argument):
         return Given(argument, dtypes.from_name(match[1]), _shape(argument, match[2]))
-    from ndtool import files
-
-    if argument != "-":
-        entries = files.describe(argument)
-        if len(entries) == 1 and (header := entries[0].header):
-            return Given(argument, header.dtype, header.shape)
-    with files.open_source(argument, files.Stdin()) as source:
+    entries = files.describe(argument, stdin)
+    if len(entries) == 1 and (header := entries[0].header):
+        return Given(argument, header.dtype, header.shape)
+    with files.open_source(argument, stdin) as source:
         return Given(argument, source.dtype, source.shape)
 
 

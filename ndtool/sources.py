@@ -182,7 +182,7 @@ class InputFile:
 
 
 def open_file(path: str) -> InputFile:
-    """Open a regular file; anything else is refused at once, a FIFO without waiting for it."""
+    """Open a regular file; anything else is refused at once, without waiting for it."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -211,7 +211,7 @@ def _not_regular(path: str, kind: int) -> InputError:
     what = _KINDS.get(kind, "no regular file")
     return InputError(
         f"{printable(path)} is {what}: expected a .npy or .npz file",
-        hint=STREAM_HINT if kind in (stat.S_IFIFO, stat.S_IFSOCK) else "",
+        hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
     )
 
 

@@ -119,12 +119,10 @@ def test_missing_c1():
 
 def test_not_regular_n41():
     os.mkdir("d")
-    os.mkfifo("fifo")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
-        refused("sock", "sock is a socket: expected")
+        assert "standard input" in refused("sock", "sock is a socket: expected").hint
     refused("d", "d is a directory: expected a .npy or .npz file")
-    assert "standard input" in refused("fifo", "fifo is a FIFO: expected").hint
     refused("/dev/zero", "/dev/zero is a device")
     refused("/dev/null", "/dev/null is a device")
     refused("/proc/self/status", "nothing there|not a .npy")
