@@ -190,8 +190,8 @@ def open_file(path: str) -> InputFile:
     except OSError as exc:
         if fd >= 0:
             os.close(fd)
-        if exc.errno == errno.ENXIO:
-            raise _not_regular(path, stat.S_IFSOCK) from None
+        if exc.errno == errno.ENXIO and os.path.exists(path):  # a socket, or a device not there
+            raise _not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
         raise failure(exc, path) from None
     except ValueError as exc:
         raise InputError(f"{printable(path)}: no file can have this name: {exc}") from None

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from command import ndtool
 from limits import failing
 
 from ndtool import files, headers, sources, storage
@@ -123,6 +124,8 @@ def test_not_regular_n41():
         sock.bind("sock")
         assert "standard input" in refused("sock", "sock is a socket: expected").hint
     refused("d", "d is a directory: expected a .npy or .npz file")
+    ran = ndtool("inspect", "/dev/tty", start_new_session=True)  # no terminal, so none to open
+    assert ran.err == "error: /dev/tty is a device: expected a .npy or .npz file\n"
     refused("/dev/zero", "/dev/zero is a device")
     refused("/dev/null", "/dev/null is a device")
     refused("/proc/self/status", "nothing there|not a .npy")
