@@ -13,7 +13,7 @@ import pytest
 from command import save
 
 from ndtool.arrays import local, sink, storage
-from ndtool.engine import scatters
+from ndtool.engine import gathers, scatters
 from ndtool.errors import OutputError, ResourceError
 from ndtool.runs import jobs
 
