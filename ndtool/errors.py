@@ -27,6 +27,8 @@ STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": S
 
 def printable(text: str, limit: int = 200) -> str:
     """Return `text` on one line of at most `limit` characters, control characters escaped."""
+    if len(text) <= limit and text.isprintable():
+        return text
     escaped = "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii")
         for c in text

@@ -233,7 +233,7 @@ def extend() -> None:
 )
 def test_an_input_that_changes(
     change: Callable[[], None], said: str, threads: str, nameless: bool, here: Path
-) -> None:  # N43, N44
+) -> None:
     run = (*PIPED, "--threads", threads)
     process, rest = waiting_for([*(NDTOOL if nameless else HIDDEN), *run])
     change()

@@ -137,7 +137,7 @@ HEAVY = {
 @pytest.mark.usefixtures("unmeasured")
 def test_help_loads_little():
     modules = loaded("--help")
-    assert "ndtool.cli.commands" in modules
+    assert "ndtool.cli.commands.commands" in modules
     assert not modules & (HEAVY | {"ndtool.runs.jobs", "ndtool._kernels", "ndtool.arrays.names"})
 
 
@@ -150,7 +150,8 @@ def test_run_between_files_loads_little(tmp_path):
         modules = loaded(name, *present, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
         assert not modules & (
-            HEAVY | {"ndtool.cli.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
+            HEAVY
+            | {"ndtool.cli.commands.styled", "ndtool.analysis.values", "ndtool.analysis.infer"}
         )
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 
+from ndtool.arrays import names
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.inference import Given, Inference
@@ -26,22 +27,20 @@ def infer(
     arguments: by the standards' names. dtype: what elements stored as void are. Raises
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
-    inputs = {role: _given(argument) for role, argument in arguments.items()}
+    stdin = names.Stdin()
+    inputs = {role: _given(argument, stdin) for role, argument in arguments.items()}
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str) -> Given:
+def _given(argument: str, stdin: names.Stdin) -> Given:
     """Read `dtype[d0,d1,...]`, or the header of a file; a file of that name wins."""
     match = _TYPE.fullmatch(argument)
     if match and not os.path.lexists(argument):
         return Given(argument, dtypes.from_name(match[1]), _shape(argument, match[2]))
-    from ndtool.arrays import names
-
-    if argument != "-":
-        entries = names.describe(argument)
-        if len(entries) == 1 and (header := entries[0].header):
-            return Given(argument, header.dtype, header.shape)
-    with names.open_source(argument, names.Stdin()) as source:
+    entries = names.describe(argument, stdin)
+    if len(entries) == 1 and (header := entries[0].header):
+        return Given(argument, header.dtype, header.shape)
+    with names.open_source(argument, stdin) as source:
         return Given(argument, source.dtype, source.shape)
 
 

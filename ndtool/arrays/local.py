@@ -5,12 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from typing import Any
 
 from ndtool.arrays import npy
-from ndtool.arrays.storage import failure, map_bytes, read_at, release
-from ndtool.errors import InputError, OutputError, called, printable
+from ndtool.arrays.storage import (
+    CHUNK,
+    UNMAPPABLE,
+    Spool,
+    Window,
+    failure,
+    is_closed,
+    map_bytes,
+    read_at,
+    release,
+)
+from ndtool.errors import InputError, OutputError, printable
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 _KINDS = {
@@ -28,8 +37,9 @@ class Source:
     """One input array.
 
     name: the argument as given. buffer: exactly the data's bytes, read-only, maybe unaligned.
-    mapped: whether they are a map of the file. position: where they are in the file, None for
-    a copy. file: the file, None for a pipe. warning: what is odd about it without being wrong.
+    mapped: whether they are a map of the file. position: where they are in the file, None where
+    they are not there as they are. file: the file, None for a pipe. warning: what is odd about
+    it without being wrong.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class Source:
         *,
         file: InputFile | None = None,
         position: int | None = None,
+        mapped: bool = False,
         warning: str | None = None,
     ) -> None:
         self.name = name
@@ -47,7 +58,7 @@ class Source:
         self.nbytes = header.nbytes
         self.buffer = buffer
         self.position = position
-        self.mapped = position is not None and not isinstance(buffer.obj, bytes)
+        self.mapped = mapped
         self.warning = warning
         self.file_size = header.offset + header.nbytes if file is None else file.size
         self._file = file
@@ -55,7 +66,8 @@ class Source:
     def recheck(self) -> None:
         """Raise OutputError if the file was modified or replaced since it was opened."""
         if self._file is not None and (change := self._file.change()):
-            raise OutputError(f"{called(self.name)} {change}")
+            name = "standard input" if self.name == "-" else printable(self.name)
+            raise OutputError(f"{name} {change}")
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
         """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""
@@ -108,13 +120,14 @@ class Source:
 
 
 class InputFile:
-    """An open input and what it was like when it was opened."""
+    """An open input and what it was like when it was opened; `look` reads a little of it."""
 
     def __init__(self, fd: int, path: str | None) -> None:
         self.fd: int = fd
         self.path = path
         self.status = os.fstat(fd)
         self.size = self.status.st_size
+        self.look = Window(fd).read
         self._owned = path is not None
 
     def change(self) -> str:
@@ -134,19 +147,30 @@ class InputFile:
             return ""  # its name is gone, its bytes are the same
         return "" if os.path.samestat(here, before) else "was replaced during the run"
 
-    def read(self, start: int, nbytes: int, label: str) -> memoryview:
-        """Return bytes of the file, mapped unless they are few."""
+    def read(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]:
+        """Return bytes of the file and whether they are mapped, which few need not be."""
+        if nbytes <= SMALL:
+            return memoryview(self._piece(start, nbytes, label)), False
         try:
-            if nbytes > SMALL:
-                return map_bytes(self.fd, start, nbytes)
-            raw = read_at(self.fd, start, nbytes)
+            return map_bytes(self.fd, start, nbytes), True
+        except ValueError:
+            raise _shorter(label) from None
+        except OSError as exc:
+            if exc.errno not in UNMAPPABLE:
+                raise failure(exc, label) from None
+        spool = Spool()
+        for at in range(start, start + nbytes, CHUNK):
+            spool.write(self._piece(at, min(CHUNK, start + nbytes - at), label))
+        return spool.finish(), False
+
+    def _piece(self, start: int, nbytes: int, label: str) -> bytes:
+        try:
+            piece = read_at(self.fd, start, nbytes)
         except OSError as exc:
             raise failure(exc, label) from None
-        except ValueError:
-            raw = b""
-        if len(raw) < nbytes:
-            raise OutputError(f"{printable(label)} changed during the run: it is shorter now")
-        return memoryview(raw)
+        if len(piece) < nbytes:
+            raise _shorter(label)
+        return piece
 
     def close(self) -> None:
         if self._owned:
@@ -158,7 +182,7 @@ class InputFile:
 
 
 def open_file(path: str) -> InputFile:
-    """Open a regular file; anything else is refused at once, a FIFO without waiting for it."""
+    """Open a regular file; anything else is refused at once, without waiting for it."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -166,36 +190,29 @@ def open_file(path: str) -> InputFile:
     except OSError as exc:
         if fd >= 0:
             os.close(fd)
-        if exc.errno == errno.ENXIO:
-            raise _not_regular(path, stat.S_IFSOCK) from None
+        if exc.errno == errno.ENXIO and os.path.exists(path):  # a socket, or a device not there
+            raise _not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
         raise failure(exc, path) from None
     except ValueError as exc:
         raise InputError(f"{printable(path)}: no file can have this name: {exc}") from None
     if not stat.S_ISREG(file.status.st_mode):
         file.close()
+        if is_closed(file.status):
+            raise InputError(f"{printable(path)}: it is closed")
         raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
     return file
+
+
+def _shorter(label: str) -> OutputError:
+    return OutputError(f"{printable(label)} changed during the run: it is shorter now")
 
 
 def _not_regular(path: str, kind: int) -> InputError:
     what = _KINDS.get(kind, "no regular file")
     return InputError(
         f"{printable(path)} is {what}: expected a .npy or .npz file",
-        hint=STREAM_HINT if kind in (stat.S_IFIFO, stat.S_IFSOCK) else "",
+        hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
     )
-
-
-def reader(fd: int, start: int) -> Callable[[int], bytes]:
-    """Return a function that reads the file's next bytes, from `start` on."""
-    at = start
-
-    def read(count: int) -> bytes:
-        nonlocal at
-        piece = read_at(fd, at, count)
-        at += len(piece)
-        return piece
-
-    return read
 
 
 def surplus(label: str, count: int) -> str | None:

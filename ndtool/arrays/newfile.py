@@ -26,9 +26,11 @@ class NewFile:
     def __init__(self, path: str, old: os.stat_result | None, clobber: bool, sync: bool) -> None:
         self.path = path
         self._clobber = clobber
-        real = os.path.realpath(path) if os.path.islink(path) else path
-        if old is not None and not os.path.samestat(os.stat(real), old):
-            raise OutputError(f"{printable(path)}: a link to a file without a name")
+        real = path
+        if os.path.islink(path):
+            real = os.path.realpath(path)
+            if old is not None and not os.path.samestat(os.stat(real), old):
+                raise OutputError(f"{printable(path)}: a link to a file without a name")
         parent, self._name = os.path.split(real)
         # fsync needs a directory that may be read, a new file only one that may be written.
         kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)

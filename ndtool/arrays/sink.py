@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
+from collections.abc import Callable
 from math import prod
 
-from ndtool.arrays import npy
+from ndtool.arrays import npy, targets
 from ndtool.arrays.newfile import NewFile
 from ndtool.arrays.storage import (
     CHUNK,
     MEMORY,
+    UNMAPPABLE,
     failure,
+    is_closed,
     map_bytes,
     read_at,
     release,
@@ -21,10 +23,8 @@ from ndtool.arrays.storage import (
     write_at,
     write_next,
 )
-from ndtool.errors import NdtoolError, OutputError, ResourceError, UsageError, printable
+from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
 from ndtool.rules.dtypes import Dtype
-
-_MEMBER = "output"
 
 
 def open_output(
@@ -34,13 +34,14 @@ def open_output(
     *,
     clobber: bool = True,
     sync: bool = False,
+    only: bool = False,
 ) -> Output:
     """Prepare an array as output: all that can be refused is refused here, before any work.
 
-    target: a path; `x.npz` or `x.npz:member` for an archive with that one member; `-` for
-    standard output; None for memory. FIFOs and devices are written to, any other path is
-    replaced at commit.
-    clobber: whether it may be. sync: whether commit waits until the disk has everything.
+    target: a path, as `targets.resolve` takes them; `-` for standard output; None for memory.
+    FIFOs and devices are written to, any other path is replaced at commit.
+    clobber: whether it may be. sync: whether commit waits until the disk has everything. only:
+    whether the archive of a member has no others any more.
     Raises OutputError, and ResourceError where there is not room enough.
     """
     header = npy.encode(dtype, shape)
@@ -49,96 +50,37 @@ def open_output(
         return HeldOutput("the result", nbytes)
     if target == "-":
         return _stdout(header, nbytes)
-    path, member = _split(target)
+    found = targets.resolve(target, clobber=clobber, only=only)
     try:
-        old = _replaceable(path, clobber)
-        if old is not None and not stat.S_ISREG(old.st_mode):
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
-            return StreamOutput(fd, path, header, nbytes, owned=True)
-        name = None if member is None else _member_name(member)
-        return FileOutput(NewFile(path, old, clobber, sync), header, nbytes, name)
-    except NdtoolError:
+        if not found.is_file:
+            fd = os.open(found.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+            return StreamOutput(fd, found.path, header, nbytes, owned=True)
+        return FileOutput(found, header, nbytes, clobber=clobber, sync=sync)
+    except BaseException as exc:
+        found.close()
+        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
+            raise failure(exc, found.path, OutputError) from None
         raise
-    except OSError as exc:
-        raise failure(exc, path, OutputError) from None
 
 
-def check_target(target: str, *, clobber: bool = True) -> None:
-    """Raise what `open_output` would about the target, as far as that shows without writing."""
-    if target == "-":
-        return
-    path, member = _split(target)
-    try:
-        if member is not None:
-            _member_name(member)
-        old = _replaceable(path, clobber)
-        if old is None or stat.S_ISREG(old.st_mode):
-            parent = os.path.dirname(os.path.realpath(path))
-            os.stat(os.path.join(parent, "."))
-            if not os.access(parent, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except NdtoolError:
-        raise
-    except OSError as exc:
-        raise failure(exc, path, OutputError) from None
+def check_target(
+    target: str, *, clobber: bool = True, only: bool = False
+) -> tuple[str, ...] | None:
+    """Raise what `open_output` would about the target, as far as that shows without writing.
 
-
-def _replaceable(path: str, clobber: bool) -> os.stat_result | None:
-    """Return what is at `path`; OutputError if that is a file which must stay."""
-    old = _existing(path)
-    if old is not None and stat.S_ISREG(old.st_mode) and not clobber:
-        raise OutputError(f"{printable(path)} exists, and nothing may be replaced")
-    return old
-
-
-def _split(target: str) -> tuple[str, str | None]:
-    if target.endswith(".npz"):
-        return target, _MEMBER
-    path, separator, member = target.rpartition(".npz:")
-    if not separator or os.path.lexists(target):
-        return target, None
-    if not member:
-        raise UsageError(f"{printable(target)}: the member has no name: expected x.npz:NAME")
-    return path + ".npz", member
-
-
-def _member_name(member: str) -> bytes:
-    from ndtool.arrays import zipwriter
-
-    return zipwriter.member_name(member)
+    Returns the members that stay in its archive, None where there is none.
+    """
+    return None if target == "-" else targets.check(target, clobber=clobber, only=only)
 
 
 def _stdout(header: bytes, nbytes: int) -> Output:
     try:
-        os.fstat(1)
+        there = not is_closed(os.fstat(1))
     except OSError:
-        raise OutputError("standard output: it is closed") from None
+        there = False
+    if not there:
+        raise OutputError("standard output: it is closed")
     return StreamOutput(1, "standard output", header, nbytes)
-
-
-def _existing(path: str) -> os.stat_result | None:
-    """Return what is at `path`, None where nothing is; OutputError where no file can be."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        if os.path.islink(path):
-            raise OutputError(f"{printable(path)}: a link to nothing: expected a file") from None
-        if not os.path.basename(path):
-            raise OutputError(f"{printable(path)}: no name of a file") from None
-        return None
-    except ValueError as exc:
-        raise OutputError(f"{printable(path)}: no file can have this name: {exc}") from None
-    for test, what in (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISBLK, "a block device"),
-        (stat.S_ISSOCK, "a socket"),
-    ):
-        if test(status.st_mode):
-            raise OutputError(f"{printable(path)} is {what}: expected a file")
-    # A rename needs no permission of the file itself, but its owner took it away on purpose.
-    if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):
-        raise OutputError(f"{printable(path)} is read-only", hint="chmod u+w lets it be replaced")
-    return status
 
 
 class Output:
@@ -148,6 +90,7 @@ class Output:
     """
 
     streamed = False
+    kept: tuple[str, ...] | None = None  # members that stay in the archive, if one was there
 
     def __init__(self, name: str, nbytes: int) -> None:
         self.name = name
@@ -156,11 +99,26 @@ class Output:
         self._copied = False  # whether the view must be written out at the end
 
     def write(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on."""
-        raise NotImplementedError
+        """Write bytes of the data from `offset` on, where `map` shows them if there is one."""
+        if offset < 0 or offset + len(view) > self.nbytes:
+            raise ValueError(f"{len(view)} bytes at {offset} are not within {self.nbytes}")
+        if self._copied:
+            assert self._view is not None, "the result was dropped"
+            self._view[offset : offset + len(view)] = view
+        else:
+            self._put(offset, view)
 
     def map(self) -> memoryview:
         """Return all of the data as writable bytes, zero at first."""
+        raise NotImplementedError
+
+    @property
+    def writer(self) -> Callable[[int, memoryview], None] | None:
+        """What is faster than stores to the map, None where nothing is; to be asked after `map`."""
+        return None if self._copied else self.write
+
+    def _put(self, offset: int, view: memoryview) -> None:
+        """Hand bytes of the data to the system."""
         raise NotImplementedError
 
     def commit(self) -> None:
@@ -194,7 +152,7 @@ class Output:
     def _flush(self) -> None:
         if self._view is not None:
             if self._copied:
-                self.write(0, self._view)
+                self._put(0, self._view)
             self._forget()
 
     def _forget(self) -> None:
@@ -217,10 +175,6 @@ class HeldOutput(Output):
     def __init__(self, name: str, nbytes: int) -> None:
         super().__init__(name, nbytes)
         self._view: memoryview | None = self._scratch()  # now: two threads would make two
-
-    def write(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on, in any order and from any thread."""
-        self.map()[offset : offset + len(view)] = view
 
     def map(self) -> memoryview:
         assert self._view is not None, "the result was dropped"
@@ -248,9 +202,9 @@ class StreamOutput(Output):
         self._header = header
         self._position = 0
 
-    def write(self, offset: int, view: memoryview) -> None:
+    def _put(self, offset: int, view: memoryview) -> None:
         """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
-        if offset != self._position or offset + len(view) > self.nbytes:
+        if offset != self._position:
             raise ValueError(f"a stream at {self._position} cannot take bytes at {offset}")
         self._begin()
         self._send(view)
@@ -298,21 +252,28 @@ class StreamOutput(Output):
 
 
 class FileOutput(Output):
-    """A file, plain or an archive with one member, that replaces the old one at commit."""
+    """A file, plain or an archive with one member more, that replaces the old one at commit."""
 
-    def __init__(self, file: NewFile, header: bytes, nbytes: int, member: bytes | None) -> None:
-        super().__init__(file.path, nbytes)
-        self._file = file
-        self._member = member
+    def __init__(
+        self, target: targets.Target, header: bytes, nbytes: int, *, clobber: bool, sync: bool
+    ) -> None:
+        super().__init__(target.path, nbytes)
+        self._archive = target.archive
+        self._member = target.member
+        self.kept = target.kept
         self._size = len(header) + nbytes
-        self._member_start = len(self._frame(0)[0])
+        self._at = 0 if self._archive is None else self._archive.kept.at
+        self._member_start = self._at + len(self._frame(0)[0])
         self._start = self._member_start + len(header)
+        self._file = NewFile(target.path, target.old, clobber or self.kept is not None, sync)
         try:
-            total = sum(map(len, self._frame(0))) + self._size
+            total = self._member_start + self._size + len(self._frame(0)[1])
             reserve(self._fd, total, self.name)
+            if self._archive is not None:
+                self._archive.copy(self._fd)
             write_at(self._fd, self._member_start, header)
         except BaseException:
-            file.drop()
+            self._file.drop()
             raise
 
     @property
@@ -320,22 +281,20 @@ class FileOutput(Output):
         assert self._file.fd is not None, "the output is closed"
         return self._file.fd
 
-    def write(self, offset: int, view: memoryview) -> None:
+    def _put(self, offset: int, view: memoryview) -> None:
         """Write bytes of the data from `offset` on, in any order and from any thread."""
-        if offset < 0 or offset + len(view) > self.nbytes:
-            raise ValueError(f"{len(view)} bytes at {offset} are not within {self.nbytes}")
         try:
             write_at(self._fd, self._start + offset, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
     def map(self) -> memoryview:
-        """Return all of the data as writable bytes of the file."""
+        """Return all of the data as writable bytes of the file, or of a copy without maps."""
         if self._view is None:
             try:
                 self._view = map_bytes(self._fd, self._start, self.nbytes, writable=True)
             except OSError as exc:
-                if exc.errno != errno.ENODEV:  # a file system without shared maps
+                if exc.errno not in UNMAPPABLE:
                     raise failure(exc, self.name, OutputError) from None
                 self._view = self._scratch()
         return self._view
@@ -345,8 +304,10 @@ class FileOutput(Output):
         try:
             if self._member is not None:
                 head, tail = self._frame(self._crc())
-                write_at(self._fd, 0, head)
+                write_at(self._fd, self._at, head)
                 write_at(self._fd, self._member_start + self._size, tail)
+            if self._archive is not None:
+                self._archive.recheck()
             self._file.publish()
         except NdtoolError:
             raise
@@ -356,16 +317,19 @@ class FileOutput(Output):
     def abort(self) -> None:
         self._forget()
         self._file.drop()
+        if self._archive is not None:
+            self._archive.close()
 
     def _frame(self, crc: int) -> tuple[bytes, bytes]:
-        """Return what an archive has before and after its member."""
+        """Return what an archive has right before its new member and after it."""
         if self._member is None:
             return b"", b""
         from ndtool.arrays import zipwriter
 
+        kept = zipwriter.NOTHING if self._archive is None else self._archive.kept
         return (
-            zipwriter.head(self._member, self._size, crc),
-            zipwriter.tail(self._member, self._size, crc),
+            zipwriter.head(self._member, self._size, crc, self._at),
+            zipwriter.tail(self._member, self._size, crc, kept),
         )
 
     def _crc(self) -> int:

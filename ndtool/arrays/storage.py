@@ -2,18 +2,25 @@
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
 
 CHUNK = 1 << 20
+COPIED = 1 << 24  # bytes that the system is asked to copy at once: a fraction of a second
+WINDOW = 1 << 14  # bytes that are read at once where headers are looked for
 MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
 EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
+Read = Callable[[int, int], bytes]  # what a file has from an offset on, fewer bytes at its end
+closed: set[int] = set()  # standard descriptors that we were started without
 LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
+# What a map says where a file system has no shared maps, or none at all.
+UNMAPPABLE = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOEXEC)
 
 
 def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> NdtoolError:
@@ -31,13 +38,20 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
 def guard_descriptors() -> None:
     """Fill closed standard descriptors, so that no file that is opened later takes their place.
 
-    Each is opened in the wrong direction: using it still fails, as it must.
+    Each becomes a directory: using it still fails, as it must, and so does opening it once more
+    by a name such as /dev/stdout.
     """
-    for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
+    for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, mode)  # the lowest free number, so this one
+            os.open("/", os.O_RDONLY)  # the lowest free number, so this one
+            closed.add(fd)
+
+
+def is_closed(status: os.stat_result) -> bool:
+    """Whether that is what stands in for a closed standard descriptor."""
+    return any(os.path.samestat(os.fstat(fd), status) for fd in closed)
 
 
 def map_bytes(fd: int, start: int, nbytes: int, *, writable: bool = False) -> memoryview:
@@ -77,6 +91,36 @@ def read_at(fd: int, start: int, nbytes: int) -> bytes:
     return b"".join(pieces)
 
 
+def reader(read: Read, start: int) -> Callable[[int], bytes]:
+    """Return a function that reads the next bytes each time, from `start` on."""
+    at = start
+
+    def next_bytes(count: int) -> bytes:
+        nonlocal at
+        piece = read(at, count)
+        at += len(piece)
+        return piece
+
+    return next_bytes
+
+
+class Window:
+    """Small reads of a file that stand close together, served from a larger one."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._start = 0
+        self._held = b""
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return `nbytes` of the file from `start` on, fewer only at its end."""
+        at = start - self._start
+        if at < 0 or at + nbytes > len(self._held):
+            self._start, at = start, 0
+            self._held = read_at(self._fd, start, max(nbytes, WINDOW))
+        return self._held[at : at + nbytes]
+
+
 def write_at(fd: int, start: int, view: Any) -> None:
     """Write all bytes of `view` to the file from `start` on; threads may do so at once."""
     left = memoryview(view).cast("B")
@@ -84,6 +128,25 @@ def write_at(fd: int, start: int, view: Any) -> None:
         done = os.pwrite(fd, left, start)
         start += done
         left = left[done:]
+
+
+def copy_bytes(source: int, start: int, nbytes: int, fd: int, to: int) -> int:
+    """Copy bytes of a file to another, in the system where it can; return how many there were."""
+    done = 0
+    try:
+        while done < nbytes:
+            count = os.copy_file_range(
+                source, fd, min(nbytes - done, COPIED), start + done, to + done
+            )
+            if not count:
+                break
+            done += count
+    except (OSError, AttributeError):
+        pass  # what is left is copied here, or fails here for its own reason
+    while done < nbytes and (piece := read_at(source, start + done, min(CHUNK, nbytes - done))):
+        write_at(fd, to + done, piece)
+        done += len(piece)
+    return done
 
 
 def write_next(fd: int, view: Any) -> None:

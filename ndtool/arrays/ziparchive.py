@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from ndtool.arrays import npy
-from ndtool.arrays.storage import CHUNK, Spool, read_at
+from ndtool.arrays.storage import CHUNK, Read, Spool, reader
 from ndtool.errors import InputError, ResourceError, UsageError, printable
 
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
 METHODS = {STORED: "stored", DEFLATED: "deflate", BZIP2: "bzip2", LZMA: "lzma"}
 LIMIT = 1 << 30  # bytes that a compressed member may have, unless NDTOOL_MAX_INFLATE says more
-_DIRECTORY = 16 << 20  # bytes of central directory, some 200,000 members
+LONGEST = 16 << 20  # bytes of central directory, some 200,000 members
+_MOST_PARSED = 64
+_parsed: dict[bytes, npy.Header] = {}  # the last headers by their text: length, dtype, shape
 _RATIO = 1032  # deflate's best: 258 bytes from 2 bits
 
 _END = struct.Struct("<4s4H2LH")
@@ -21,6 +23,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_WIDE = struct.Struct("<Q")
 _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x0001, 0x0008, 0x0800
 _BIG = 0xFFFFFFFF
 
@@ -30,7 +33,8 @@ class Member(NamedTuple):
 
     name: what it is called without `.npy`. stored: its name in the archive. header: where its
     local header is in the file. end: where the archive's data end. packed: bytes in the file.
-    size: bytes when unpacked. method, flags and crc: the directory's.
+    size: bytes when unpacked. method, flags and crc: the directory's. entry: where the directory
+    has it.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Member(NamedTuple):
     packed: int
     size: int
     crc: int
+    entry: int
 
     @property
     def mappable(self) -> bool:
@@ -49,29 +54,36 @@ class Member(NamedTuple):
         return self.method == STORED and not self.flags & _ENCRYPTED
 
 
-def is_archive(fd: int, size: int) -> bool:
+class Directory(NamedTuple):
+    """The central directory, as it is.
+
+    start: where it is in the file. raw: its entries. prefix: bytes before the archive, which its
+    offsets do not count. members: in its order, perhaps several of one name.
+    """
+
+    start: int
+    raw: bytes
+    prefix: int
+    comment: bytes
+    members: list[Member]
+
+
+def is_archive(read: Read, size: int) -> bool:
     """Tell whether the file starts or ends as an archive does."""
-    return read_at(fd, 0, 4) in (b"PK\3\4", b"PK\5\6") or _end_record(fd, size) is not None
+    return read(0, 4) in (b"PK\3\4", b"PK\5\6") or _end_record(read, size) is not None
 
 
-def members(fd: int, size: int, name: str) -> list[Member]:
+def members(read: Read, size: int, name: str) -> list[Member]:
     """Return the members of the archive `name` of `size` bytes, in the directory's order.
 
     Raises InputError where the directory contradicts itself or calls two members the same.
     """
-    start, length, count, prefix = _directory(fd, size, name)
-    raw = _exactly(fd, start, length, name)
-    found: list[Member] = []
+    found = directory(read, size, name).members
     names: set[str] = set()
-    at = 0
-    while at < length:
-        member, at = _entry(raw, at, start, prefix, name)
+    for member in found:
         if member.name in names:
             _refuse(name, f"two members are called {member.name!r}: expected one")
         names.add(member.name)
-        found.append(member)
-    if len(found) != count:
-        _refuse(name, f"the directory has {len(found)} members, its end says {count}")
     return found
 
 
@@ -79,19 +91,19 @@ def _refuse(name: str, text: str) -> NoReturn:
     raise InputError(f"{printable(name)}: {printable(text)}")
 
 
-def _exactly(fd: int, start: int, count: int, name: str) -> bytes:
-    raw = read_at(fd, start, count)
+def _exactly(read: Read, start: int, count: int, name: str) -> bytes:
+    raw = read(start, count)
     if len(raw) < count:
         _refuse(name, f"expected {count} bytes at {start}, found {len(raw)}")
     return raw
 
 
-def _end_record(fd: int, size: int) -> int | None:
+def _end_record(read: Read, size: int) -> int | None:
     """Return where the end record is: the last thing in the file, but for its own comment.
 
     Anything looser would take the end of an archive inside a torn archive for the whole.
     """
-    tail = read_at(fd, max(size - _END.size - 0xFFFF, 0), _END.size + 0xFFFF)
+    tail = read(max(size - _END.size - 0xFFFF, 0), _END.size + 0xFFFF)
     at = len(tail)
     while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
         comment = at + _END.size
@@ -100,14 +112,16 @@ def _end_record(fd: int, size: int) -> int | None:
     return None
 
 
-def _directory(fd: int, size: int, name: str) -> tuple[int, int, int, int]:
-    """Return the directory's start, length and count, and the bytes before the archive."""
-    end = _end_record(fd, size)
+def directory(read: Read, size: int, name: str) -> Directory:
+    """Return the directory of the archive `name`; InputError where it contradicts itself."""
+    end = _end_record(read, size)
     if end is None:
         _refuse(name, "the archive is cut short: it has no end record")
-    _, disk, first, here, count, length, offset, _ = _END.unpack(_exactly(fd, end, _END.size, name))
+    record = _exactly(read, end, size - end, name)
+    _, disk, first, here, count, length, offset, _ = _END.unpack_from(record)
+    comment = record[_END.size :]
     if _BIG in (length, offset) or 0xFFFF in (here, count):
-        large = _zip64_end(fd, end, name)
+        large = _zip64_end(read, end, name)
         if large is not None:
             end, disk, first, here, count, length, offset = large
     if disk or first or here != count:
@@ -116,86 +130,92 @@ def _directory(fd: int, size: int, name: str) -> tuple[int, int, int, int]:
     prefix = start - offset
     if start < 0 or prefix < 0:
         _refuse(name, f"the directory of {length} bytes at {offset} is not before its end at {end}")
-    if length > _DIRECTORY:
-        _refuse(name, f"the directory has {length} bytes: valid up to {_DIRECTORY}")
-    return start, length, count, prefix
+    if length > LONGEST:
+        _refuse(name, f"the directory has {length} bytes: valid up to {LONGEST}")
+    raw = _exactly(read, start, length, name)
+    members = list(_entries(raw, start, prefix, name))
+    if len(members) != count:
+        _refuse(name, f"the directory has {len(members)} members, its end says {count}")
+    return Directory(start, raw, prefix, comment, members)
 
 
-def _zip64_end(fd: int, end: int, name: str) -> tuple[int, int, int, int, int, int, int] | None:
+def _zip64_end(read: Read, end: int, name: str) -> tuple[int, int, int, int, int, int, int] | None:
     at = end - _LOCATOR.size
-    if at < 0 or (raw := _exactly(fd, at, _LOCATOR.size, name))[:4] != b"PK\6\7":
+    if at < 0 or (raw := _exactly(read, at, _LOCATOR.size, name))[:4] != b"PK\6\7":
         return None
     # Bytes before the archive shift the locator's offset: then the record is just before it.
     for where in (_LOCATOR.unpack(raw)[2], at - _END64.size):
         if 0 <= where <= at - _END64.size:
-            fields = _END64.unpack(_exactly(fd, where, _END64.size, name))
+            fields = _END64.unpack(_exactly(read, where, _END64.size, name))
             if fields[0] == b"PK\6\6":
                 return (where, *fields[4:])
     return None
 
 
-def _entry(raw: bytes, at: int, start: int, prefix: int, name: str) -> tuple[Member, int]:
-    """Return the directory's entry at `at` and where the next one is."""
-    if len(raw) - at < _CENTRAL.size or raw[at : at + 4] != b"PK\1\2":
-        _refuse(name, f"the directory is damaged at byte {start + at}")
-    fields = _CENTRAL.unpack_from(raw, at)
-    flags, method, crc, packed, size = fields[3], fields[4], *fields[7:10]
-    name_length, extra_length, comment_length, disk = fields[10:14]
-    header = fields[16]
-    name_end = at + _CENTRAL.size + name_length
-    extra_end = name_end + extra_length
-    following = extra_end + comment_length
-    if following > len(raw):
-        _refuse(name, f"the directory is damaged at byte {start + at}")
-    stored = raw[at + _CENTRAL.size : name_end]
-    if _BIG in (packed, size, header):
-        wide = _zip64_extra(raw[name_end:extra_end])
-        size = wide.pop(0) if size == _BIG and wide else size
-        packed = wide.pop(0) if packed == _BIG and wide else packed
-        header = wide.pop(0) if header == _BIG and wide else header
-    if disk not in (0, 0xFFFF):
-        _refuse(name, "the archive is one of several volumes: expected a single file")
-    encoding = "utf-8" if flags & _UTF8 or stored.isascii() else "cp437"
-    short = stored.decode(encoding, "surrogateescape").removesuffix(".npy")
-    return (
-        Member(short, stored, header + prefix, start, method, flags, packed, size, crc),
-        following,
-    )
+def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]:
+    """Yield what the directory says, which is at `start` of the file."""
+    at, unpack, fixed = 0, _CENTRAL.unpack_from, _CENTRAL.size
+    while at < len(raw):
+        if len(raw) - at < fixed or raw[at : at + 4] != b"PK\1\2":
+            _refuse(name, f"the directory is damaged at byte {start + at}")
+        (
+            _, _, _, flags, method, _, _, crc, packed, size,
+            name_length, extra_length, comment_length, disk, _, _, header,
+        ) = unpack(raw, at)  # fmt: skip
+        name_end = at + fixed + name_length
+        extra_end = name_end + extra_length
+        if extra_end + comment_length > len(raw):
+            _refuse(name, f"the directory is damaged at byte {start + at}")
+        stored = raw[at + fixed : name_end]
+        if _BIG in (packed, size, header):
+            wide = _wide_numbers(raw, name_end, extra_end)
+            size = wide.pop(0) if size == _BIG and wide else size
+            packed = wide.pop(0) if packed == _BIG and wide else packed
+            header = wide.pop(0) if header == _BIG and wide else header
+        if disk not in (0, 0xFFFF):
+            _refuse(name, "the archive is one of several volumes: expected a single file")
+        encoding = "utf-8" if flags & _UTF8 or stored.isascii() else "cp437"
+        short = stored.decode(encoding, "surrogateescape").removesuffix(".npy")
+        yield Member(short, stored, header + prefix, start, method, flags, packed, size, crc, at)
+        at = extra_end + comment_length
 
 
-def _zip64_extra(extra: bytes) -> list[int]:
-    """Return the 64-bit numbers of the extra fields, in the order in which they are needed."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, at)
+def _wide_numbers(raw: bytes, at: int, end: int) -> list[int]:
+    return [_WIDE.unpack_from(raw, place)[0] for place in wide_places(raw, at, end)]
+
+
+def wide_places(raw: bytes, at: int, end: int) -> range:
+    """Return where extra fields have 64-bit numbers, in the order in which they are needed."""
+    while at + 4 <= end:
+        kind, length = struct.unpack_from("<2H", raw, at)
         if kind == 1:
-            body = extra[at + 4 : at + 4 + length]
-            return [n for (n,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8])]
+            return range(at + 4, min(at + 4 + length, end) - 7, 8)
         at += 4 + length
-    return []
+    return range(0)
 
 
-def locate(fd: int, member: Member, label: str) -> int:
+def locate(read: Read, member: Member, label: str) -> int:
     """Return where the member's bytes start, once its local header agrees with the directory."""
-    raw = read_at(fd, member.header, _LOCAL.size)
+    raw = read(member.header, _LOCAL.size)
     if len(raw) < _LOCAL.size or raw[:4] != b"PK\3\4":
         _refuse(label, f"no member starts at byte {member.header}, where the directory says so")
     fields = _LOCAL.unpack(raw)
     flags, method, crc, packed, size, name_length, extra_length = *fields[2:4], *fields[6:]
-    rest = _exactly(fd, member.header + _LOCAL.size, name_length + extra_length, label)
+    after = member.header + _LOCAL.size
+    rest = _exactly(read, after, name_length + extra_length, label)
     if rest[:name_length] != member.stored:
         _refuse(label, f"byte {member.header} has another member: {rest[:name_length]!r}")
     if flags & _ENCRYPTED or member.flags & _ENCRYPTED:
         _refuse(label, "the member is encrypted: only plain ones can be read")
     if _BIG in (size, packed):
-        wide = _zip64_extra(rest[name_length:])
+        wide = _wide_numbers(rest, name_length, len(rest))
         size = wide.pop(0) if size == _BIG and wide else size
         packed = wide.pop(0) if packed == _BIG and wide else packed
     # With a descriptor the sums come after the data, and the directory alone has them.
     sums_agree = (crc, packed, size) == (member.crc, member.packed, member.size)
     if method != member.method or not (sums_agree or flags & _DESCRIPTOR):
         _refuse(label, "the member's own header and the directory disagree about it")
-    start: int = member.header + _LOCAL.size + name_length + extra_length
+    start: int = after + name_length + extra_length
     _check_claims(start, member, label)
     return start
 
@@ -214,12 +234,13 @@ def _check_claims(start: int, member: Member, label: str) -> None:
         _refuse(label, f"{member.size} bytes cannot come from {member.packed} deflated ones")
 
 
-def stream(fd: int, member: Member, label: str, chunk: int = CHUNK) -> Iterator[bytes]:
+def stream(
+    read: Read, start: int, member: Member, label: str, chunk: int = CHUNK
+) -> Iterator[bytes]:
     """Yield the member's bytes in pieces; InputError at the end if size or CRC are wrong."""
-    start = locate(fd, member, label)
     crc = size = 0
     try:
-        for piece in _unpack(_packed(fd, start, member, chunk), member, label, chunk):
+        for piece in _unpack(_packed(read, start, member, chunk), member, label, chunk):
             crc = zlib.crc32(piece, crc)
             size += len(piece)
             if size > member.size:
@@ -233,12 +254,12 @@ def stream(fd: int, member: Member, label: str, chunk: int = CHUNK) -> Iterator[
         _refuse(label, f"the bytes have CRC {crc:08x}, expected {member.crc:08x}: damaged")
 
 
-def _packed(fd: int, start: int, member: Member, chunk: int) -> Iterator[bytes]:
+def _packed(read: Read, start: int, member: Member, chunk: int) -> Iterator[bytes]:
     """Yield the member's bytes as they are in the file, LZMA's nine of properties on their own."""
     at, stop = start, start + member.packed
     while at < stop:
         step = 9 if member.method == LZMA and at == start else chunk
-        piece = read_at(fd, at, min(step, stop - at))
+        piece = read(at, min(step, stop - at))
         if not piece:
             return
         yield piece
@@ -291,28 +312,49 @@ def _unpacker(pieces: Iterator[bytes], member: Member, label: str) -> tuple[Any,
         _refuse(label, f"the compressed bytes are damaged: {exc}")
 
 
-def check(fd: int, member: Member, label: str) -> None:
+def check(read: Read, member: Member, label: str) -> None:
     """Read the whole member once; InputError if its size or CRC is wrong."""
-    for _ in stream(fd, member, label):
+    for _ in stream(read, locate(read, member, label), member, label):
         pass
 
 
-def read_header(fd: int, member: Member, label: str) -> npy.Header:
-    """Return the .npy header of a member without reading more than that needs."""
-    pieces = stream(fd, member, label, 1 << 14)
-    return npy.read(_Pieces(pieces).read, member.size, label)
+def read_header(read: Read, member: Member, label: str) -> tuple[npy.Header, int | None]:
+    """Return the .npy header of a member, and where its data are in the file as they are.
+
+    No more is read than that needs.
+    """
+    start, size = locate(read, member, label), member.size
+    if member.mappable:
+        header = _header(lambda at, n: read(start + at, min(n, size - at)), size, label)
+        return header, start + header.offset
+    pieces = _Pieces(stream(read, start, member, label, 1 << 14))
+    begin = pieces.read(min(size, npy.LONGEST + 12))
+    return _header(lambda at, n: begin[at : at + n], size, label), None
 
 
-def inflate(fd: int, member: Member, label: str) -> tuple[npy.Header, memoryview]:
+def _header(read: Read, size: int, label: str) -> npy.Header:
+    """Return a member's header; the same text, as archives of many have it, is parsed once."""
+    text = read(0, 10 + int.from_bytes(read(0, 10)[8:], "little"))
+    known = _parsed.get(text)
+    if known is None or known.nbytes > size - known.offset:
+        known = npy.read(reader(read, 0), size, label)
+        if known.offset == len(text):
+            if len(_parsed) == _MOST_PARSED:
+                _parsed.clear()
+            _parsed[text] = known
+    return known
+
+
+def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryview]:
     """Return the header and the data of a compressed member, unpacked within the limit."""
-    locate(fd, member, label)  # a lie about the size is told before the limit is
+    start = locate(read, member, label)  # a lie about the size is told before the limit is
     limit = _limit()
     if member.size > limit:
         raise ResourceError(
             f"{printable(label)}: {member.size} bytes when unpacked: valid up to {limit}",
             hint=f"NDTOOL_MAX_INFLATE={member.size} allows it; a stored member has no limit",
         )
-    pieces = _Pieces(stream(fd, member, label))
+    pieces = _Pieces(stream(read, start, member, label))
     header = npy.read(pieces.read, member.size, label)
     spool = Spool()
     left = header.nbytes

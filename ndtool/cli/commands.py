@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,9 +13,6 @@ from ndtool.cli import options
 from ndtool.cli.talk import Talk, put
 from ndtool.errors import NdtoolError, UsageError, printable
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
-
-if TYPE_CHECKING:
-    from ndtool.arrays.names import Entry
 
 
 class Help(NamedTuple):
@@ -70,7 +67,6 @@ def _run(
     **asked: Any,
 ) -> None:
     from ndtool import endings
-    from ndtool.arrays import sink
     from ndtool.runs import jobs
 
     if output is None and not os.isatty(1):
@@ -89,11 +85,11 @@ def _run(
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         job.check()
-        if not dry_run:
+        if dry_run:
+            job.check_output()
+        else:
             with talk.progress() as tick:
                 job.run(tick)
-        elif output is not None:
-            sink.check_target(output, clobber=not no_clobber)
         talk.end(job, dry_run)
 
 
@@ -134,34 +130,22 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
 @click.pass_obj
 def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
-    from ndtool.arrays.names import Entry
+    from ndtool.arrays import names as files
 
-    entries: list[Entry] = []
+    entries: list[files.Entry] = []
     failed: NdtoolError | None = None
+    stdin = files.Stdin()
     for name in names:
         try:
-            entries += _entries(name)
+            entries += files.describe(name, stdin)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             failed = failed or exc
-            entries.append(Entry(name, None, None, None, 0, exc.message, None))
+            entries.append(files.Entry(name, None, None, None, 0, exc.message, None))
     talk.entries(entries)
     if failed is not None:
         raise failed
-
-
-def _entries(name: str) -> list[Entry]:
-    from ndtool.arrays import names as files
-    from ndtool.arrays import npy
-
-    if name != "-":
-        return files.describe(name)
-    with files.open_source(name, files.Stdin()) as source:
-        header = npy.Header(
-            source.dtype, source.shape, source.fortran, source.version, source.offset
-        )
-        return [files.Entry(name, None, header, None, source.file_size, "a stream", None)]
 
 
 @click.pass_obj
@@ -229,6 +213,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.THREADS,
             options.DRY_RUN,
             options.NO_CLOBBER,
+            options.ONLY,
             options.SYNC,
             options.TRACE,
             options.QUIET,

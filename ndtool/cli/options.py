@@ -145,8 +145,8 @@ OUTPUT = _option(
     "-o",
     type=FILE,
     metavar="FILE",
-    help="A .npy file, x.npz or x.npz:member, or - for standard output. Default: standard"
-    " output, or a preview on a terminal.",
+    help="A .npy file, x.npz for a new archive, x.npz:member to add or replace that member, or -"
+    " for standard output. Default: standard output, or a preview on a terminal.",
 )
 THREADS = _option(
     "threads",
@@ -171,6 +171,13 @@ NO_CLOBBER = _option(
 )
 SYNC = _option(
     "sync", "--sync", is_flag=True, type=FLAG, help="Wait until the disk has the output."
+)
+ONLY = _option(
+    "only",
+    "--only",
+    is_flag=True,
+    type=FLAG,
+    help="With -o x.npz:member, keep no other members of x.npz.",
 )
 TRACE = _talk_option(
     "trace",

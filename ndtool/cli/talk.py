@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ndtool.runs.jobs import Job
 
 _LINE = 1000  # characters of a line of talk
+_LISTED = 10  # members that are named
 _PATIENCE = 1.0  # seconds without a progress bar
 
 
@@ -97,6 +98,8 @@ class Talk:
             say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
         elif self._for_people() and job.request.output not in (None, "-"):
             say(_wrote(job, seconds))
+        if job.kept and not (dry_run or self.json or self.quiet):
+            say(_kept(job.kept))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -217,8 +220,11 @@ class Talk:
     def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
         from ndtool.cli import records
 
+        record = records.inference_record(job.inference, job.request.output)
+        if job.kept is not None:
+            record["output"]["kept"] = job.kept
         return {
-            **records.inference_record(job.inference, job.request.output),
+            **record,
             "seconds": seconds,
             "threads": job.threads,
             "dry_run": dry_run,
@@ -296,6 +302,13 @@ def _wrote(job: Job, seconds: float) -> str:
         lasted(seconds),
     )
     return f"wrote {name}: {_output(job.inference)}, {size} in {took}, {threads}\n"
+
+
+def _kept(names: tuple[str, ...]) -> str:
+    """Return which members stayed in the archive to which one was written."""
+    listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
+    more = len(names) - _LISTED
+    return f"kept {listed}" + (f" and {more} more\n" if more > 0 else "\n")
 
 
 def _version() -> str:

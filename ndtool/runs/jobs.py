@@ -21,7 +21,8 @@ from ndtool.rules.operators import OPERATORS, Attributes
 class Request(NamedTuple):
     """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
 
-    dtype: what elements stored as void are. output: None to keep the result for a preview.
+    dtype: what elements stored as void are. output: None to keep the result for a preview. only:
+    whether the archive it goes to loses its other members.
     """
 
     operator: str
@@ -35,6 +36,7 @@ class Request(NamedTuple):
     threads: int | None = None
     clobber: bool = True
     sync: bool = False
+    only: bool = False
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -47,6 +49,7 @@ class Job:
 
     sources: the inputs by the standards' names. inference: what follows from their types and
     shapes. started: when, by time.perf_counter. held: the result of a run without an output.
+    kept: the members that stay in the archive to which the output goes, None where there is none.
     """
 
     def __init__(self, request: Request) -> None:
@@ -54,6 +57,7 @@ class Job:
         self.started = time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.held: memoryview | None = None
+        self.kept: tuple[str, ...] | None = None
         self._opened: list[names.Source] = []
         try:
             self.sources = self._open()
@@ -103,8 +107,9 @@ class Job:
         """Compute the output and publish it, whole; call `check` before."""
         request, dtype = self.request, self.types["data"]
         with sink.open_output(
-            request.output, dtype, self.plan.output, clobber=request.clobber, sync=request.sync
-        ) as output:
+            request.output, dtype, self.plan.output,
+            clobber=request.clobber, sync=request.sync, only=request.only,
+        ) as output:  # fmt: skip
             if self.inference.nbytes:
                 if "updates" in self.sources:
                     self._scatter(output, tick)
@@ -113,8 +118,17 @@ class Job:
             for source in self._opened:
                 source.recheck()
             output.commit()
+            self.kept = output.kept
             if isinstance(output, sink.HeldOutput):
                 self.held = output.map()
+
+    def check_output(self) -> None:
+        """Raise what `run` would about the output, as far as that shows without writing."""
+        request = self.request
+        if request.output is not None:
+            self.kept = sink.check_target(
+                request.output, clobber=request.clobber, only=request.only
+            )
 
     def _changed(self) -> OutputError:
         """An index that was checked is out of bounds now: say that somebody changed it."""

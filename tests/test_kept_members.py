@@ -1,0 +1,531 @@
+"""One member of an archive is written: the others stay byte for byte, or the run is refused."""
+
+import io
+import os
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from command import ndtool, save
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import failing, without_overrides
+from test_faults import faulty
+
+from ndtool.arrays import names as files
+from ndtool.arrays import sink, ziparchive, zipwriter
+from ndtool.errors import OutputError, ResourceError
+from ndtool.rules import dtypes
+
+ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+LARGE = np.arange(1 << 16)
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+HAS_COPY = pytest.mark.parametrize("system", ["system copies", "copied here"])
+DATA, IDX, UPD = np.arange(600.0).reshape(20, 30), np.array([[3], [0], [3]]), np.ones((3, 30))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield tmp_path
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not [name for name in os.listdir(tmp_path) if "ndtool-" in name]
+
+
+class Raw(NamedTuple):
+    """What a member has in the file: its header with name and extra, data, directory entry."""
+
+    name: str
+    header: bytes
+    data: bytes
+    entry: bytes
+
+
+def raws(raw: bytes) -> list[Raw]:
+    """Take an archive apart; entries do not say where the header is."""
+    found, at = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
+    for info in zipfile.ZipFile(io.BytesIO(raw)).infolist():
+        begin = info.header_offset
+        data = begin + 30 + sum(struct.unpack_from("<2H", raw, begin + 26))
+        stop = at + 46 + sum(struct.unpack_from("<3H", raw, at + 28))
+        entry = raw[at : at + 42] + raw[at + 46 : stop]
+        if raw[at + 42 : at + 46] == b"\xff" * 4:  # ours, where the place comes last
+            entry = entry[:-8]
+        found.append(
+            Raw(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
+        )
+        at = stop
+    return found
+
+
+def npy(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.comment = comment
+        for name, raw in members:
+            archive.writestr(name, raw)
+    return stream.getvalue()
+
+
+def odd() -> bytes:
+    """Return an archive with everything that others write: no two members are of one kind."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def seek(self, *_: int) -> int:
+            raise OSError
+
+        tell = seek  # type: ignore[assignment]
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w") as archive:
+        archive.comment = b"what it is about \xff PK"
+        for method in METHODS:
+            archive.writestr(f"m{method}.npy", npy(ARRAY), method)
+        with archive.open("wide.npy", "w", force_zip64=True) as file:
+            file.write(npy(ARRAY))
+        info = zipfile.ZipInfo("folder/", (2001, 2, 3, 4, 5, 6))
+        info.external_attr = 0o40755 << 16
+        archive.writestr(info, b"")
+        info = zipfile.ZipInfo("extra \u2203.npy", (1999, 12, 31, 23, 59, 58))
+        info.comment, info.extra, info.create_system = b"a comment", b"\xca\xfe\x04\x00abcd", 7
+        archive.writestr(info, npy(LARGE))
+        archive.writestr("text", "no array, no .npy")
+    raw = bytearray(pipe.getvalue())
+    entry = raw.index(b"PK\1\2")
+    raw[entry + 8] |= 1  # encrypted, says the directory
+    raw[raw.index(b"PK\1\2", entry + 4) + 10] = 99  # a method that nobody knows
+    return bytes(raw)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def twice() -> bytes:
+    return pack(("same.npy", npy(ARRAY)), ("same.npy", npy(LARGE)), ("x.npy", npy(ARRAY)))
+
+
+def write(target: str, array: Any = ARRAY, **options: Any) -> tuple[str, ...] | None:
+    kind = dtypes.from_numpy(array.dtype)
+    with sink.open_output(target, kind, array.shape, **options) as out:
+        out.write(0, memoryview(array.tobytes()))
+        out.commit()
+        return out.kept
+
+
+def load(name: str) -> Any:
+    with files.open_source(name, files.Stdin()) as source:
+        flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
+        return flat.reshape(source.shape)
+
+
+def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
+    """Write a member and compare all others with what they were; return the archive."""
+    Path("a.npz").write_bytes(before)
+    kept = write(f"a.npz:{name}", array)
+    after = Path("a.npz").read_bytes()
+    *others, new = raws(after)
+    stay = [raw for raw in raws(before) if raw.name.removesuffix(".npy") != name]
+    assert others == stay
+    assert kept == tuple(raw.name.removesuffix(".npy") for raw in stay)
+    assert new.name == f"{name}.npy"
+    assert new.data == npy(array)
+    archive = zipfile.ZipFile(io.BytesIO(after))
+    assert archive.comment == zipfile.ZipFile(io.BytesIO(before)).comment
+    position = archive.infolist()[-1].header_offset + len(new.header)
+    assert position % 64 == 0
+    return after
+
+
+def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system != "system copies":
+        monkeypatch.setattr(os, "copy_file_range", failing(18))
+
+
+@HAS_COPY
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["new", "a", "b", "c", "\xe9\u2203", "d/e"])
+def test_others_stay_as_they_are(
+    name: str, method: int, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied_by(system, monkeypatch)
+    members = [("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)), ("c.npy", npy(ARRAY + 1))]
+    before = pack(*members, method=method, comment=b"comment")
+    after = check(before, name, ARRAY + 2)
+    with zipfile.ZipFile("a.npz") as archive:
+        assert archive.testzip() is None
+    with np.load("a.npz") as archive:
+        wanted = {"a": ARRAY, "b": LARGE, "c": ARRAY + 1, name: ARRAY + 2}
+        assert set(archive.files) == set(wanted)
+        for key, array in wanted.items():
+            assert np.array_equal(archive[key], array)
+            assert np.array_equal(load(f"a.npz:{key}"), array)
+    if name not in "abc":
+        start = zipfile.ZipFile(io.BytesIO(before)).start_dir
+        assert after[:start] == before[:start]
+
+
+@pytest.mark.parametrize(
+    "name", ["new", "m0", "m8", "m12", "m14", "wide", "folder/", "extra \u2203", "text"]
+)
+def test_what_ndtool_cannot_read_stays_too(name: str) -> None:
+    check(odd(), name, LARGE)
+
+
+@pytest.mark.parametrize("name", ["new", "same", "x"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_of_one_name(name: str) -> None:
+    after = check(twice(), name)
+    assert len(raws(after)) == {"new": 4, "same": 2, "x": 3}[name]
+
+
+def test_a_name_in_another_encoding_is_the_same_name() -> None:
+    raw = pack(("\xe9.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
+    raw = raw.replace(b"\xc3\xa9", b"\x82\x2d")  # cp437's e acute, and a hyphen
+    raw = raw.replace(struct.pack("<H", 0x800), bytes(2))
+    Path("a.npz").write_bytes(raw)
+    assert write("a.npz:\xe9-", ARRAY + 1) == ("b",)
+    assert np.array_equal(load("a.npz:\xe9-"), ARRAY + 1)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["offsets count it", "and do not"])
+@pytest.mark.parametrize("name", ["new", "a", "b"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_bytes_before_the_archive_stay(
+    name: str, counted: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if wide:
+        monkeypatch.setattr(zipwriter, "_WIDE", 0)
+    script = b"#!/bin/sh\nexit 1\n" * 9
+    members = [("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY + 1))]
+    stream = io.BytesIO(script if counted else b"")
+    stream.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(stream, "w") as archive:
+        for member in members:
+            archive.writestr(*member)
+    before = stream.getvalue() if counted else script + stream.getvalue()
+    after = check(before, name, ARRAY + 2)
+    assert after.startswith(script)
+    assert np.array_equal(load(f"a.npz:{name}"), ARRAY + 2)
+    assert zipfile.ZipFile(io.BytesIO(after)).testzip() is None
+
+
+def test_an_archive_without_members_and_one_with_only_that() -> None:
+    for before in (pack(), pack(("x.npy", npy(LARGE)))):
+        assert raws(check(before, "x"))[0].data == npy(ARRAY)
+    write("new.npz:x")
+    assert Path("a.npz").read_bytes() == Path("new.npz").read_bytes()
+
+
+def test_aligned_members_stay_aligned_and_nothing_grows() -> None:
+    for name in "abcdef":
+        write(f"a.npz:{name}", ARRAY)
+    size = os.path.getsize("a.npz")
+    rng = np.random.default_rng(0)
+    for round_ in range(60):
+        name = rng.choice(list("abcdef"))
+        write(f"a.npz:{name}", np.arange(int(rng.integers(24, 60)), dtype="u1"))
+        assert all(entry.position % 64 == 0 for entry in files.describe("a.npz"))
+        write(f"a.npz:{name}", ARRAY)
+        assert os.path.getsize("a.npz") <= size + 6 * 64, round_
+
+
+names = st.sampled_from(["a", "b", "c", "d", "\xe9"])
+arrays = st.integers(0, 3000).map(lambda n: np.arange(n, dtype="u1"))
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    methods=st.lists(st.sampled_from(METHODS), max_size=4),
+    writes=st.lists(st.tuples(names, arrays), min_size=1, max_size=6),
+    wide=st.booleans(),
+)
+def test_any_sequence_of_writes(
+    methods: list[int], writes: list[tuple[str, Any]], wide: bool
+) -> None:
+    model = {f"old{i}": np.arange(100 + i) for i in range(len(methods))}
+    with zipfile.ZipFile("a.npz", "w") as archive:
+        for (name, array), method in zip(model.items(), methods, strict=True):
+            archive.writestr(f"{name}.npy", npy(array), method)
+    with pytest.MonkeyPatch.context() as patch:
+        if wide:
+            patch.setattr(zipwriter, "_WIDE", 0)
+        for name, array in writes:
+            model[name] = array
+            check(Path("a.npz").read_bytes(), name, array)
+    with np.load("a.npz") as archive:
+        assert sorted(archive.files) == sorted(model)
+        for name, array in model.items():
+            assert np.array_equal(archive[name], array)
+            assert np.array_equal(load(f"a.npz:{name}"), array)
+
+
+def test_more_members_than_16_bits_count() -> None:
+    with zipfile.ZipFile("a.npz", "w") as archive:
+        for i in range(65_534):
+            archive.writestr(f"{i}.npy", b"")
+    for count in (65_535, 65_536):
+        assert len(write(f"a.npz:new{count}") or ()) == count - 1
+        with zipfile.ZipFile("a.npz") as archive:
+            assert len(archive.infolist()) == count
+            assert archive.infolist()[-1].filename == f"new{count}.npy"
+        assert np.array_equal(load(f"a.npz:new{count}"), ARRAY)
+
+
+@pytest.mark.slow
+def test_members_beyond_4_gib() -> None:
+    size, name = (1 << 32) + 5, b"big"
+    with open("a.npz", "wb") as file:  # a hole, whose sum nobody asks for
+        file.write(zipwriter.head(name, size, 0))
+        file.seek(size, io.SEEK_CUR)
+        file.write(zipwriter.tail(name, size, 0))
+    try:
+        assert write("a.npz:first") == ("big",)
+        assert write("a.npz:second", LARGE) == ("big", "first")
+        assert write("a.npz:first", ARRAY + 1) == ("big", "second")
+    except ResourceError:
+        pytest.skip("no room for 4 GiB")
+    with zipfile.ZipFile("a.npz") as archive:
+        assert [info.header_offset > size for info in archive.infolist()] == [False, True, True]
+        assert archive.infolist()[0].file_size == size
+    with np.load("a.npz") as arrays:
+        assert np.array_equal(arrays["first"], ARRAY + 1)
+        assert np.array_equal(arrays["second"], LARGE)
+    assert np.array_equal(load("a.npz:first"), ARRAY + 1)
+    os.unlink("a.npz")
+
+
+@HAS_COPY
+def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied_by(system, monkeypatch)
+    np.savez("a", a=np.zeros(4 << 20), b=ARRAY)
+    tracemalloc.start()
+    write("a.npz:b", ARRAY + 1)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert not load("a.npz:a").any()
+
+
+def test_room_is_made_for_all_of_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez("a", a=LARGE, b=ARRAY)
+    before = Path("a.npz").read_bytes()
+    reserve, copied = Mock(wraps=sink.reserve), Mock(wraps=os.copy_file_range)
+    monkeypatch.setattr(sink, "reserve", reserve)
+    monkeypatch.setattr(os, "copy_file_range", copied)
+    write("a.npz:c", LARGE)
+    assert reserve.call_args.args[1] == os.path.getsize("a.npz")
+    Path("a.npz").write_bytes(before)
+    reserve.side_effect = ResourceError("a.npz: needs more than there is")
+    copied.reset_mock()
+    with pytest.raises(ResourceError):
+        write("a.npz:c", LARGE)
+    assert not copied.called
+    assert Path("a.npz").read_bytes() == before
+
+
+def damaged() -> dict[str, tuple[bytes, str]]:
+    whole = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
+    second = whole.index(b"PK\3\4", 4)
+    entry = whole.index(b"PK\1\2")
+
+    def changed(at: int, form: str, value: int) -> bytes:
+        return whole[:at] + struct.pack(form, value) + whole[at + struct.calcsize(form) :]
+
+    return {
+        "empty": (b"", "a.npz is no archive"),
+        "text": (b"text" * 100, "a.npz is no archive"),
+        "an array": (npy(ARRAY), "a.npz is no archive"),
+        "cut": (whole[:-1], "a.npz: the archive is cut short"),
+        "cut in half": (whole[: len(whole) // 2], "a.npz: the archive is cut short"),
+        "no header": (changed(second, "<L", 0), f"no member starts at byte {second}"),
+        "a place within": (changed(entry + 42, "<L", 5), "no member starts at byte 5"),
+        "a place after": (changed(entry + 42, "<L", entry + 9), "no member starts at byte"),
+        "too long": (changed(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
+        "a long name": (changed(26, "<H", 999), "after what follows it"),
+        "directory": (changed(entry, "<L", 0), f"the directory is damaged at byte {entry}"),
+        "count": (changed(len(whole) - 12, "<H", 3), "has 2 members, its end says 3|volumes"),
+    }
+
+
+@pytest.mark.parametrize("kind", damaged())
+@pytest.mark.parametrize(
+    "more", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
+)
+def test_what_cannot_be_kept_is_not_destroyed(kind: str, more: tuple[str, ...]) -> None:
+    raw, said = damaged()[kind]
+    save(data=DATA, idx=IDX)
+    Path("a.npz").write_bytes(raw)
+    for member in ("a", "new"):
+        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
+        assert (ran.status, ran.out) == (7, b"")
+        assert ran.err.startswith("error: a.npz")
+        assert said.partition("|")[0] in ran.err or said.partition("|")[2] in ran.err
+        assert "hint: --only" in ran.err
+        assert Path("a.npz").read_bytes() == raw
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
+    assert (ran.status, ran.err) == (0, "")
+    if "--dry-run" not in more:
+        with np.load("a.npz") as archive:
+            assert archive.files == ["a"]
+
+
+def test_a_directory_that_would_be_too_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.npz:a")
+    before = Path("a.npz").read_bytes()
+    monkeypatch.setattr(ziparchive, "LONGEST", 100)
+    with pytest.raises(OutputError, match=r"a.npz: a directory of \d+ bytes: valid up to 100"):
+        write("a.npz:b")
+    assert Path("a.npz").read_bytes() == before
+
+
+def test_an_archive_that_others_write_meanwhile() -> None:
+    write("a.npz:a")
+    for change, said in (
+        (lambda: write("a.npz:b", LARGE), "a.npz was replaced during the run"),
+        (lambda: os.utime("a.npz", ns=(1, 1)), "a.npz changed during the run"),
+        (lambda: os.truncate("a.npz", 100), "a.npz changed during the run"),
+    ):
+        out = sink.open_output("a.npz:c", dtypes.from_code("|u1"), (3,))
+        change()
+        before = Path("a.npz").read_bytes()
+        with out, pytest.raises(OutputError, match=said):
+            out.commit()
+        assert Path("a.npz").read_bytes() == before
+        write("a.npz:a", only=True)
+    out = sink.open_output("new.npz:c", dtypes.from_code("|u1"), (3,))
+    write("new.npz:b")
+    with out, pytest.raises(OutputError, match=r"new.npz was made by others during the run"):
+        out.commit()
+    assert np.array_equal(load("new.npz:b"), ARRAY)
+
+
+def test_an_archive_that_becomes_shorter_while_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write("a.npz:a", LARGE)
+
+    def cut(*_: object) -> int:
+        os.truncate("a.npz", 1000)
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", cut)
+    with pytest.raises(OutputError, match=r"^a.npz changed during the run$"):
+        write("a.npz:b")
+
+
+def test_an_archive_that_may_not_be_read() -> None:
+    np.savez("a", **inputs())
+    save(data=DATA, idx=IDX)
+    os.chmod("a.npz", 0o200)
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:b")
+    ran = ndtool(*run, preexec_fn=without_overrides)
+    assert (ran.status, ran.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
+
+
+def test_no_clobber_is_about_the_member() -> None:
+    write("a.npz:a", clobber=False)
+    assert write("a.npz:b", clobber=False) == ("a",)
+    before = Path("a.npz").read_bytes()
+    for target, only, said in (
+        ("a.npz:b", False, "a.npz:b exists"),
+        ("a.npz:c", True, "a.npz exists"),
+        ("a.npz", False, "a.npz exists"),
+    ):
+        with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
+            write(target, clobber=False, only=only)
+        with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
+            sink.check_target(target, clobber=False, only=only)
+    assert Path("a.npz").read_bytes() == before
+
+
+RUNS = {
+    "gather-nd": ("data", "indices"),
+    "scatter-nd": ("data", "indices", "updates"),
+    "gather-elements": ("data", "down"),
+    "scatter-elements": ("data", "down", "updates"),
+}
+
+
+def inputs() -> dict[str, Any]:
+    down = np.zeros(UPD.shape, "i8")
+    return {"data": DATA, "indices": IDX, "updates": UPD, "down": down}
+
+
+@pytest.mark.parametrize("operator", RUNS)
+@pytest.mark.parametrize("member", ["output", "data", "updates", "other"])
+def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
+    np.savez("a", **inputs(), other=LARGE)
+    arguments = [f"a.npz:{name}" for name in RUNS[operator]]
+    assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
+    ran = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
+    kept = [name for name in (*inputs(), "other") if name != member]
+    assert (ran.status, ran.out, ran.err) == (0, b"", f"kept {', '.join(kept)}\n")
+    with np.load("a.npz") as archive:
+        wanted = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
+        assert archive.files == [*kept, member]
+        for name, array in wanted.items():
+            assert np.array_equal(archive[name], array)
+            assert archive[name].dtype == array.dtype
+
+
+def test_what_is_said() -> None:
+    np.savez("a", **inputs())
+    run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o")
+    ran = ndtool(*run, "a.npz:output", "--json")
+    assert ran.json["output"]["kept"] == ["data", "indices", "updates", "down"]
+    assert ndtool(*run, "a.npz:output", "--quiet").err == ""
+    ran = ndtool(*run, "a.npz:data", "--json", "--dry-run")
+    assert ran.json["output"]["kept"] == ["indices", "updates", "down", "output"]
+    for target in ("new.npz:x", "new.npz", "new.npy"):
+        ran = ndtool(*run, target, "--json")
+        assert "kept" not in ran.json["output"]
+        assert ndtool(*run, target.replace("new", "newer")).err == ""
+    ran = ndtool(*run, "a.npz:q", "--only", "--json")
+    assert "kept" not in ran.json["output"]
+    with np.load("a.npz") as archive:
+        assert archive.files == ["q"]
+    for i in range(11):
+        write(f"b.npz:m{i}")
+    np.savez("a", **inputs())
+    ran = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
+    assert ran.err == "kept m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
+    assert ndtool(*run, "b.npz:z", env={"NDTOOL_ONLY": "1"}).err == ""
+    with np.load("b.npz") as archive:
+        assert archive.files == ["z"]
+
+
+@pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "hidden"])
+@pytest.mark.parametrize("wrongs", ["EIO,ENOSPC", "SIGTERM", "SIGTERM+", "SIGKILL", "SIGKILL+"])
+def test_the_archive_is_whole_whatever_fails(wrongs: str, nameless: bool, here: Path) -> None:
+    np.savez("a", **inputs())
+    before = Path("a.npz").read_bytes()
+    run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o", "a.npz:data", "--sync", "-q")
+    assert ndtool(*run).status == 0
+    after = Path("a.npz").read_bytes()
+    Path("a.npz").write_bytes(before)
+    calls = "open,pread,pwrite,posix_fallocate,copy_file_range,fsync,link,replace,close,fstat"
+    ends = set()
+    for where in faulty(calls, wrongs, nameless, run):
+        now = Path("a.npz").read_bytes()
+        assert now in (before, after), where
+        ends.add(now == after)
+        for name in [name for name in os.listdir() if "ndtool-" in name]:
+            assert "SIGKILL" in wrongs, where
+            os.unlink(name)
+        assert os.listdir() == ["a.npz"], where
+        Path("a.npz").write_bytes(before)
+    assert ends == {True, False}

@@ -1,0 +1,210 @@
+"""Pipes as inputs: read as standard input is, once, under whatever name they come."""
+
+import io
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, environment, ndtool, save, state
+
+from ndtool.arrays import names, storage
+from ndtool.errors import InputError
+
+DATA = np.arange(12.0).reshape(4, 3)
+IDX = np.array([[2], [0]])
+UPD = np.ones((2, 3))
+LARGE = np.arange(1 << 17)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    save(data=DATA, idx=IDX, upd=UPD)
+    os.mkfifo("fifo")
+    before = sorted(os.listdir("/proc/self/fd"))
+    yield tmp_path
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def npy(*arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    for array in arrays:
+        np.save(stream, array)
+    return stream.getvalue()
+
+
+def feed(raw: bytes, name: str = "fifo") -> threading.Thread:
+    """Write to a FIFO as soon as somebody reads it."""
+
+    def write() -> None:
+        try:
+            with open(name, "wb") as file:
+                file.write(raw)
+        except BrokenPipeError:
+            pass
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+def array(source: names.Source) -> Any:
+    order = "F" if source.fortran else "C"
+    flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
+    return flat.reshape(source.shape, order=order)
+
+
+def bash(script: str, **options: Any) -> tuple[int, bytes, str]:
+    ran = subprocess.run(
+        ["bash", "-c", script, "bash", *NDTOOL],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        **options,
+    )
+    return ran.returncode, ran.stdout, ran.stderr.decode()
+
+
+SCRIPTS = (
+    '"$@" gather-nd <(cat data.npy) idx.npy',
+    '"$@" gather-nd data.npy <(cat idx.npy)',
+    '"$@" gather-nd <(cat data.npy) <(cat idx.npy)',
+    'cat data.npy | "$@" gather-nd /dev/stdin idx.npy',
+    'cat data.npy idx.npy | "$@" gather-nd /dev/stdin /dev/stdin',
+    'cat data.npy idx.npy | "$@" gather-nd - /dev/stdin',
+    'cat data.npy idx.npy | "$@" gather-nd /dev/fd/0 -',
+    'cat data.npy | "$@" gather-nd /proc/self/fd/0 idx.npy',
+    'cat idx.npy | "$@" gather-nd <(cat data.npy) -',
+    '"$@" gather-nd /dev/fd/5 /dev/fd/5 5< <(cat data.npy idx.npy)',
+    'cat data.npy > fifo & "$@" gather-nd fifo idx.npy',
+    'cat data.npy idx.npy > fifo & "$@" gather-nd fifo ./fifo',
+    'ln -s fifo soft; cat data.npy idx.npy > fifo & "$@" gather-nd fifo soft',
+    '"$@" gather-nd /dev/stdin idx.npy < data.npy',
+    '"$@" gather-nd data.npy idx.npy | "$@" gather-nd data.npy idx.npy',
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_pipe_is_read_as_standard_input_is(script: str, here: Path) -> None:
+    before = state(here)
+    assert bash(f"{script} -o -") == (0, npy(DATA[IDX[:, 0]]), "")
+    assert state(here) == before
+
+
+def test_all_inputs_are_one_pipe() -> None:
+    feeder = feed(npy(DATA, IDX, UPD))
+    ran = ndtool("scatter-nd", "fifo", "fifo", "fifo", "-o", "out.npy", "--reduction", "add")
+    feeder.join()
+    assert (ran.status, ran.err) == (0, "")
+    wanted = DATA.copy()
+    wanted[[2, 0]] += 1
+    assert np.array_equal(np.load("out.npy"), wanted)
+    feeder = feed(npy(DATA, IDX, UPD, wanted))
+    run = ("verify", "scatter-nd", "fifo", "fifo", "fifo", "fifo", "--reduction", "add")
+    assert ndtool(*run).status == 0
+    feeder.join()
+
+
+def test_types_and_shapes_of_a_pipe() -> None:
+    feeder = feed(npy(DATA, IDX))
+    told = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
+    feeder.join()
+    assert told["output"]["shape"] == [2, 3]
+    assert told["inputs"]["data"]["name"] == "fifo"
+    feeder = feed(npy(DATA, IDX))
+    told = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
+    feeder.join()
+    assert [entry["shape"] for entry in told["arrays"]] == [[4, 3], [4, 3], [2, 1]]
+    assert [entry["problem"] for entry in told["arrays"]] == ["a stream", None, "a stream"]
+    told = ndtool("inspect", "-", "-", "--json", stdin=npy(DATA, IDX)).json
+    assert [entry["shape"] for entry in told["arrays"]] == [[4, 3], [2, 1]]
+
+
+def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MEMORY", 1 << 16)
+    feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
+    stdin = names.Stdin()
+    with names.open_source("fifo", stdin) as source:
+        assert type(source.buffer.obj).__name__ == "mmap"
+        assert (source.name, source.mapped, source.position) == ("fifo", False, None)
+        assert np.array_equal(array(source), LARGE.reshape(2, -1))
+        source.recheck()
+    with names.open_source("fifo", stdin) as source:
+        assert np.array_equal(array(source), DATA)
+    feeder.join()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "fifo: nothing there"),
+        (npy(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
+        (npy(DATA)[:50], "fifo: the header is cut short"),
+        (b"PK\3\4" + bytes(99), "fifo: not a .npy array"),
+        (b"text" * 9, "fifo: not a .npy array"),
+    ],
+)
+def test_a_pipe_that_gives_no_array(raw: bytes, said: str) -> None:
+    feeder = feed(raw)
+    ran = ndtool("gather-nd", "fifo", "idx.npy", "-o", "out.npy")
+    feeder.join()
+    assert (ran.status, os.path.exists("out.npy")) == (3, False)
+    assert ran.err.startswith(f"error: {said}")
+
+
+def test_the_second_array_is_named_in_errors() -> None:
+    feeder = feed(npy(DATA) + b"text" * 9)
+    ran = ndtool("gather-nd", "fifo", "fifo", "-o", "out.npy")
+    feeder.join()
+    assert (ran.status, ran.err[:39]) == (3, "error: fifo, array 2: not a .npy array:")
+
+
+def test_a_pipe_has_no_members() -> None:
+    feeder = feed(npy(DATA))
+    with pytest.raises(InputError, match=r"fifo:a: the file is one array: it has no members"):
+        names.open_source("fifo:a", names.Stdin())
+    feeder.join()
+
+
+def test_a_pipe_that_may_not_be_read() -> None:
+    feeder = feed(npy(DATA), os.devnull)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
+        with pytest.raises(InputError, match=r"^fifo: denied$"):
+            names.open_source("fifo", names.Stdin())
+    feeder.join()
+
+
+@pytest.mark.parametrize("command", ["gather-nd", "inspect"])
+@pytest.mark.parametrize("moment", ["nobody writes", "nothing is written"])
+def test_ctrl_c_ends_the_waiting(command: str, moment: str) -> None:
+    arguments = ("fifo", "idx.npy", "-o", "out.npy") if command == "gather-nd" else ("fifo",)
+    run = subprocess.Popen(
+        [*NDTOOL, command, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    waits = ("fifo", "partner") if moment == "nobody writes" else ("pipe_read", "poll")
+    writer = -1
+    try:
+        if moment == "nothing is written":
+            writer = os.open("fifo", os.O_WRONLY)  # waits for the reader
+        while not any(word in Path(f"/proc/{run.pid}/wchan").read_text() for word in waits):
+            assert run.poll() is None
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate()
+        assert (run.returncode, out, err) == (130, b"", b"")
+    finally:
+        run.kill()
+        if writer >= 0:
+            os.close(writer)
+    assert not os.path.exists("out.npy")

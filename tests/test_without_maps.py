@@ -1,0 +1,179 @@
+"""File systems without shared maps, as some FUSE and 9p mounts: runs give the same files."""
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from command import save
+
+from ndtool.arrays import local, sink, storage
+from ndtool.engine import gathers, scatters
+from ndtool.errors import OutputError, ResourceError
+from ndtool.runs import jobs
+
+REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class Case(NamedTuple):
+    """A run that takes one way: shapes of data and indices, and the axis."""
+
+    way: str
+    operator: str
+    data: tuple[int, ...]
+    indices: tuple[int, ...]
+    axis: int = 0
+    reduction: str = "none"
+
+
+CASES = (
+    Case("_by_destination", "scatter_nd", (100_000,), (50_000, 1)),
+    Case("_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
+    Case("_by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
+    Case("_by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
+    Case("_in_order", "scatter_nd", (1 << 15, 24), (20_000, 1), reduction="max"),
+    Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1, "add"),
+    Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1),
+    Case("_in_order", "scatter_nd", (400, 300), (50, 1), reduction="min"),
+    Case("_in_order", "scatter_nd", (400, 300), (50, 1)),
+    Case("_by_units", "scatter_elements", (400, 300), (200, 300), reduction="add"),
+    Case("_by_units", "scatter_elements", (400, 300), (200, 200)),
+    Case("copy", "scatter_nd", (100_000,), (0, 1)),
+    Case("gather_piece", "gather_nd", (400, 300), (5000, 1)),
+    Case("gather_units", "gather_elements", (400, 300), (200, 300)),
+)
+WHERE = {case.way: gathers if case.way.startswith("gather") else scatters for case in CASES}
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the current folder; temporary files are on another file system, which has maps."""
+    for name in ("disk", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.chdir(tmp_path / "disk")
+    yield tmp_path / "disk"
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: bool) -> list[int]:
+    """Let maps of files on the disk fail, those for reading too if wanted; return what failed."""
+    real, refused = mmap.mmap, []
+
+    def instead(fd: int, length: int, **named: Any) -> mmap.mmap:
+        there = fd >= 0 and os.readlink(f"/proc/self/fd/{fd}").startswith(f"{disk}/")
+        if there and (reading or named.get("access") == mmap.ACCESS_WRITE):
+            refused.append(length)
+            raise OSError(number, os.strerror(number))
+        return real(fd, length, **named)
+
+    patch.setattr(mmap, "mmap", instead)
+    return refused
+
+
+def run(case: Case, output: str, threads: int) -> bytes:
+    updates = None if case.operator.startswith("gather") else "upd.npy"
+    request = jobs.Request(
+        case.operator, "data.npy", "idx.npy", updates, output, case.axis, case.reduction,
+        threads=threads,
+    )  # fmt: skip
+    with jobs.Job(request) as job:
+        job.check()
+        job.run()
+    return Path(output).read_bytes()
+
+
+def make_inputs(case: Case) -> None:
+    rng = np.random.default_rng(0)
+    nd = case.operator.endswith("nd")
+    shape = case.indices[:-1] + case.data[1:] if nd else case.indices
+    save(data=rng.random(case.data, "f4"), upd=rng.random(shape, "f4"))
+    save(idx=rng.integers(-case.data[case.axis], case.data[case.axis], case.indices))
+
+
+@pytest.mark.parametrize("reading", [False, True], ids=["writing", "reading too"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.way} {case.reduction}")
+def test_a_run_gives_the_same_file(
+    case: Case, threads: int, reading: bool, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_inputs(case)
+    monkeypatch.setattr(scatters, "SORTED", 0)
+    for name in ("out.npy", "out.npz"):
+        wanted = run(case, name, threads)
+        for number, memory in zip(REFUSALS, (1 << 12, storage.MEMORY, 1 << 12), strict=True):
+            with monkeypatch.context() as patch:
+                for module in (sink, storage):
+                    patch.setattr(module, "MEMORY", memory)
+                refused = refuse_maps(patch, disk, number, reading=reading)
+                way = Mock(wraps=getattr(WHERE[case.way], case.way))
+                patch.setattr(WHERE[case.way], case.way, way)
+                assert run(case, name, threads) == wanted
+                assert way.called
+                assert refused or (case.way == "gather_piece" and not reading)
+
+
+def test_a_large_input_is_read_within_the_memory_bound(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(data=np.arange(1 << 20))
+    refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
+    with sources_of("data.npy") as source:
+        assert not source.mapped
+        assert type(source.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
+        assert np.array_equal(np.frombuffer(source.buffer, "i8"), np.arange(1 << 20))
+        source.advise("random")
+        assert source.cached() == 1.0
+
+
+def sources_of(name: str) -> local.Source:
+    from ndtool.arrays import names
+
+    return names.open_source(name, names.Stdin())
+
+
+def test_an_input_that_becomes_shorter_while_it_is_read(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(data=np.arange(1 << 20))
+    refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
+    real = storage.Spool.write
+
+    def write(spool: storage.Spool, piece: bytes) -> None:
+        real(spool, piece)
+        os.truncate("data.npy", 3 << 20)
+
+    monkeypatch.setattr(storage.Spool, "write", write)
+    with pytest.raises(OutputError, match=r"^data.npy changed during the run: it is shorter now$"):
+        sources_of("data.npy")
+
+
+def test_temporary_files_that_cannot_be_mapped_either(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(data=np.arange(1 << 20))
+    monkeypatch.setenv("TMPDIR", str(disk))
+    refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
+    with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as caught:
+        sources_of("data.npy")
+    assert "TMPDIR" in caught.value.hint
+
+
+def test_what_is_written_after_the_map_is_not_lost(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_maps(monkeypatch, disk, errno.ENODEV, reading=False)
+    for target in ("out.npy", "out.npz", "/dev/null", None):
+        with sink.open_output(target, local.headers.dtypes.from_code("|u1"), (6,)) as out:
+            view = out.map()
+            view[:3] = b"abc"
+            assert out.writer is None
+            out.write(2, memoryview(b"cdef"))
+            assert bytes(view) == b"abcdef"
+            out.commit()
+    assert Path("out.npy").read_bytes()[-6:] == b"abcdef"
