@@ -2,25 +2,22 @@
 
 cdef extern from * nogil:
     """
-    #ifdef _WIN32
-    static void nd_end_on(int number, int status, const char *words, Py_ssize_t length) {}
-    static void nd_remove_at_end(int folder, const char *name) {}
-    static void nd_settle(int settled) {}
-    #else
     #include <signal.h>
     #include <string.h>
     #include <unistd.h>
     #include <fcntl.h>
 
-    #define ND_SIGNALS 32
+    #define ND_SIGNALS 65
+    #define ND_DIES (-1) /* a status: the process dies of the signal, once the file is gone */
     static struct { int status; Py_ssize_t length; char words[2048]; } nd_endings[ND_SIGNALS];
-    static struct { int folder; char name[256]; } nd_left = {-1, ""};
+    #define ND_LEFT 64 /* files that may have a hidden name at once */
+    static struct { int folder; char name[256]; } nd_left[ND_LEFT];
     enum { ND_RUNNING, ND_SETTLED, ND_ENDING };
     static int nd_state = ND_RUNNING;
 
     static void nd_end(int number, siginfo_t *info, void *context)
     {
-        int before = ND_RUNNING;
+        int before = ND_RUNNING, dies = nd_endings[number].status == ND_DIES, slot;
         Py_ssize_t done = 0, more;
         (void)context;
         if (number == SIGBUS && info->si_code != BUS_ADRERR) {
@@ -31,10 +28,16 @@ cdef extern from * nogil:
         if (!__atomic_compare_exchange_n(&nd_state, &before, ND_ENDING, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_SEQ_CST)) {
             while (before == ND_ENDING) pause(); /* another thread is at the same place */
-            if (number != SIGBUS) return;        /* the output has its name: too late to stop */
+            if (number != SIGBUS && !dies) return; /* the output has its name: too late to stop */
         }
-        if (__atomic_load_n(&nd_left.name[0], __ATOMIC_SEQ_CST))
-            unlinkat(nd_left.folder, nd_left.name, 0);
+        for (slot = 0; slot < ND_LEFT; slot++)
+            if (__atomic_load_n(&nd_left[slot].name[0], __ATOMIC_SEQ_CST))
+                unlinkat(nd_left[slot].folder, nd_left[slot].name, 0);
+        if (dies) {
+            signal(number, SIG_DFL);
+            raise(number); /* comes when this returns */
+            return;
+        }
         while (done < nd_endings[number].length) {
             more = write(2, nd_endings[number].words + done, nd_endings[number].length - done);
             if (more <= 0) break;
@@ -49,6 +52,7 @@ cdef extern from * nogil:
         if (number <= 0 || number >= ND_SIGNALS) return;
         if (sigaction(number, NULL, &old)) return;
         if (old.sa_handler == SIG_IGN && !(old.sa_flags & SA_SIGINFO)) return;
+        if (status == ND_DIES && old.sa_handler != SIG_DFL) return;
         if (length > (Py_ssize_t)sizeof nd_endings[0].words)
             length = sizeof nd_endings[0].words;
         memcpy(nd_endings[number].words, words, length);
@@ -61,12 +65,22 @@ cdef extern from * nogil:
         (void)sigaction(number, &act, NULL);
     }
 
-    static void nd_remove_at_end(int folder, const char *name)
+    static int nd_remember(int folder, const char *name)
     {
-        __atomic_store_n(&nd_left.name[0], 0, __ATOMIC_SEQ_CST);
-        nd_left.folder = folder;
-        strncpy(nd_left.name + 1, *name ? name + 1 : name, sizeof nd_left.name - 2);
-        __atomic_store_n(&nd_left.name[0], *name, __ATOMIC_SEQ_CST); /* last: whole or not at all */
+        int slot = 0;
+        while (slot < ND_LEFT && nd_left[slot].name[0]) slot++;
+        if (slot == ND_LEFT || !*name) return -1;
+        nd_left[slot].folder = folder;
+        strncpy(nd_left[slot].name + 1, name + 1, sizeof nd_left[slot].name - 2);
+        /* last: whole or not at all */
+        __atomic_store_n(&nd_left[slot].name[0], *name, __ATOMIC_SEQ_CST);
+        return slot;
+    }
+
+    static void nd_forget(int slot)
+    {
+        if (slot >= 0 && slot < ND_LEFT)
+            __atomic_store_n(&nd_left[slot].name[0], 0, __ATOMIC_SEQ_CST);
     }
 
     static void nd_settle(int settled)
@@ -76,8 +90,8 @@ cdef extern from * nogil:
                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             while (before == ND_ENDING) pause();
     }
-    #endif
     """
     void nd_end_on(int number, int status, const char* words, Py_ssize_t length)
-    void nd_remove_at_end(int folder, const char* name)
+    int nd_remember(int folder, const char* name)
+    void nd_forget(int slot)
     void nd_settle(int settled)

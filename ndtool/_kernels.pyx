@@ -21,7 +21,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport (
     BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, swap_units, widened,
 )
-from ndtool._endings cimport nd_end_on, nd_remove_at_end, nd_settle
+from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops.memory cimport write_window
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
@@ -724,9 +724,14 @@ def end_on(int number, int status, bytes words) -> None:
     nd_end_on(number, status, words, len(words))
 
 
-def remove_at_end(int folder, bytes name) -> None:
-    """Name the file in a directory that such an end removes; an empty name for none."""
-    nd_remove_at_end(folder, name)
+def remember(int folder, bytes name) -> int:
+    """Let such an end remove a file in a directory; return its slot, -1 where none is free."""
+    return nd_remember(folder, name)
+
+
+def forget(int slot) -> None:
+    """Let such an end leave the file of a slot alone."""
+    nd_forget(slot)
 
 
 def settle(bint settled) -> None:

@@ -2,14 +2,18 @@
 
 A map whose file became shorter, or whose disk fails, gives SIGBUS; and a signal that asks the
 run to end must not wait for the thousands of reads that one kernel call may need. Both end the
-process in the signal's handler, which knows its last words and the one file that must go.
+process in the signal's handler, which knows its last words and the files that must go. Of
+any other signal that ends a process, ndtool dies too, once those files are gone.
 """
 
 import os
 import signal
 
 from ndtool import _kernels
-from ndtool.errors import STOPS, Status
+from ndtool.errors import STOPS, OutputError, Status
+
+_DIES = -1  # as in _endings.pxd: no status, the signal's own end
+_HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
 def prepare(lost: bytes, stopped: bytes) -> None:
@@ -20,13 +24,27 @@ def prepare(lost: bytes, stopped: bytes) -> None:
         number = getattr(signal, name, None)
         if number is not None:
             _kernels.end_on(number, status, text)
+    rest = {getattr(signal, name, 0) for name in (*words, *(f"SIG{name}" for name in _HARMLESS))}
+    for number in signal.valid_signals() - rest:
+        _kernels.end_on(number, _DIES, b"")
 
 
-def remove(folder: int, name: str) -> None:
-    """Remove a file in the directory `folder` at such an end; an empty name for none."""
-    _kernels.remove_at_end(folder, os.fsencode(name))
+def remember(folder: int, name: str) -> int:
+    """Remove a file in the directory `folder` at such an end; return what `forget` takes.
+
+    Raises OutputError for more files than there is room for.
+    """
+    slot = _kernels.remember(folder, os.fsencode(name))
+    if slot < 0:
+        raise OutputError("more files are written at once than can be cleaned up: at most 64")
+    return slot
+
+
+def forget(slot: int) -> None:
+    """Remove a file no more: it is gone, or has its final name."""
+    _kernels.forget(slot)
 
 
 def settle(settled: bool = True) -> None:
-    """From now on let no signal end the run: its output is about to get its name."""
+    """Let no signal end the run: outputs are about to get their names; False: let it again."""
     _kernels.settle(settled)

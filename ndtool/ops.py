@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ndtool._kernels import Indices
 from ndtool.arguments import array, index_array, integer, name_exactly, require_apart, room_of, word
-from ndtool.engine import gathers, layouts, scatters, tuning
+from ndtool.engine import bind, check, copies, gathers, scatters, tuning
 from ndtool.engine import threads as _threads
-from ndtool.engine.layouts import Strides
+from ndtool.engine.bind import Operand
 from ndtool.errors import (
     BoundsError,
     DtypeError,
@@ -24,7 +24,7 @@ from ndtool.errors import (
     shown,
 )
 from ndtool.rules import dtypes, inference, shapes
-from ndtool.rules.dtypes import Dtype
+from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.shapes import Plan, Shape
 
@@ -140,7 +140,7 @@ def scatter_elements(
     return _scatter("scatter_elements", arrays, attributes, out, threads, spec)
 
 
-Bound = tuple[Plan, Dtype, Dtype, bool]  # plan, data's and indices' types, whether -1 is valid
+Bound = tuple[Plan, dict[str, Dtype], bool]  # plan, the inputs' types, whether -1 is valid
 
 
 @lru_cache(maxsize=1024)
@@ -163,7 +163,7 @@ def _bind(
     row, _, plan = inference.check(name, types, sizes, attributes, spec)
     if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MOST:
         raise RuleError(f"the output {shapes.written(plan.output)} has axes that NumPy cannot have")
-    return plan, types["data"], types["indices"], row.negatives
+    return plan, types, row.negatives
 
 
 def _type(name: str, dtype: np.dtype[Any]) -> Dtype:
@@ -255,40 +255,37 @@ def _short(name: str, error: Exception) -> ResourceError:
 
 def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:
     """Gather, into `out` if there is one."""
-    plan, _, index_dtype, negatives = bound
-    index = gathers.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
+    plan, types, negatives = bound
+    index = _bound_indices(indices, types["indices"], team)
     if out is not None or not prod(plan.output):
         # a gather that met a bad index half-way would have changed what is not ours
-        gathers.check(plan, index, negatives, team)
+        check.check(plan, index, negatives, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
     if target.size and not _move(bound, data, index, target, team):
-        raise gathers.refusal(plan, index, negatives)
+        raise check.refusal(plan, index, negatives)
     return _delivered(target, out)
 
 
 def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -> bool:
     """Gather into a contiguous target; False if an index is out of bounds."""
-    plan, dtype, _, negatives = bound
+    plan, types, negatives = bound
+    dtype = types["data"]
     if not data.size:
         return False
     operand = _operand(data)
-    runs = gathers.bind_runs(plan, data.strides, dtype.itemsize, negatives)
-    if runs is not None:
-        if runs.layout is not None and _is_worth_packing(data, target):
-            packed = np.empty(data.shape, data.dtype)
-            _copy_data(packed, data, team)
-            return _move(bound, packed, index, target, team)
-        return gathers.gather(runs, operand, index, _bytes(target), team)
-    units = gathers.bind_units(plan, data.strides, dtype.itemsize, negatives)
-    return gathers.gather_units(units, operand, index, _bytes(target), team)
-
-
-def _is_worth_packing(data: Array, target: Array) -> bool:
-    """Whether rows whose elements stand apart are better put side by side first, all of them."""
-    scattered = layouts.is_scattered(data.shape, data.strides)
-    return scattered and data.nbytes <= min(tuning.PACKED, 2 * target.nbytes)
+    runs = bind.bind_runs(plan, operand.strides, dtype.itemsize, negatives)
+    if runs is None:
+        units = bind.bind_units(plan, operand.strides, dtype.itemsize, negatives)
+        return gathers.gather_units(units, operand, index, _bytes(target), team)
+    if runs.layout is not None and copies.is_worth_packing(
+        data.shape, data.strides, data.nbytes, target.nbytes
+    ):
+        packed = np.empty(data.shape, data.dtype)
+        copies.put_right(operand, data.shape, dtype, dtype.order, _bytes(packed), team)
+        return _move(bound, packed, index, target, team)
+    return gathers.gather(runs, operand, index, _bytes(target), team)
 
 
 def _scattered(
@@ -301,30 +298,32 @@ def _scattered(
     team: int,
 ) -> Array:
     """Scatter, into `out` if there is one; it may be data itself."""
-    plan, dtype, index_dtype, negatives = bound
-    index = gathers.bind_indices(_bytes(np.ascontiguousarray(indices)), index_dtype)
-    native = data.dtype if reduction == "none" else data.dtype.newbyteorder("=")
-    plain = native == data.dtype and data.flags.c_contiguous
+    plan, types, negatives = bound
+    dtype, index = types["data"], _bound_indices(indices, types["indices"], team)
+    order = dtype.order if reduction == "none" else NATIVE
+    plain = copies.is_right(data.shape, data.strides, dtype, order)
     target = out
     if target is None or not (plain and _direct(target)):
-        target = np.empty(plan.output, native)
+        target = np.empty(plan.output, data.dtype)
     if target is out or not updates.size:
-        gathers.check(plan, index, negatives, team)
+        check.check(plan, index, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
     elif not plain or not updates.size:
-        _copy_data(target, data, team)
+        copies.put_right(_operand(data), data.shape, dtype, order, _bytes(target), team)
         source = None
     if updates.size:
-        new = np.require(_opaque(updates), _opaque(target).dtype, ["C", "A"])
+        new = _put_right(updates, types["updates"], order, reduction != "none", team)
         work = scatters.Scatter(
             plan, dtype, None if source is None else _bytes(source), index,
-            _bytes(new), reduction, _bytes(target), negatives, team,
+            new, reduction, _bytes(target), negatives, team,
         )  # fmt: skip
         if not scatters.scatter(work):
-            raise gathers.refusal(plan, index, negatives)
-    return _delivered(target if native == data.dtype else target.astype(data.dtype), out)
+            raise check.refusal(plan, index, negatives)
+    if dtype.unit > 1 and order != dtype.order:
+        copies.swap(_bytes(target), dtype.unit)
+    return _delivered(target, out)
 
 
 def _direct(out: Array) -> bool:
@@ -339,7 +338,7 @@ def _delivered(result: Array, out: Array | None) -> Array:
     """Return the result, in `out` if the caller gave one."""
     if out is None or result is out:
         return result
-    _copy(out, result)
+    np.copyto(_opaque(out), _opaque(result))
     return out
 
 
@@ -348,17 +347,18 @@ def _opaque(array: Array) -> Array:
     return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
 
 
-def _copy(to: Array, source: Array) -> None:
-    np.copyto(_opaque(to), _opaque(source))
+def _bound_indices(indices: Array, dtype: Dtype, team: int) -> Indices:
+    return bind.bind_indices(_put_right(indices, dtype, dtype.order, False, team), dtype)
 
 
-def _copy_data(to: Array, data: Array, team: int) -> None:
-    """Copy data to an array without gaps, perhaps of the other byte order."""
-    scattered = data.size and layouts.is_scattered(data.shape, data.strides)
-    if scattered and to.dtype == data.dtype:
-        gathers.copy_strips(_operand(data), data.shape, data.itemsize, _bytes(to), team)
-    else:
-        _copy(to, data)
+def _put_right(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) -> Array:
+    """Return the bytes of an array in row-major order, of a byte order, aligned if they must be."""
+    ready = array.flags.c_contiguous and (dtype.order == order or dtype.unit == 1)
+    if ready and (array.flags.aligned or not aligned):
+        return _bytes(array)
+    room = np.empty(array.nbytes, np.uint8)
+    copies.put_right(_operand(array), array.shape, dtype, order, room, team)
+    return room
 
 
 def _bytes(array: Array) -> Array:
@@ -366,14 +366,11 @@ def _bytes(array: Array) -> Array:
     return array.ravel().view(_BYTE)
 
 
-def _operand(data: Array) -> gathers.Operand:
+def _operand(data: Array) -> Operand:
     """Return data's memory from its lowest byte on, whatever its strides."""
     if data.flags.c_contiguous:
-        return gathers.Operand(_bytes(data), 0, data.strides)
-    return _strided_operand(data, data.strides)
-
-
-def _strided_operand(data: Array, strides: Strides) -> gathers.Operand:
+        return Operand(_bytes(data), 0, data.strides)
+    strides = data.strides
     origin = sum(-s * (n - 1) for s, n in zip(strides, data.shape, strict=True) if s < 0)
     extent = sum(abs(s) * (n - 1) for s, n in zip(strides, data.shape, strict=True))
     lowest = data[tuple(slice(-1, None) if s < 0 else slice(0, 1) for s in strides)]
@@ -381,4 +378,4 @@ def _strided_operand(data: Array, strides: Strides) -> gathers.Operand:
     memory = np.lib.stride_tricks.as_strided(
         first, (extent + data.itemsize,), (1,), writeable=False
     )
-    return gathers.Operand(memory, origin, strides)
+    return Operand(memory, origin, strides)

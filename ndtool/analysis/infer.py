@@ -4,6 +4,7 @@ import os
 import re
 
 from ndtool.arrays import names
+from ndtool.arrays.streams import Streams
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.inference import Given, Inference
@@ -27,21 +28,23 @@ def infer(
     arguments: by the standards' names. dtype: what elements stored as void are. Raises
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
-    stdin = names.Stdin()
-    inputs = {role: _given(argument, stdin) for role, argument in arguments.items()}
+    streams = Streams()
+    inputs = {role: _given(argument, streams) for role, argument in arguments.items()}
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, stdin: names.Stdin) -> Given:
+def _given(argument: str, streams: Streams) -> Given:
     """Read `dtype[d0,d1,...]`, or the header of a file; a file of that name wins."""
     match = _TYPE.fullmatch(argument)
     if match and not os.path.lexists(argument):
         return Given(argument, dtypes.from_name(match[1]), _shape(argument, match[2]))
-    entries = names.describe(argument, stdin)
-    if len(entries) == 1 and (header := entries[0].header):
-        return Given(argument, header.dtype, header.shape)
-    with names.open_source(argument, stdin) as source:
-        return Given(argument, source.dtype, source.shape)
+    entries = names.describe(argument, streams)
+    facts = entries[0].facts if len(entries) == 1 else None
+    if facts is None:
+        source = names.open_source(argument, streams)  # which says what is wrong
+        facts = source.facts
+        source.close()
+    return Given(argument, facts.dtype, facts.shape)
 
 
 def _shape(argument: str, sizes: str) -> Shape:

@@ -12,10 +12,8 @@ from ndtool.errors import UsageError, printable
 from ndtool.rules.dtypes import EXTENDED, Dtype
 from ndtool.rules.shapes import Shape
 
-_SHOWN = 1000  # elements of a preview
-_WHOLE = 100  # elements of an array that is shown without gaps
-_EDGE = 3  # elements at both ends of a long axis
-_WIDEST = 256  # bytes of an element that is shown
+EDGE = 3  # elements at both ends of a long axis
+WIDEST = 256  # bytes of an element that is shown
 # Dates without a unit, fields of too many axes: NumPy holds some arrays that it cannot write.
 _UNWRITABLE = (ValueError, OverflowError)
 
@@ -47,28 +45,16 @@ def _numpy(dtype: Dtype) -> np.dtype[Any]:
     return extended
 
 
-def preview(array: NDArray[Any], title: str) -> str:
-    """Return a title and the array, in so few lines that any array can be shown."""
-    if array.dtype.itemsize > _WIDEST:
-        return f"{title}\nelements of {array.dtype.itemsize} bytes are not shown\n"
-    rank, count = array.ndim, 1
-    for axis in range(array.ndim - 1, -1, -1):
-        count *= min(array.shape[axis], 2 * _EDGE + 1)
-        if count > _SHOWN:
-            break
-        rank = axis
-    corner = ""
-    if rank and array.size:
-        corner = "[" + "0, " * rank + "...] of "
-        array = array[(0,) * rank + (...,)]
+def lines(array: NDArray[Any], gaps: bool) -> str:
+    """Return the lines that show an array; gaps: of long axes, all but the ends is left out."""
     width = _columns()
-    lines = [printable(line, max(width, 20)) for line in _text(array, width).split("\n")]
-    return "\n".join([corner + title, *lines]) + "\n"
+    written = _text(array, width, gaps).split("\n")
+    return "\n".join([printable(line, max(width, 20)) for line in written]) + "\n"
 
 
 def element(one: NDArray[Any]) -> str:
     """Return the element of an array without axes as people read it."""
-    if one.dtype.itemsize > _WIDEST:
+    if one.dtype.itemsize > WIDEST:
         return f"{one.dtype.itemsize} bytes"
     try:
         return str(_legible(one)[()])
@@ -76,22 +62,11 @@ def element(one: NDArray[Any]) -> str:
         return str(_opaque(one)[()])
 
 
-def _text(array: NDArray[Any], width: int) -> str:
-    """Return what NumPy writes for an array, of which it sees no more than is written."""
-    whole = array.size <= _WHOLE
-    if not whole:
-        # An element in the middle of a long axis stands for all that are left out.
-        shape = [min(n, 2 * _EDGE + 1) for n in array.shape]
-        edges = [
-            (*range(_EDGE + 1), *range(n - _EDGE, n)) if n > 2 * _EDGE else range(n)
-            for n in array.shape
-            if n != 1
-        ]
-        array = array.squeeze()[np.ix_(*edges)].reshape(shape)
+def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
     layout: dict[str, Any] = {
         "max_line_width": width,
-        "threshold": _WHOLE if whole else 0,
-        "edgeitems": _EDGE,
+        "threshold": 0 if gaps else array.size,
+        "edgeitems": EDGE,
         "suppress_small": True,
     }
     try:

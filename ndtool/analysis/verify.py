@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ndtool.analysis import reference
 from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
 from ndtool.analysis.values import as_array, element
-from ndtool.arrays import names, sink
-from ndtool.arrays.local import Source
+from ndtool.arrays import names, spill
+from ndtool.arrays.source import Source, whole
+from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.inference import Given, point_out
@@ -29,11 +30,11 @@ def verify(request: "Request", tick: Tick = silent) -> str:
     """
     arguments = {**request.arguments, "output": request.output or "-"}
     with ExitStack() as opened:
-        stdin = names.Stdin()
-        sources = {
-            name: opened.enter_context(names.open_source(argument, stdin))
-            for name, argument in arguments.items()
-        }
+        streams = Streams()
+        sources: dict[str, Source] = {}
+        for name, argument in arguments.items():
+            sources[name] = names.open_source(argument, streams)
+            opened.callback(sources[name].close)
         arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
         try:
             described = _verified(request, arrays, called(arguments["output"]), tick)
@@ -54,8 +55,8 @@ def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str, t
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         _compare_types(result, shape, dtype, label, request.operator)
-        held = sink.HeldOutput(label, prod(shape) * dtype.itemsize)
-        return np.ndarray(shape, dtype, held.map())
+        room = spill.room(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
+        return np.ndarray(shape, dtype, room)
 
     expected = _recomputed(request, arrays, new, part(tick, 0, 0.9))
     _compare(result, expected, label, request.operator, part(tick, 0.9, 1))
@@ -63,10 +64,11 @@ def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str, t
 
 
 def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
-    taken = source.dtype
+    facts = source.facts
+    taken = facts.dtype
     if dtype is not None and name != "indices":
         taken = dtypes.view_as(taken, dtype)
-    return as_array(source.buffer, taken, source.shape, source.fortran)
+    return as_array(whole(source).buffer, taken, facts.shape, facts.order == "F")
 
 
 def _recomputed(

@@ -1,17 +1,16 @@
-"""One input array: its bytes, the file that they are from, and whether that stays the same."""
+"""Local files as places: how large they are, what they have where, whether they stay the same."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from typing import Any
+from typing import Any, NamedTuple
 
-from ndtool.arrays import npy
+from ndtool.arrays.spill import Spool
 from ndtool.arrays.storage import (
     CHUNK,
     UNMAPPABLE,
-    Spool,
     Window,
     failure,
     is_closed,
@@ -22,6 +21,8 @@ from ndtool.arrays.storage import (
 from ndtool.errors import InputError, OutputError, printable
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
+SAMPLES = 16  # places of a file that are looked at to tell whether it is in memory
+STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
 _KINDS = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -29,45 +30,19 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
-SAMPLES = 16  # places of a file that are looked at to tell whether it is in memory
 
 
-class Source:
-    """One input array.
+class Stretch(NamedTuple):
+    """Bytes that stand together.
 
-    name: the argument as given. buffer: exactly the data's bytes, read-only, maybe unaligned.
-    mapped: whether they are a map of the file. position: where they are in the file, None where
-    they are not there as they are. file: the file, None for a pipe. warning: what is odd about
-    it without being wrong.
+    buffer: exactly these bytes, read-only, maybe unaligned. place, position: where they are as
+    they are, None where they are nowhere else. mapped: whether the buffer is a map of them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        header: npy.Header,
-        buffer: memoryview,
-        *,
-        file: InputFile | None = None,
-        position: int | None = None,
-        mapped: bool = False,
-        warning: str | None = None,
-    ) -> None:
-        self.name = name
-        self.dtype, self.shape, self.fortran, self.version, self.offset = header
-        self.nbytes = header.nbytes
-        self.buffer = buffer
-        self.position = position
-        self.mapped = mapped
-        self.warning = warning
-        self.file_size = header.offset + header.nbytes if file is None else file.size
-        self._file = file
-
-    def recheck(self) -> None:
-        """Raise OutputError if the file was modified or replaced since it was opened."""
-        if self._file is not None and (change := self._file.change()):
-            name = "standard input" if self.name == "-" else printable(self.name)
-            raise OutputError(f"{name} {change}")
+    buffer: memoryview
+    place: LocalFile | None = None
+    position: int | None = None
+    mapped: bool = False
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
         """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""
@@ -76,7 +51,8 @@ class Source:
         import mmap
 
         area: Any = self.buffer.obj
-        end = self.nbytes if length is None else min(start + length, self.nbytes)
+        size = len(self.buffer)
+        end = size if length is None else min(start + length, size)
         skip = self.position % mmap.ALLOCATIONGRANULARITY
         first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
         try:
@@ -85,42 +61,30 @@ class Source:
             pass  # only advice
 
     def cached(self) -> float:
-        """Return about which share of the data is in memory, 1 where that cannot be told."""
-        if not self.mapped or self._file is None or self.position is None:
+        """Return about which share of the bytes is in memory, 1 where that cannot be told."""
+        if not self.mapped or self.place is None or self.position is None:
             return 1.0
         present, room = 0, [bytearray(1)]
         for i in range(SAMPLES):
-            place = self.position + (2 * i + 1) * self.nbytes // (2 * SAMPLES)
+            at = self.position + (2 * i + 1) * len(self.buffer) // (2 * SAMPLES)
             try:
-                present += os.preadv(self._file.fd, room, place, os.RWF_NOWAIT)
+                present += os.preadv(self.place.fd, room, at, os.RWF_NOWAIT)
             except BlockingIOError:
                 pass  # it would have to be read
             except (OSError, AttributeError):
                 return 1.0
         return present / SAMPLES
 
-    def is_open_as(self, fd: int) -> bool:
-        """Whether a descriptor is open on the file that the bytes are from."""
-        try:
-            return self._file is not None and os.path.samestat(os.fstat(fd), self._file.status)
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        """Let go of the bytes and the file."""
+    def release(self) -> None:
+        """Let go of the bytes; the place stays open."""
         release(self.buffer)
-        if self._file is not None:
-            self._file.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
-class InputFile:
-    """An open input and what it was like when it was opened; `look` reads a little of it."""
+class LocalFile:
+    """An open file and what it was like when it was opened; `look` reads a little of it.
+
+    path: None for a descriptor that is not ours to close.
+    """
 
     def __init__(self, fd: int, path: str | None) -> None:
         self.fd: int = fd
@@ -147,12 +111,19 @@ class InputFile:
             return ""  # its name is gone, its bytes are the same
         return "" if os.path.samestat(here, before) else "was replaced during the run"
 
-    def read(self, start: int, nbytes: int, label: str) -> tuple[memoryview, bool]:
-        """Return bytes of the file and whether they are mapped, which few need not be."""
-        if nbytes <= SMALL:
-            return memoryview(self._piece(start, nbytes, label)), False
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor is open on the same file."""
         try:
-            return map_bytes(self.fd, start, nbytes), True
+            return os.path.samestat(os.fstat(fd), self.status)
+        except OSError:
+            return False
+
+    def stretch(self, start: int, nbytes: int, label: str) -> Stretch:
+        """Return bytes of the file, mapped unless they are few or the file cannot be."""
+        if nbytes <= SMALL:
+            return Stretch(memoryview(self.read(start, nbytes, label)), self, start)
+        try:
+            return Stretch(map_bytes(self.fd, start, nbytes), self, start, mapped=True)
         except ValueError:
             raise _shorter(label) from None
         except OSError as exc:
@@ -160,10 +131,11 @@ class InputFile:
                 raise failure(exc, label) from None
         spool = Spool()
         for at in range(start, start + nbytes, CHUNK):
-            spool.write(self._piece(at, min(CHUNK, start + nbytes - at), label))
-        return spool.finish(), False
+            spool.write(self.read(at, min(CHUNK, start + nbytes - at), label))
+        return Stretch(spool.finish(), self, start)
 
-    def _piece(self, start: int, nbytes: int, label: str) -> bytes:
+    def read(self, start: int, nbytes: int, label: str) -> bytes:
+        """Return bytes of the file; OutputError, which calls it `label`, where they are gone."""
         try:
             piece = read_at(self.fd, start, nbytes)
         except OSError as exc:
@@ -180,13 +152,19 @@ class InputFile:
             except OSError:
                 pass  # nothing was written that could be lost
 
+    def __enter__(self) -> LocalFile:
+        return self
 
-def open_file(path: str) -> InputFile:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_file(path: str) -> LocalFile:
     """Open a regular file; anything else is refused at once, without waiting for it."""
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        file = InputFile(fd, path)
+        file = LocalFile(fd, path)
     except OSError as exc:
         if fd >= 0:
             os.close(fd)
@@ -213,10 +191,3 @@ def _not_regular(path: str, kind: int) -> InputError:
         f"{printable(path)} is {what}: expected a .npy or .npz file",
         hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
     )
-
-
-def surplus(label: str, count: int) -> str | None:
-    """Return the warning about `count` bytes too many, None where there are none."""
-    if not count:
-        return None
-    return f"{printable(label)}: {count} bytes after the array are ignored"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
+from collections.abc import Sequence
 
 from ndtool import endings
-from ndtool.arrays.storage import NAMELESS, hidden_name
-from ndtool.errors import OutputError, printable
+from ndtool.arrays import rights
+from ndtool.arrays.storage import NAMELESS, failure, hidden_name, is_fixed
+from ndtool.errors import NdtoolError, OutputError, printable
 
 _DESCRIPTORS = "/proc/self/fd"  # where a file without a name can be linked from
 
@@ -19,8 +20,8 @@ class NewFile:
     It has no name until then, so that a killed process leaves nothing behind; where the file
     system has no such files, a hidden name beside `path`. Replacing a file takes two calls, a
     link to a hidden name and a rename: a kill -9 in the microseconds between them leaves that
-    name, on a whole file. old: what is at `path` now; its mode and owner are kept, and where it
-    is a link, its target is replaced. `fd` is open for reading and writing. Raises OSError.
+    name, on a whole file. old: what is at `path` now; its rights are kept, and where it is a
+    link, its target is replaced. `fd` is open for reading and writing. Raises OSError.
     """
 
     def __init__(self, path: str, old: os.stat_result | None, clobber: bool, sync: bool) -> None:
@@ -36,65 +37,57 @@ class NewFile:
         kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
         self._sync = sync
         self._hidden: str | None = None
+        self._slot = -1  # of the hidden name, in what every end removes
+        endings.settle(False)  # what was published before may be followed by this one
         self.fd: int | None = None
         self._parent: int | None = os.open(parent or ".", kind | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.fd = self._create()
+            self.fd = self._create(0o666 if old is None else 0o600)
             if old is not None:
-                self._inherit(self.fd, old)
+                rights.inherit(self.fd, real, old)
         except BaseException:
             self.drop()
             raise
 
-    def _create(self) -> int:
+    def _create(self, mode: int) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
         nameless = getattr(os, "O_TMPFILE", 0)
         if nameless and os.path.isdir(_DESCRIPTORS):
             try:
-                return os.open(".", flags | nameless, 0o666, dir_fd=self._parent)
+                return os.open(".", flags | nameless, mode, dir_fd=self._parent)
             except OSError as exc:
                 if exc.errno not in NAMELESS:
                     raise
         hidden = self._hide()  # first, so that an interrupt right after the open removes it
-        return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._parent)
+        return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
 
     def _hide(self) -> str:
         """Choose the hidden name, which every end but the right one removes."""
         assert self._parent is not None
+        if is_fixed(".", self._parent):
+            raise OutputError(f"{printable(self.path)}: in its folder no name can be removed again")
         self._hidden = hidden_name(self._name)
-        endings.remove(self._parent, self._hidden)
+        self._slot = endings.remember(self._parent, self._hidden)
         return self._hidden
 
-    @staticmethod
-    def _inherit(fd: int, old: os.stat_result) -> None:
-        mode = stat.S_IMODE(old.st_mode) & 0o777
-        new = os.fstat(fd)
-        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-            try:
-                os.fchown(fd, old.st_uid, old.st_gid)
-            except OSError:
-                pass  # only root may give files away
-        if stat.S_IMODE(new.st_mode) != mode:
-            os.fchmod(fd, mode)
+    @property
+    def descriptor(self) -> int:
+        """Where its bytes are written."""
+        assert self.fd is not None, "the file is closed"
+        return self.fd
 
-    def publish(self) -> None:
-        """Give the file its name; OutputError if that may not be replaced and exists."""
-        assert self.fd is not None
+    def sync(self) -> None:
+        """Wait until the disk has its bytes, if that was asked for."""
         if self._sync:
-            os.fsync(self.fd)
-        endings.settle()
-        try:
-            if self._hidden is None:
-                self._publish_nameless(self.fd)
-            else:
-                self._close_fd()  # a network file system tells now what it could not write
-                self._move()
-        except BaseException:
-            endings.settle(False)
-            raise
-        if self._sync:
-            self._sync_parent()
-        self.drop()
+            os.fsync(self.descriptor)
+
+    def take_name(self) -> None:
+        """Give the file its name; OutputError if what is there may not be replaced."""
+        if self._hidden is None:
+            self._publish_nameless(self.descriptor)
+        else:
+            self._close_fd()  # a network file system tells now what it could not write
+            self._move()
 
     def _publish_nameless(self, fd: int) -> None:
         try:
@@ -128,7 +121,10 @@ class NewFile:
     def _refusal(self) -> OutputError:
         return OutputError(f"{printable(self.path)} exists, and nothing may be replaced")
 
-    def _sync_parent(self) -> None:
+    def sync_folder(self) -> None:
+        """Wait until the disk has its name, if that was asked for."""
+        if not self._sync:
+            return
         assert self._parent is not None
         try:
             os.fsync(self._parent)
@@ -156,10 +152,36 @@ class NewFile:
             except OSError:
                 pass
             self._hidden = None
-        endings.remove(-1, "")
+        endings.forget(self._slot)
+        self._slot = -1
         parent, self._parent = self._parent, None
         if parent is not None:
             try:
                 os.close(parent)
             except OSError:
                 pass
+
+
+def publish(files: Sequence[NewFile]) -> None:
+    """Give files their names, one right after the other; no signal ends the run in between.
+
+    Raises OutputError where one may not be replaced and exists, or cannot have its name: those
+    before it have theirs then.
+    """
+    try:
+        for file in files:
+            file.sync()
+        endings.settle()
+        try:
+            for file in files:
+                file.take_name()
+        except BaseException:
+            endings.settle(False)
+            raise
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, file.path, OutputError) from None
+    for file in files:
+        file.sync_folder()
+        file.drop()

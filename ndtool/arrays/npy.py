@@ -1,12 +1,21 @@
-"""The header of a .npy array: bytes in, a value out, and back."""
+"""The .npy format: a header, whose bytes are never trusted or run, then the data as they are."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from ndtool.arrays.source import Entry, Facts, Flat, surplus
+from ndtool.arrays.storage import reader
 from ndtool.errors import DtypeError, InputError, printable, shown
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import described
+
+if TYPE_CHECKING:
+    from ndtool.arrays.local import LocalFile
+    from ndtool.arrays.sink import FileSink
+    from ndtool.arrays.targets import Target
 
 MAGIC = b"\x93NUMPY"
 LONGEST = 10_000  # bytes of header text, which is NumPy's limit too
@@ -215,3 +224,44 @@ def _padded(length: int, start: int) -> int:
     """Return the header's length, the line feed included, that ends on a multiple of 64."""
     total = start + length + 1
     return total + _ALIGNMENT - total % _ALIGNMENT - start
+
+
+def facts_of(header: Header) -> Facts:
+    """Return what a header says as every format says it."""
+    version = ".".join(map(str, header.version))
+    notes = {"npy_version": version, "offset": header.offset}
+    order = "F" if header.fortran else "C"
+    return Facts(header.dtype, header.shape, order, header.shape, notes)
+
+
+def recognises(place: LocalFile) -> bool:
+    """Tell whether a file begins as a .npy file does."""
+    return place.look(0, len(MAGIC)) == MAGIC
+
+
+def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
+    """Return the one array that there is, from its header alone."""
+    header = read(reader(place.look, 0), place.size, path)
+    warning = surplus(path, place.size - header.offset - header.nbytes)
+    return [Entry(path, None, facts_of(header), header.offset, place.size, "", warning)]
+
+
+def open_source(place: LocalFile, name: str, path: str, member: str | None) -> Flat:
+    """Return the array in a file, which it closes."""
+    header = read(reader(place.look, 0), place.size, name)
+    stretch = place.stretch(header.offset, header.nbytes, name)
+    warning = surplus(name, place.size - header.offset - header.nbytes)
+    return Flat(name, facts_of(header), stretch, place, warning)
+
+
+def check(target: Target) -> None:
+    """Raise what `create` would about the target alone; nothing of an old file is kept."""
+    target.require_replaceable()
+
+
+def create(target: Target, facts: Facts) -> FileSink:
+    """Return a new file of one array, in row-major order."""
+    from ndtool.arrays.sink import FileSink, Frame
+
+    check(target)
+    return FileSink(target, facts, Frame(encode(facts.dtype, facts.shape), facts.nbytes))

@@ -1,226 +1,100 @@
-"""Outputs: the old file or the whole new one, never a part."""
+"""Arrays that are being written: the old file or the whole new one, never a part."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from math import prod
+from typing import Protocol
 
-from ndtool.arrays import npy, targets
-from ndtool.arrays.newfile import NewFile
+from ndtool.arrays import grid
+from ndtool.arrays.newfile import NewFile, publish
+from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import (
     CHUNK,
-    MEMORY,
     UNMAPPABLE,
     failure,
-    is_closed,
     map_bytes,
-    read_at,
     release,
     reserve,
-    unnamed_file,
     write_at,
     write_next,
 )
-from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
-from ndtool.rules.dtypes import Dtype
+from ndtool.arrays.targets import Target
+from ndtool.errors import NdtoolError, OutputError, printable
 
 
-def open_output(
-    target: str | None,
-    dtype: Dtype,
-    shape: tuple[int, ...],
-    *,
-    clobber: bool = True,
-    sync: bool = False,
-    only: bool = False,
-) -> Output:
-    """Prepare an array as output: all that can be refused is refused here, before any work.
+class Sink(Protocol):
+    """One array that is being written; nothing of it is visible before `commit`.
 
-    target: a path, as `targets.resolve` takes them; `-` for standard output; None for memory.
-    FIFOs and devices are written to, any other path is replaced at commit.
-    clobber: whether it may be. sync: whether commit waits until the disk has everything. only:
-    whether the archive of a member has no others any more.
-    Raises OutputError, and ResourceError where there is not room enough.
-    """
-    header = npy.encode(dtype, shape)
-    nbytes = prod(shape) * dtype.itemsize
-    if target is None:
-        return HeldOutput("the result", nbytes)
-    if target == "-":
-        return _stdout(header, nbytes)
-    found = targets.resolve(target, clobber=clobber, only=only)
-    try:
-        if not found.is_file:
-            fd = os.open(found.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
-            return StreamOutput(fd, found.path, header, nbytes, owned=True)
-        return FileOutput(found, header, nbytes, clobber=clobber, sync=sync)
-    except BaseException as exc:
-        found.close()
-        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-            raise failure(exc, found.path, OutputError) from None
-        raise
-
-
-def check_target(
-    target: str, *, clobber: bool = True, only: bool = False
-) -> tuple[str, ...] | None:
-    """Raise what `open_output` would about the target, as far as that shows without writing.
-
-    Returns the members that stay in its archive, None where there is none.
-    """
-    return None if target == "-" else targets.check(target, clobber=clobber, only=only)
-
-
-def _stdout(header: bytes, nbytes: int) -> Output:
-    try:
-        there = not is_closed(os.fstat(1))
-    except OSError:
-        there = False
-    if not there:
-        raise OutputError("standard output: it is closed")
-    return StreamOutput(1, "standard output", header, nbytes)
-
-
-class Output:
-    """An array that is being written; nothing of it is visible before `commit`.
-
-    As a context manager it drops everything at the end unless it was committed.
+    name: what messages call it. facts: its type, shape and grid; the bytes of each block are in
+    row-major order. streamed: whether bytes must come in order. kept: members that stay in the
+    file that it goes to, None where there are none to stay.
     """
 
-    streamed = False
-    kept: tuple[str, ...] | None = None  # members that stay in the archive, if one was there
+    name: str
+    facts: Facts
+    streamed: bool
+    kept: tuple[str, ...] | None
 
-    def __init__(self, name: str, nbytes: int) -> None:
-        self.name = name
-        self.nbytes = nbytes
-        self._view: memoryview | None = None
-        self._copied = False  # whether the view must be written out at the end
+    def map(self) -> memoryview | None:
+        """Return all of the data as writable bytes, zero at first; None where that cannot be."""
 
-    def write(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on, where `map` shows them if there is one."""
-        if offset < 0 or offset + len(view) > self.nbytes:
-            raise ValueError(f"{len(view)} bytes at {offset} are not within {self.nbytes}")
-        if self._copied:
-            assert self._view is not None, "the result was dropped"
-            self._view[offset : offset + len(view)] = view
-        else:
-            self._put(offset, view)
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of a block from `start` on."""
 
-    def map(self) -> memoryview:
-        """Return all of the data as writable bytes, zero at first."""
-        raise NotImplementedError
-
-    @property
-    def writer(self) -> Callable[[int, memoryview], None] | None:
-        """What is faster than stores to the map, None where nothing is; to be asked after `map`."""
-        return None if self._copied else self.write
-
-    def _put(self, offset: int, view: memoryview) -> None:
-        """Hand bytes of the data to the system."""
-        raise NotImplementedError
-
-    def commit(self) -> None:
-        """Make the output what its name shows."""
-        raise NotImplementedError
+    def finish(self) -> NewFile | None:
+        """Complete everything but its name; return the file that is to get it, if there is one."""
 
     def abort(self) -> None:
-        """Drop everything that was not committed."""
-        raise NotImplementedError
-
-    def _scratch(self) -> memoryview:
-        """Return bytes of our own, which `_flush` writes out."""
-        self._copied = True
-        label = f"temporary copy of {self.name}"
-        try:
-            if self.nbytes <= MEMORY:
-                return memoryview(bytearray(self.nbytes))
-            fd = unnamed_file()
-            try:
-                reserve(fd, self.nbytes, label)
-                return map_bytes(fd, 0, self.nbytes, writable=True)
-            finally:
-                os.close(fd)
-        except NdtoolError:
-            raise
-        except MemoryError:
-            raise ResourceError(f"{printable(label)}: no memory for {self.nbytes} bytes") from None
-        except OSError as exc:
-            raise failure(exc, label, OutputError) from None
-
-    def _flush(self) -> None:
-        if self._view is not None:
-            if self._copied:
-                self._put(0, self._view)
-            self._forget()
-
-    def _forget(self) -> None:
-        if self._view is not None:
-            release(self._view)
-            self._view = None
-
-    def __enter__(self) -> Output:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
+        """Let go of everything, and drop what was not committed."""
 
 
-class HeldOutput(Output):
-    """A result that goes nowhere: `map` has it, also after commit."""
-
-    _committed = False
-
-    def __init__(self, name: str, nbytes: int) -> None:
-        super().__init__(name, nbytes)
-        self._view: memoryview | None = self._scratch()  # now: two threads would make two
-
-    def map(self) -> memoryview:
-        assert self._view is not None, "the result was dropped"
-        return self._view
-
-    def commit(self) -> None:
-        self._committed = True
-
-    def abort(self) -> None:
-        if not self._committed:
-            self._forget()
+def commit(*sinks: Sink) -> None:
+    """Complete all sinks, then let their files take their names together."""
+    publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-class StreamOutput(Output):
+def deliver(room: memoryview, sink: Sink) -> None:
+    """Write all of the data, in row-major order, block by block."""
+    facts = sink.facts
+    for number in range(grid.blocks(facts.shape, facts.grid)):
+        at = 0
+        place = grid.box(facts.shape, facts.grid, number)
+        for start, _, nbytes in grid.runs(facts.shape, place, facts.dtype.itemsize):
+            for first in range(start, start + nbytes, CHUNK):
+                piece = room[first : min(first + CHUNK, start + nbytes)]
+                sink.write(at, piece, number)
+                at += len(piece)
+
+
+class StreamSink:
     """Standard output, a FIFO or a device: bytes in order, gone once they are written."""
 
     streamed = True
+    kept = None
 
-    def __init__(
-        self, fd: int, name: str, header: bytes, nbytes: int, *, owned: bool = False
-    ) -> None:
-        super().__init__(name, nbytes)
+    def __init__(self, fd: int, name: str, facts: Facts, header: bytes, owned: bool) -> None:
+        self.name, self.facts = name, facts
         self._fd: int | None = fd
         self._owned = owned
         self._header = header
         self._position = 0
 
-    def _put(self, offset: int, view: memoryview) -> None:
+    def map(self) -> None:
+        return None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
-        if offset != self._position:
-            raise ValueError(f"a stream at {self._position} cannot take bytes at {offset}")
+        if start != self._position or start + len(view) > self.facts.nbytes:
+            raise ValueError(f"a stream at {self._position} cannot take bytes at {start}")
         self._begin()
         self._send(view)
         self._position += len(view)
 
-    def map(self) -> memoryview:
-        """Return bytes that are written out at commit."""
-        if self._view is None:
-            self._view = self._scratch()
-        return self._view
-
-    def commit(self) -> None:
-        self._flush()
+    def finish(self) -> None:
         self._begin()
-        if self._position != self.nbytes:
-            raise ValueError(f"only {self._position} of {self.nbytes} bytes were written")
+        if self._position != self.facts.nbytes:
+            raise ValueError(f"only {self._position} of {self.facts.nbytes} bytes were written")
         fd, self._fd = self._fd, None
         if fd is not None and self._owned:
             try:
@@ -229,7 +103,6 @@ class StreamOutput(Output):
                 raise failure(exc, self.name, OutputError) from None
 
     def abort(self) -> None:
-        self._forget()
         fd, self._fd = self._fd, None
         if fd is not None and self._owned:
             os.close(fd)
@@ -251,96 +124,104 @@ class StreamOutput(Output):
             raise failure(exc, self.name, OutputError) from None
 
 
-class FileOutput(Output):
-    """A file, plain or an archive with one member more, that replaces the old one at commit."""
+class Frame:
+    """What a file has around the bytes of the one array that is written to it.
 
-    def __init__(
-        self, target: targets.Target, header: bytes, nbytes: int, *, clobber: bool, sync: bool
-    ) -> None:
-        super().__init__(target.path, nbytes)
-        self._archive = target.archive
-        self._member = target.member
-        self.kept = target.kept
-        self._size = len(header) + nbytes
-        self._at = 0 if self._archive is None else self._archive.kept.at
-        self._member_start = self._at + len(self._frame(0)[0])
-        self._start = self._member_start + len(header)
-        self._file = NewFile(target.path, target.old, clobber or self.kept is not None, sync)
+    start: where they begin. total: bytes of the whole file. kept: see Sink. clobbers: whether the
+    file takes the place of another whatever was asked for.
+    """
+
+    kept: tuple[str, ...] | None = None
+    clobbers = False
+
+    def __init__(self, header: bytes, nbytes: int, at: int = 0) -> None:
+        self._header, self._at = header, at
+        self.start = at + len(header)
+        self.total = self.start + nbytes
+
+    def begin(self, fd: int) -> None:
+        """Write what does not depend on the data."""
+        write_at(fd, self._at, self._header)
+
+    def finish(self, fd: int, name: str) -> None:
+        """Write what depends on the data, which are complete."""
+
+    def close(self) -> None:
+        """Let go of what it had open."""
+
+
+class FileSink:
+    """A file that replaces the old one when it is published."""
+
+    streamed = False
+
+    def __init__(self, target: Target, facts: Facts, frame: Frame) -> None:
+        self.name, self.facts, self.kept = target.path, facts, frame.kept
+        self._frame = frame
+        self._view: memoryview | None = None
         try:
-            total = self._member_start + self._size + len(self._frame(0)[1])
-            reserve(self._fd, total, self.name)
-            if self._archive is not None:
-                self._archive.copy(self._fd)
-            write_at(self._fd, self._member_start, header)
-        except BaseException:
-            self._file.drop()
-            raise
-
-    @property
-    def _fd(self) -> int:
-        assert self._file.fd is not None, "the output is closed"
-        return self._file.fd
-
-    def _put(self, offset: int, view: memoryview) -> None:
-        """Write bytes of the data from `offset` on, in any order and from any thread."""
-        try:
-            write_at(self._fd, self._start + offset, view)
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
-
-    def map(self) -> memoryview:
-        """Return all of the data as writable bytes of the file, or of a copy without maps."""
-        if self._view is None:
+            clobber = target.clobber or frame.clobbers
+            self._file = NewFile(target.path, target.old, clobber, target.sync)
             try:
-                self._view = map_bytes(self._fd, self._start, self.nbytes, writable=True)
-            except OSError as exc:
-                if exc.errno not in UNMAPPABLE:
-                    raise failure(exc, self.name, OutputError) from None
-                self._view = self._scratch()
-        return self._view
-
-    def commit(self) -> None:
-        self._flush()
-        try:
-            if self._member is not None:
-                head, tail = self._frame(self._crc())
-                write_at(self._fd, self._at, head)
-                write_at(self._fd, self._member_start + self._size, tail)
-            if self._archive is not None:
-                self._archive.recheck()
-            self._file.publish()
+                reserve(self._file.descriptor, frame.total, self.name)
+                frame.begin(self._file.descriptor)
+            except BaseException:
+                self._file.drop()
+                raise
         except NdtoolError:
             raise
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
+    def map(self) -> memoryview | None:
+        """Return all of the data as bytes of the file; None on a file system without such maps."""
+        if self._view is None:
+            fd, start = self._file.descriptor, self._frame.start
+            try:
+                self._view = map_bytes(fd, start, self.facts.nbytes, writable=True)
+            except OSError as exc:
+                if exc.errno not in UNMAPPABLE:
+                    raise failure(exc, self.name, OutputError) from None
+        return self._view
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of the data from `start` on, in any order and from any thread."""
+        if start < 0 or start + len(view) > self.facts.nbytes:
+            raise ValueError(f"{len(view)} bytes at {start} are not within {self.facts.nbytes}")
+        try:
+            write_at(self._file.descriptor, self._frame.start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+
+    def finish(self) -> NewFile:
+        self._unmap()
+        try:
+            self._frame.finish(self._file.descriptor, self.name)
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+        return self._file
+
     def abort(self) -> None:
-        self._forget()
+        self._unmap()
         self._file.drop()
-        if self._archive is not None:
-            self._archive.close()
+        self._frame.close()
 
-    def _frame(self, crc: int) -> tuple[bytes, bytes]:
-        """Return what an archive has right before its new member and after it."""
-        if self._member is None:
-            return b"", b""
-        from ndtool.arrays import zipwriter
+    def _unmap(self) -> None:
+        if self._view is not None:
+            release(self._view)
+            self._view = None
 
-        kept = zipwriter.NOTHING if self._archive is None else self._archive.kept
-        return (
-            zipwriter.head(self._member, self._size, crc, self._at),
-            zipwriter.tail(self._member, self._size, crc, kept),
-        )
 
-    def _crc(self) -> int:
-        """Return the CRC of the member, from the file: its bytes may come in any order."""
-        import zlib
+def standard_output(facts: Facts, header: bytes) -> StreamSink:
+    """Return the sink that `-` names."""
+    from ndtool.arrays.storage import is_closed
 
-        crc, at, end = 0, self._member_start, self._member_start + self._size
-        while at < end:
-            piece = read_at(self._fd, at, min(CHUNK, end - at))
-            if not piece:
-                raise OutputError(f"{printable(self.name)}: the file became shorter")
-            crc = zlib.crc32(piece, crc)
-            at += len(piece)
-        return crc
+    try:
+        there = not is_closed(os.fstat(1))
+    except OSError:
+        there = False
+    if not there:
+        raise OutputError("standard output: it is closed")
+    return StreamSink(1, "standard output", facts, header, owned=False)

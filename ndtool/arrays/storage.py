@@ -1,7 +1,8 @@
-"""Where bytes are kept: maps of files, files without a name, and a spool over both."""
+"""Bytes of files: maps, reads, writes, and room reserved before the first of them."""
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,12 @@ from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, p
 CHUNK = 1 << 20
 COPIED = 1 << 24  # bytes that the system is asked to copy at once: a fraction of a second
 WINDOW = 1 << 14  # bytes that are read at once where headers are looked for
-MEMORY = 4 << 20  # bytes of a spool beyond this go to a temporary file: a run may need six
 EXHAUSTED = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 Read = Callable[[int, int], bytes]  # what a file has from an offset on, fewer bytes at its end
 closed: set[int] = set()  # standard descriptors that we were started without
+_GET_FLAGS, _FIXED = 0x80086601, 0x30  # Linux's FS_IOC_GETFLAGS; append-only or immutable
 LOST = "an input was truncated or a disk failed during the run"
 # What an open says where files without a name are unknown.
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
@@ -190,91 +191,24 @@ def reserve(fd: int, total: int, name: str) -> None:
         os.ftruncate(fd, total)
 
 
+def is_fixed(path: str, folder: int | None = None) -> bool:
+    """Whether attributes keep a name, or those in a folder, from being removed again.
+
+    False where that cannot be told. folder: a descriptor that `path` is relative to.
+    """
+    try:
+        import fcntl
+
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            flags = fcntl.ioctl(fd, _GET_FLAGS, bytes(8))
+        finally:
+            os.close(fd)
+    except (OSError, ImportError):
+        return False
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _FIXED)
+
+
 def hidden_name(name: str) -> str:
     """Return a new name for a temporary file beside `name`, short enough for any file system."""
     return f".{name[:48]}.ndtool-{os.urandom(6).hex()}"
-
-
-def unnamed_file() -> int:
-    """Return a descriptor of a new file without a name, in TMPDIR if that can be."""
-    reason = OSError(errno.ENOENT, "no directory")
-    for directory in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "."):
-        if not directory:
-            continue
-        try:
-            return _open_unnamed(directory)
-        except OSError as exc:
-            reason = exc
-    raise ResourceError(
-        f"no temporary file can be made: {reason.strerror}",
-        hint="TMPDIR names the directory for temporary files",
-    )
-
-
-def _open_unnamed(directory: str) -> int:
-    flags = os.O_RDWR | os.O_CLOEXEC
-    try:
-        return os.open(directory, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
-    except (OSError, AttributeError) as exc:
-        if isinstance(exc, OSError) and exc.errno not in NAMELESS:
-            raise
-    path = os.path.join(directory, hidden_name("spool"))
-    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)
-    return fd
-
-
-class Spool:
-    """Bytes that arrive in pieces: kept in memory up to MEMORY, then in an unnamed file."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._memory = bytearray()
-        self._fd: int | None = None
-
-    def write(self, piece: bytes | bytearray | memoryview) -> None:
-        """Append `piece`; ResourceError if there is no room for it."""
-        try:
-            if self._fd is None and self.size + len(piece) > MEMORY:
-                self._fd = unnamed_file()
-                self._write_file(self._memory)
-                self._memory = bytearray()
-            if self._fd is None:
-                self._memory += piece
-            else:
-                self._write_file(piece)
-        except (OSError, MemoryError) as exc:
-            raise self._full(exc) from None
-        self.size += len(piece)
-
-    def finish(self) -> memoryview:
-        """Return all bytes, read-only; the spool is closed and they outlive it."""
-        try:
-            if self._fd is None:
-                return memoryview(self._memory).toreadonly()
-            return map_bytes(self._fd, 0, self.size)
-        except OSError as exc:
-            raise self._full(exc) from None
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Drop the file, if there is one; a map of it stays."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    __del__ = close
-
-    def _write_file(self, piece: bytes | bytearray | memoryview) -> None:
-        assert self._fd is not None
-        write_next(self._fd, piece)
-
-    def _full(self, exc: OSError | MemoryError) -> NdtoolError:
-        if isinstance(exc, NdtoolError):
-            return exc
-        reason = getattr(exc, "strerror", None) or "out of memory"
-        return ResourceError(
-            f"no room for a temporary copy beyond {self.size} bytes: {reason}",
-            hint="TMPDIR names the directory for temporary files",
-        )

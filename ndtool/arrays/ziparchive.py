@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from ndtool.arrays import npy
-from ndtool.arrays.storage import CHUNK, Read, Spool, reader
+from ndtool.arrays.spill import Spool
+from ndtool.arrays.storage import CHUNK, Read, reader
 from ndtool.errors import InputError, ResourceError, UsageError, printable
 
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14

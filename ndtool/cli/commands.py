@@ -84,13 +84,19 @@ def _run(
     endings.prepare(*talk.last_words())
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
-        job.check()
+        operands, kept = job.check(), None
         if dry_run:
-            job.check_output()
-        else:
+            kept = job.check_output()
+        elif output is not None:
             with talk.progress() as tick:
-                job.run(tick)
-        talk.end(job, dry_run)
+                kept = job.run(operands, tick)
+        elif not talk.json:
+            from ndtool.analysis import preview
+
+            shown = preview.text(operands)
+            job.recheck()
+            put(shown)
+        talk.end(job, kept, dry_run)
 
 
 def _attributes(operator: str, asked: dict[str, Any]) -> Attributes:
@@ -130,19 +136,21 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
 @click.pass_obj
 def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
-    from ndtool.arrays import names as files
+    from ndtool.arrays.names import describe
+    from ndtool.arrays.source import Entry
+    from ndtool.arrays.streams import Streams
 
-    entries: list[files.Entry] = []
+    entries: list[Entry] = []
     failed: NdtoolError | None = None
-    stdin = files.Stdin()
+    streams = Streams()
     for name in names:
         try:
-            entries += files.describe(name, stdin)
+            entries += describe(name, streams)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             failed = failed or exc
-            entries.append(files.Entry(name, None, None, None, 0, exc.message, None))
+            entries.append(Entry(name, None, None, None, 0, exc.message, None))
     talk.entries(entries)
     if failed is not None:
         raise failed

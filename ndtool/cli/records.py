@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ndtool import __version__
-from ndtool.arrays.names import Entry
+from ndtool.arrays.source import Entry
 from ndtool.errors import printable
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS
@@ -13,7 +13,6 @@ from ndtool.rules.shapes import Trace, described
 from ndtool.rules.specs import Row
 
 TRACE_COLUMNS = ("rule", "with", "result")
-ENTRY_COLUMNS = ("name", "array", "order", "bytes", "version", "offset", "mappable")
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
 _RANGES = tuple(
@@ -103,18 +102,24 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:
-    """Return what a file or member holds, for JSON; without a header the array's keys are null."""
-    header = entry.header
+    """Return what a file or member holds, for JSON; where it is no array, most keys are null."""
+    facts = entry.facts
+    known: dict[str, Any] = dict.fromkeys(
+        ("dtype", "byte_order", "shape", "order", "bytes", "npy_version", "offset")
+    )
+    if facts is not None:
+        known |= {
+            "dtype": facts.dtype.name,
+            "byte_order": _BYTE_ORDERS.get(facts.dtype.order),
+            "shape": facts.shape,
+            "order": facts.order,
+            "bytes": facts.nbytes,
+            **facts.notes,
+        }
     return {
         "name": entry.name,
         "member": entry.member,
-        "dtype": header and header.dtype.name,
-        "byte_order": header and _BYTE_ORDERS.get(header.dtype.order),
-        "shape": header and header.shape,
-        "order": header and ("F" if header.fortran else "C"),
-        "bytes": header and header.nbytes,
-        "npy_version": header and header.version,
-        "offset": header and header.offset,
+        **known,
         "mappable": entry.position is not None,
         "position": entry.position,
         "file_size": entry.file_size,
@@ -123,19 +128,25 @@ def entry_record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def entry_cells(entry: Entry) -> tuple[str, ...]:
+def entry_columns(entries: list[Entry]) -> tuple[str, ...]:
+    """Return the titles of `inspect`: what formats note of their arrays stands in the middle."""
+    notes = dict.fromkeys(key for entry in entries if entry.facts for key in entry.facts.notes)
+    return ("name", "array", "order", "bytes", *notes, "mappable")
+
+
+def entry_cells(entry: Entry, columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return a row of `inspect`."""
-    header, name, problem = entry.header, printable(entry.name), printable(entry.problem)
-    if header is None:
-        return (name, f"none: {problem.removeprefix(f'{name}: ')}", "", "", "", "", "")
-    big = ", big-endian" if header.dtype.order == ">" else ""
+    facts, name, problem = entry.facts, printable(entry.name), printable(entry.problem)
+    if facts is None:
+        reason = f"none: {problem.removeprefix(f'{name}: ')}"
+        return (name, reason, *("" for _ in columns[2:]))
+    big = ", big-endian" if facts.dtype.order == ">" else ""
     return (
         name,
-        described(header.dtype, header.shape),
-        ("Fortran" if header.fortran else "C") + big,
-        str(header.nbytes),
-        ".".join(map(str, header.version)),
-        str(header.offset),
+        facts.described,
+        ("Fortran" if facts.order == "F" else "C") + big,
+        str(facts.nbytes),
+        *(str(facts.notes.get(key, "")) for key in columns[4:-1]),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 

@@ -15,7 +15,7 @@ from ndtool.errors import NdtoolError, OutputError, Status, printable
 from ndtool.rules.shapes import described
 
 if TYPE_CHECKING:
-    from ndtool.arrays.names import Entry
+    from ndtool.arrays.source import Entry
     from ndtool.rules.inference import Inference
     from ndtool.rules.shapes import Trace
     from ndtool.rules.specs import Row
@@ -81,16 +81,11 @@ class Talk:
             say(_trace(job.inference.trace, records.title(job.inference), 2))
         self._spoken = time.perf_counter() - started
 
-    def end(self, job: Job, dry_run: bool) -> None:
-        """Say what was done and how long it took, or show a result that goes nowhere else."""
+    def end(self, job: Job, kept: tuple[str, ...] | None, dry_run: bool) -> None:
+        """Say what was done and how long it took; kept: the members that stay in the archive."""
         seconds = time.perf_counter() - job.started - self._spoken
         if self.json:
-            self._put_json(self._run_record(job, seconds, dry_run))
-        elif job.held is not None:
-            from ndtool.analysis import values
-
-            array = values.as_array(job.held, job.inference.dtype, job.plan.output)
-            put(values.preview(array, _output(job.inference)))
+            self._put_json(self._run_record(job, kept, seconds, dry_run))
         elif self._for_people() and dry_run:
             from ndtool.cli.records import sized
 
@@ -98,8 +93,8 @@ class Talk:
             say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
         elif self._for_people() and job.request.output not in (None, "-"):
             say(_wrote(job, seconds))
-        if job.kept and not (dry_run or self.json or self.quiet):
-            say(_kept(job.kept))
+        if kept and not (dry_run or self.json or self.quiet):
+            say(_kept(kept))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -126,8 +121,9 @@ class Talk:
             arrays = [records.entry_record(entry) for entry in entries]
             self._put_json({"version": _version(), "arrays": arrays})
             return
-        rows = [records.entry_cells(entry) for entry in entries]
-        put(_table(records.ENTRY_COLUMNS, rows, ("name", "array", "mappable"), 1))
+        columns = records.entry_columns(entries)
+        rows = [records.entry_cells(entry, columns) for entry in entries]
+        put(_table(columns, rows, ("name", "array", "mappable"), 1))
         self._warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
@@ -217,12 +213,14 @@ class Talk:
             put(text)
 
     @staticmethod
-    def _run_record(job: Job, seconds: float, dry_run: bool) -> dict[str, Any]:
+    def _run_record(
+        job: Job, kept: tuple[str, ...] | None, seconds: float, dry_run: bool
+    ) -> dict[str, Any]:
         from ndtool.cli import records
 
         record = records.inference_record(job.inference, job.request.output)
-        if job.kept is not None:
-            record["output"]["kept"] = job.kept
+        if kept is not None:
+            record["output"]["kept"] = kept
         return {
             **record,
             "seconds": seconds,

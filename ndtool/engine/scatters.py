@@ -14,18 +14,9 @@ from typing import NamedTuple
 from ndtool import _kernels
 from ndtool._kernels import GROUP, LINE, Change, How, Indices, Parts, Piece
 from ndtool.engine import layouts, tuning
+from ndtool.engine.bind import Buffer, Runs, Units, bind_rows, bind_runs, bind_units
 from ndtool.engine.crew import Rooms, share
-from ndtool.engine.gathers import (
-    Buffer,
-    Runs,
-    Tick,
-    Units,
-    bind_rows,
-    bind_runs,
-    bind_units,
-    silent,
-    whole_elements,
-)
+from ndtool.engine.gathers import Tick, silent, whole_elements
 from ndtool.engine.threads import team
 from ndtool.errors import ResourceError
 from ndtool.rules.dtypes import Dtype

@@ -118,11 +118,19 @@ EQUIVALENT = {
     ("engine/gathers.py", "if tile < columns and tile > LINE", ">"): "the same",
     ("engine/gathers.py", "if tile < columns and tile > LINE", "<"): "the same",
     ("engine/gathers.py", "none = (0,)", "0"): "a check reads and writes nothing there",
-    ("engine/gathers.py", "plan.data, 1), 1, negatives", "1"): "only the addressing of these runs is used",
+    (
+        "engine/gathers.py",
+        "plan.data, 1), 1, negatives",
+        "1",
+    ): "only the addressing of these runs is used",
     ("engine/scatters.py", "        shift += 1", "1"): "parts of another size: one result",
     ("engine/scatters.py", "groups = min(most", "min"): "bounds memory",
     ("engine/scatters.py", "groups = min(most", "//"): "bounds memory",
-    ("engine/scatters.py", "change, s.out, True, how", "True"): "threads share otherwise: one result",
+    (
+        "engine/scatters.py",
+        "change, s.out, True, how",
+        "True",
+    ): "threads share otherwise: one result",
     ("engine/scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
     ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }

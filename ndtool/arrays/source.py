@@ -1,0 +1,139 @@
+"""Input arrays outside memory, whatever their format: a few facts, and their bytes.
+
+A flat array is a grid of one block. Formats whose bytes stand together make a `Flat`; a format of
+chunks has a class of its own that keeps the contract of `Source`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+from ndtool.arrays import grid, spill
+from ndtool.arrays.local import LocalFile, Stretch
+from ndtool.errors import OutputError, called, printable
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.shapes import Shape, described
+
+
+class Facts(NamedTuple):
+    """What is known of an array without its bytes.
+
+    order: "C" or "F": how the elements of each block follow each other. grid: the shape of a
+    block, of which the last ones along an axis may be cut; the array's own shape where it is
+    flat. notes: what else its format says of it, for `inspect`.
+    """
+
+    dtype: Dtype
+    shape: Shape
+    order: str
+    grid: Shape
+    notes: dict[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def described(self) -> str:
+        """Type and shape."""
+        return described(self.dtype, self.shape)
+
+
+class Entry(NamedTuple):
+    """What `inspect` tells about one array.
+
+    name: the argument that opens it. facts: None where it is no array. position: where its bytes
+    are in the file, None where they are not there as they are. problem: why not, else empty.
+    """
+
+    name: str
+    member: str | None
+    facts: Facts | None
+    position: int | None
+    file_size: int
+    problem: str
+    warning: str | None
+
+    @property
+    def label(self) -> str:
+        """Type and shape, or why there are none."""
+        return self.problem if self.facts is None else self.facts.described
+
+
+class Source(Protocol):
+    """One input array, open. name: the argument. warning: what is odd without being wrong."""
+
+    name: str
+    facts: Facts
+    warning: str | None
+
+    def whole(self) -> Stretch | None:
+        """Return all of the bytes where they stand together, None where they do not."""
+
+    def block(self, number: int) -> memoryview:
+        """Return the bytes of a block, by its number in row-major order of the grid."""
+
+    def recheck(self) -> None:
+        """Raise OutputError if the array was modified or replaced since it was opened."""
+
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor is open on what the bytes are from."""
+
+    def close(self) -> None:
+        """Let go of the bytes and of the place."""
+
+
+class Flat:
+    """A source whose bytes stand together; place: None for what came through a pipe."""
+
+    def __init__(
+        self,
+        name: str,
+        facts: Facts,
+        stretch: Stretch,
+        place: LocalFile | None = None,
+        warning: str | None = None,
+    ) -> None:
+        self.name, self.facts, self.warning = name, facts, warning
+        self._stretch, self._place = stretch, place
+
+    def whole(self) -> Stretch:
+        return self._stretch
+
+    def block(self, number: int) -> memoryview:
+        assert number == 0, "a flat array is one block"
+        return self._stretch.buffer
+
+    def recheck(self) -> None:
+        if self._place is not None and (change := self._place.change()):
+            raise OutputError(f"{called(self.name)} {change}")
+
+    def is_open_as(self, fd: int) -> bool:
+        return self._place is not None and self._place.is_open_as(fd)
+
+    def close(self) -> None:
+        self._stretch.release()
+        if self._place is not None:
+            self._place.close()
+
+
+def whole(source: Source) -> Stretch:
+    """Return all bytes of an array: its own, or its blocks put together in row-major order."""
+    stretch = source.whole()
+    if stretch is not None:
+        return stretch
+    facts = source.facts
+    room = spill.room(facts.nbytes, f"temporary copy of {called(source.name)}")
+    for number in range(grid.blocks(facts.shape, facts.grid)):
+        block = source.block(number)
+        place = grid.box(facts.shape, facts.grid, number)
+        for to, at, nbytes in grid.runs(facts.shape, place, facts.dtype.itemsize):
+            room[to : to + nbytes] = block[at : at + nbytes]
+    return Stretch(room.toreadonly())
+
+
+def surplus(label: str, count: int) -> str | None:
+    """Return the warning about `count` bytes too many, None where there are none."""
+    return f"{printable(label)}: {count} bytes after the array are ignored" if count else None

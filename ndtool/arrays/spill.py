@@ -1,0 +1,116 @@
+"""Bytes that need not fit into memory: files without a name, a room of any size, a spool."""
+
+import errno
+import os
+
+from ndtool.arrays.storage import NAMELESS, failure, hidden_name, map_bytes, reserve, write_next
+from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
+
+MEMORY = 4 << 20  # bytes beyond this go to a temporary file: a run may need six such rooms
+
+
+def room(nbytes: int, label: str) -> memoryview:
+    """Return writable bytes, zero at first; they go with their last user.
+
+    Raises ResourceError, which calls them `label`, where there is no room for so many.
+    """
+    try:
+        if nbytes <= MEMORY:
+            return memoryview(bytearray(nbytes))
+        fd = unnamed_file()
+        try:
+            reserve(fd, nbytes, label)
+            return map_bytes(fd, 0, nbytes, writable=True)
+        finally:
+            os.close(fd)
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: no memory for {nbytes} bytes") from None
+    except OSError as exc:
+        raise failure(exc, label, OutputError) from None
+
+
+def unnamed_file() -> int:
+    """Return a descriptor of a new file without a name, in TMPDIR if that can be."""
+    reason = OSError(errno.ENOENT, "no directory")
+    for directory in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "."):
+        if not directory:
+            continue
+        try:
+            return _open_unnamed(directory)
+        except OSError as exc:
+            reason = exc
+    raise ResourceError(
+        f"no temporary file can be made: {reason.strerror}",
+        hint="TMPDIR names the directory for temporary files",
+    )
+
+
+def _open_unnamed(directory: str) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(directory, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+    except (OSError, AttributeError) as exc:
+        if isinstance(exc, OSError) and exc.errno not in NAMELESS:
+            raise
+    path = os.path.join(directory, hidden_name("spool"))
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    return fd
+
+
+class Spool:
+    """Bytes that arrive in pieces: kept in memory up to MEMORY, then in an unnamed file."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._memory = bytearray()
+        self._fd: int | None = None
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Append `piece`; ResourceError if there is no room for it."""
+        try:
+            if self._fd is None and self.size + len(piece) > MEMORY:
+                self._fd = unnamed_file()
+                self._write_file(self._memory)
+                self._memory = bytearray()
+            if self._fd is None:
+                self._memory += piece
+            else:
+                self._write_file(piece)
+        except (OSError, MemoryError) as exc:
+            raise self._full(exc) from None
+        self.size += len(piece)
+
+    def finish(self) -> memoryview:
+        """Return all bytes, read-only; the spool is closed and they outlive it."""
+        try:
+            if self._fd is None:
+                return memoryview(self._memory).toreadonly()
+            return map_bytes(self._fd, 0, self.size)
+        except OSError as exc:
+            raise self._full(exc) from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Drop the file, if there is one; a map of it stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    __del__ = close
+
+    def _write_file(self, piece: bytes | bytearray | memoryview) -> None:
+        assert self._fd is not None
+        write_next(self._fd, piece)
+
+    def _full(self, exc: OSError | MemoryError) -> NdtoolError:
+        if isinstance(exc, NdtoolError):
+            return exc
+        reason = getattr(exc, "strerror", None) or "out of memory"
+        return ResourceError(
+            f"no room for a temporary copy beyond {self.size} bytes: {reason}",
+            hint="TMPDIR names the directory for temporary files",
+        )

@@ -1,0 +1,130 @@
+"""Plans bound to strides: what the kernels are told once for all calls of one kind."""
+
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from ndtool import _kernels
+from ndtool._kernels import BLOCK, LINE, Indices
+from ndtool.engine import layouts, tuning
+from ndtool.engine.layouts import Strides
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan
+
+Buffer = Any  # what supports the buffer protocol and slicing: memoryview, uint8 ndarray
+
+
+class Operand(NamedTuple):
+    """An array as the kernels see it: its bytes, where element [0, ..., 0] stands, its strides."""
+
+    buffer: Buffer
+    origin: int
+    strides: Strides
+
+
+def bind_indices(buffer: Buffer, dtype: Dtype) -> Indices:
+    """Bind the bytes of indices to their type."""
+    return Indices(buffer, dtype.itemsize, dtype.kind == "u", dtype.swapped)
+
+
+class Runs(NamedTuple):
+    """Index tuples bound to bytes: how they address, the run each names, how many there are."""
+
+    addressing: _kernels.Addressing
+    layout: _kernels.Layout | None  # of a run whose elements do not stand side by side
+    width: int  # bytes of a run
+    itemsize: int
+    tuples: int
+    entries: int  # components per tuple
+    per_batch: int
+
+
+@lru_cache(maxsize=1024)
+def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> Runs | None:
+    """Bind a plan to strides; None for an elements operator that is no walk over index tuples."""
+    if isinstance(plan, ElementsPlan):
+        return _bind_last_axis(plan, strides, itemsize, negatives)
+    b, k = len(plan.batch), plan.k
+    batch = layouts.merge(plan.batch, strides[:b])
+    addressing = _kernels.Addressing(
+        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives
+    )
+    run, run_strides = layouts.merge(plan.run, strides[b + k :])
+    layout = None
+    if plan.width and not layouts.is_contiguous(run, run_strides, itemsize):
+        layout = _kernels.Layout(run, run_strides, itemsize)
+    width = plan.width * itemsize
+    return Runs(addressing, layout, width, itemsize, plan.tuples, k, plan.per_batch)
+
+
+def _bind_last_axis(
+    plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool
+) -> Runs | None:
+    """Elements along the last axis are tuples of one component, in batches: a batch per line."""
+    a = plan.axis
+    if prod(plan.indices[a + 1 :]) != 1:
+        return None
+    batch = layouts.merge(plan.indices[:a], strides[:a])
+    length = plan.indices[a]
+    addressing = _kernels.Addressing((plan.data[a],), (strides[a],), length, *batch, negatives)
+    return Runs(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
+
+
+@lru_cache(maxsize=1024)
+def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
+    """Bind a plan that walks over index tuples to numbers of rows of data, instead of bytes."""
+    if isinstance(plan, NdPlan):
+        strides = layouts.contiguous(plan.sizes, 1)
+        return _kernels.Addressing(plan.sizes, strides, plan.tuples, (), (), negatives)
+    runs = bind_runs(plan, layouts.contiguous(plan.data, 1), 1, negatives)
+    assert runs is not None
+    return runs.addressing
+
+
+@lru_cache(maxsize=1024)
+def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, int]:
+    """Return how indices are checked: (addressing, tuples, components per tuple)."""
+    sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
+    tuples = plan.tuples if isinstance(plan, NdPlan) else prod(plan.indices)
+    none = (0,) * len(sizes)
+    return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
+
+
+class Units(NamedTuple):
+    """An elements operator along an axis that is not the last, bound to bytes."""
+
+    grid: _kernels.Grid
+    scratch: int  # bytes of a packed tile
+    packs: bool  # whether reading through packed tiles pays by itself
+    work: int  # bytes that one unit moves, about
+
+
+@lru_cache(maxsize=1024)
+def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Units:
+    """Bind an elements plan to strides, as tiles of columns that fit into the cache."""
+    a, length, size = plan.axis, plan.indices[plan.axis], plan.data[plan.axis]
+    inner_shape, inner = layouts.merge(plan.indices[a + 1 :], strides[a + 1 :])
+    outer_shape, outer = layouts.merge(plan.indices[:a], strides[:a])
+    columns = inner_shape[-1]
+    inner_index = layouts.contiguous(inner_shape, 1)
+    index_step = prod(inner_shape)
+    outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
+    cached = tuning.TILE
+    tile = min(columns, BLOCK, max(LINE // itemsize, cached // max(1, size * itemsize), 1))
+    if tile < columns and tile > LINE:
+        tile = tile // LINE * LINE
+    scratch = size * tile * itemsize
+    dense = strides[a] == tile * itemsize and inner[-1] == itemsize
+    grid = _kernels.Grid(
+        outer_shape + inner_shape[:-1],
+        outer_index + inner_index[:-1],
+        outer + inner[:-1],
+        (length, index_step, size, strides[a]),
+        (columns, inner[-1], tile),
+        itemsize,
+        negatives,
+    )
+    fits = scratch <= 2 * cached
+    packs = fits and not dense and 2 * length >= size
+    work = tile * (length * (itemsize + 8) + (size * itemsize if packs else 0))
+    return Units(grid, scratch if fits else 0, packs, work)

@@ -1,0 +1,52 @@
+"""Every index, before the first byte of output."""
+
+from ndtool import _kernels
+from ndtool._kernels import Indices
+from ndtool.engine import layouts, tuning
+from ndtool.engine.bind import bind_check
+from ndtool.engine.threads import team
+from ndtool.errors import BoundsError, NdtoolError, OutputError
+from ndtool.rules.shapes import NdPlan, Plan
+
+
+def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
+    """Raise BoundsError, which names the first bad index in row-major order, if there is one."""
+    addressing, tuples, entries = bind_check(plan, negatives)
+    pitch = entries * indices.itemsize
+    if not tuples or not pitch:
+        return
+    step = max(1, tuning.PIECE // pitch)
+    for first in range(0, tuples, step):
+        count = min(step, tuples - first)
+        if _kernels.check(addressing, indices, first, count, team(threads, count * pitch)):
+            raise refusal(plan, indices, negatives)
+
+
+def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
+    """Return the error that names the first index out of bounds and counts them all.
+
+    Found one after the other; if there is none any more, the indices changed during the run.
+    """
+    addressing, tuples, entries = bind_check(plan, negatives)
+    step = max(1, tuning.PIECE // (entries * indices.itemsize))
+    count = 0
+    for first in range(0, tuples, step):
+        number, which, bad = _kernels.find(addressing, indices, first, min(step, tuples - first))
+        if bad and not count:
+            place, component = number, which
+        count += bad
+    if not count:
+        return OutputError("indices changed during the run")
+    nd = isinstance(plan, NdPlan)
+    axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
+    size = plan.data[axis]
+    return BoundsError(
+        position=layouts.unravel(place, plan.indices[:-1] if nd else plan.indices),
+        component=component if nd else None,
+        axis=axis,
+        value=indices.value(place * entries + component),
+        size=size,
+        count=count,
+        total=tuples,
+        lowest=-size if negatives else 0,
+    )
