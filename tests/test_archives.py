@@ -20,6 +20,7 @@ from npyfile import ARRAY, npy, with_header
 
 from ndtool.arrays import names, storage, ziparchive, zipwriter
 from ndtool.arrays import npy as headers
+from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 
 METHODS = {
@@ -71,7 +72,7 @@ def test_every_method_is_unpacked(place, method, count):
     for name in ("a", "a.npy"):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
-    with names.open_source(f"{path}:a", names.Stdin()) as source:
+    with names.open_source(f"{path}:a", Streams()) as source:
         assert source.mapped == (method == "stored" and count > 5)
         assert source.buffer.readonly
         assert source.buffer.format == "B"
@@ -396,7 +397,7 @@ def test_what_numpy_saves(save):
 def test_bytes_after_the_array_in_a_member(place):
     for method in METHODS.values():
         path = place(pack([("a.npy", npy() + b"123")], method))
-        with names.open_source(path, names.Stdin()) as source:
+        with names.open_source(path, Streams()) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
             assert bytes(source.buffer) == ARRAY.tobytes()
 

@@ -29,7 +29,7 @@ from test_large import expected_scatter, numbers
 import ndtool
 from ndtool import _kernels, ops
 from ndtool.arrays import npy
-from ndtool.engine import gathers, scatters, tuning
+from ndtool.engine import bind, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -151,9 +151,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower the limits that decide which way a call takes."""
     for name, value in SMALL.items():
         monkeypatch.setattr(tuning, name, value)
-    gathers.bind_units.cache_clear()
+    bind.bind_units.cache_clear()
     yield
-    gathers.bind_units.cache_clear()
+    bind.bind_units.cache_clear()
 
 
 @pytest.fixture

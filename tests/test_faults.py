@@ -27,7 +27,7 @@ from ndtool import __main__ as program
 from ndtool import endings
 from ndtool.arrays import local, names
 from ndtool.cli import commands
-from ndtool.engine import gathers, tuning
+from ndtool.engine import bind, check, tuning
 from ndtool.errors import BoundsError, OutputError
 from ndtool.rules import dtypes, shapes, specs
 from ndtool.runs import jobs
@@ -722,8 +722,8 @@ def test_data_that_are_not_in_memory(
 
 def test_indices_that_are_right_again() -> None:
     plan = shapes.gather_nd((3,), (2, 1), 0)[1]
-    index = gathers.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
-    error = gathers.refusal(plan, index, True)
+    index = bind.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
+    error = check.refusal(plan, index, True)
     assert isinstance(error, OutputError)
     assert error.message == "indices changed during the run"
 

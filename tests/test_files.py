@@ -15,8 +15,9 @@ from inputs import load, refused
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy, sparse, with_header
 
-from ndtool.arrays import local, names, storage
+from ndtool.arrays import local, names, spill, storage
 from ndtool.arrays import npy as headers
+from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 
 LARGE = np.arange(1 << 17, dtype="<i8")
@@ -40,7 +41,7 @@ def here(here, all_closed, monkeypatch):
 def test_a_file_is_known_by_its_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
-    with names.open_source(name, names.Stdin()) as source:
+    with names.open_source(name, Streams()) as source:
         assert source.name == name
         assert source.dtype.descr == array.dtype.str
         assert source.buffer.readonly
@@ -111,7 +112,7 @@ def test_no_permission_to_read():
 
 def test_bytes_after_the_array():
     put("x.npy", npy() + b"abcde")
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
         assert bytes(source.buffer) == ARRAY.tobytes()
     assert names.describe("x.npy")[0].warning == source.warning
@@ -133,7 +134,7 @@ def test_unaligned_data(skip):
 def test_a_file_of_terabytes_costs_nothing():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         assert source.buffer[nbytes - 1] == 0
         source.advise("random")
         source.advise("willneed", nbytes - 10_000, 4096)
@@ -142,7 +143,7 @@ def test_a_file_of_terabytes_costs_nothing():
 @pytest.mark.parametrize("array", [ARRAY, LARGE])
 def test_a_file_that_is_modified(array):
     put("x.npy", npy(array))
-    source = names.open_source("x.npy", names.Stdin())
+    source = names.open_source("x.npy", Streams())
     os.link("x.npy", "other")
     os.chmod("x.npy", 0o600)
     source.recheck()
@@ -157,7 +158,7 @@ def test_a_file_that_is_modified(array):
 
 def test_a_file_that_is_replaced():
     put("x.npy", npy())
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         put("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
@@ -168,7 +169,7 @@ def test_a_file_that_is_replaced():
 
 def test_a_file_that_is_truncated():
     put("x.npy", npy(LARGE))
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
@@ -184,13 +185,13 @@ def test_inputs_stay_as_they_are():
     os.utime("x.npy", ns=(5, 5))
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
-    with names.open_source("x.npy", names.Stdin()) as source, pytest.raises(TypeError):
+    with names.open_source("x.npy", Streams()) as source, pytest.raises(TypeError):
         source.buffer[0] = 1
 
 
 def test_closing_while_someone_looks():
     put("x.npy", npy(LARGE))
-    source = names.open_source("x.npy", names.Stdin())
+    source = names.open_source("x.npy", Streams())
     array = np.frombuffer(source.buffer, "<i8")
     held = pickle.PickleBuffer(source.buffer)
     source.close()
@@ -236,7 +237,7 @@ class Feed:
 
     def __enter__(self):
         self._thread.start()
-        return names.Stdin(self.fd)
+        return Streams(self.fd)
 
     def __exit__(self, *_):
         os.close(self.fd)
@@ -253,7 +254,7 @@ def test_consecutive_arrays_on_a_pipe(step):
 
 
 def test_a_large_array_on_a_pipe(monkeypatch):
-    monkeypatch.setattr(storage, "MEMORY", 1 << 19)
+    monkeypatch.setattr(spill, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
         with names.open_source("-", stdin) as source:
@@ -278,7 +279,7 @@ def test_consecutive_arrays_in_a_file(large):
     put("x", b"skip" + b"".join(map(npy, arrays)) + b"rest")
     with open("x", "rb", buffering=0) as file:
         file.seek(4)
-        stdin = names.Stdin(file.fileno())
+        stdin = Streams(file.fileno())
         with names.open_source("-", stdin) as source:
             assert source.mapped == large
             source.recheck()
@@ -300,7 +301,7 @@ def test_a_stream_that_ends_early(cut):
         refused("-", "standard input: .*(found|cut short)", stdin=stdin)
     put("x", raw)
     with open("x", "rb") as file:
-        refused("-", "standard input: .*(found|cut short|only)", stdin=names.Stdin(file.fileno()))
+        refused("-", "standard input: .*(found|cut short|only)", stdin=Streams(file.fileno()))
 
 
 def test_a_stream_that_claims_much():
@@ -318,14 +319,14 @@ def test_standard_input_that_is_no_array(here):
     with Feed(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(here, os.O_RDONLY)
-    refused("-", "standard input: Is a directory", stdin=names.Stdin(fd))
+    refused("-", "standard input: Is a directory", stdin=Streams(fd))
     os.close(fd)
-    refused("-", "standard input: it is closed", stdin=names.Stdin(fd))
+    refused("-", "standard input: it is closed", stdin=Streams(fd))
     for device in ("/dev/null", "/dev/zero"):
         with open(device, "rb") as file:
-            refused("-", "nothing there|not a .npy", stdin=names.Stdin(file.fileno()))
+            refused("-", "nothing there|not a .npy", stdin=Streams(file.fileno()))
     lead, terminal = os.openpty()
-    refused("-", "it is a terminal", UsageError, names.Stdin(terminal))
+    refused("-", "it is a terminal", UsageError, Streams(terminal))
     os.close(lead)
     os.close(terminal)
 
@@ -347,7 +348,7 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
 
 
 def test_no_room_for_a_stream(monkeypatch):
-    monkeypatch.setattr(storage, "MEMORY", 1000)
+    monkeypatch.setattr(spill, "MEMORY", 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -361,19 +362,19 @@ def test_no_room_for_a_stream(monkeypatch):
 @pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
 def test_tmpdir_may_be_nonsense(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
-    monkeypatch.setattr(storage, "MEMORY", 1000)
+    monkeypatch.setattr(spill, "MEMORY", 1000)
     with Feed(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
 def test_spools_without_nameless_files(monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(storage, "MEMORY", 10)
-    spool = storage.Spool()
+    monkeypatch.setattr(spill, "MEMORY", 10)
+    spool = spill.Spool()
     for piece in (b"12345", b"67890", b"abc", b""):
         spool.write(piece)
     assert bytes(spool.finish()) == b"1234567890abc"
-    assert bytes(storage.Spool().finish()) == b""
+    assert bytes(spill.Spool().finish()) == b""
 
 
 def test_describe():
@@ -432,7 +433,7 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
         monkeypatch.setattr(os, "preadv", failing(wrong))
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         assert source.mapped
         assert source.cached() == share
 
@@ -440,7 +441,7 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
 def test_a_closed_descriptor_is_no_input():
     put("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
-    with names.open_source("x.npy", names.Stdin()) as source:
+    with names.open_source("x.npy", Streams()) as source:
         assert source.is_open_as(fd)
         os.close(fd)
         assert not source.is_open_as(fd)
@@ -476,15 +477,15 @@ def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
 
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", failing(errno.EROFS))
-    monkeypatch.setattr(storage, "MEMORY", 10)
+    monkeypatch.setattr(spill, "MEMORY", 10)
     with pytest.raises(ResourceError, match="no temporary file can be made: Read-only") as caught:
-        storage.Spool().write(bytes(100))
+        spill.Spool().write(bytes(100))
     assert "TMPDIR" in caught.value.hint
 
 
 def test_a_spool_that_cannot_be_mapped(monkeypatch):
-    monkeypatch.setattr(storage, "MEMORY", 10)
-    spool = storage.Spool()
+    monkeypatch.setattr(spill, "MEMORY", 10)
+    spool = spill.Spool()
     spool.write(bytes(100))
     monkeypatch.setattr(storage, "map_bytes", failing(errno.ENOMEM))
     with pytest.raises(ResourceError, match="beyond 100 bytes: Cannot allocate memory"):

@@ -21,7 +21,7 @@ import pytest
 from fences import fenced, room, scratch
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
-from ndtool.engine import gathers, scatters, tuning
+from ndtool.engine import bind, copies, gathers, scatters, tuning
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +77,7 @@ def limit(**limits: int) -> None:
     for name, value in limits.items():
         assert hasattr(tuning, name)
         setattr(tuning, name, value)
-    gathers.bind_units.cache_clear()
+    bind.bind_units.cache_clear()
 
 
 def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
@@ -389,14 +389,14 @@ def copies() -> None:
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
         turned = fenced(data)
-        gathers.swap(memoryview(turned.reshape(-1)), unit)
+        copies.swap(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
-            pieces = gathers.row_major(buffer, turned.shape, turned.strides, width)
+            pieces = copies.row_major(buffer, turned.shape, turned.strides, width)
             assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
 
 

@@ -17,7 +17,8 @@ from command import environment, execute, python
 from limits import ROOT, failing, without_overrides
 from npyfile import ARRAY, npy
 
-from ndtool.arrays import names, newfile, sink, storage, zipwriter
+from ndtool.arrays import names, newfile, sink, spill, zipwriter
+from ndtool.arrays.streams import Streams
 from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.rules import dtypes
 
@@ -208,7 +209,7 @@ def test_output_is_an_input(way, alias):
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with names.open_source("x.npy", names.Stdin()) as source, opened(alias, LARGE) as out:
+    with names.open_source("x.npy", Streams()) as source, opened(alias, LARGE) as out:
         raw = source.buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
@@ -327,7 +328,7 @@ def test_archives(way, how, array, target, member):
     (entry,) = names.describe("x.npz")
     assert entry.position % 64 == 0
     first = content("x.npz")
-    with names.open_source("x.npz", names.Stdin()) as source:
+    with names.open_source("x.npz", Streams()) as source:
         assert bytes(source.buffer) == array.tobytes()
         save(target, array, how)
     assert content("x.npz") == first
@@ -349,12 +350,12 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
         assert np.array_equal(archive["a"], array)
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
-    with names.open_source("x.npz", names.Stdin()) as source:
+    with names.open_source("x.npz", Streams()) as source:
         assert bytes(source.buffer) == array.tobytes()
         assert source.position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
-    with names.open_source("y.npz:a", names.Stdin()) as source:
+    with names.open_source("y.npz:a", Streams()) as source:
         assert bytes(source.buffer) == array.tobytes()
 
 
@@ -376,7 +377,7 @@ def test_an_archive_of_more_than_4_gib():
     with open("x.npz", "rb") as file:
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
-    with names.open_source("x.npz", names.Stdin()) as source:
+    with names.open_source("x.npz", Streams()) as source:
         assert bytes(source.buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
@@ -465,7 +466,7 @@ class Drain:
 
 @pytest.mark.parametrize("how", ["write", "map", "pieces"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
-@pytest.mark.parametrize("memory", [10, storage.MEMORY])
+@pytest.mark.parametrize("memory", [10, spill.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, how, array, memory, blocking):
     monkeypatch.setattr(sink, "MEMORY", memory)
@@ -617,7 +618,7 @@ def test_kill_leaves_whole_files(output):
                 os.unlink(name)
 
 
-@pytest.mark.parametrize("memory", [10, storage.MEMORY])
+@pytest.mark.parametrize("memory", [10, spill.MEMORY])
 def test_a_result_can_be_held(monkeypatch, memory):
     monkeypatch.setattr(sink, "MEMORY", memory)
     with opened(None) as out:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, state
 
-from ndtool.arrays import names, storage
+from ndtool.arrays import names, spill
+from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError
 
 DATA = np.arange(12.0).reshape(4, 3)
@@ -128,9 +129,9 @@ def test_types_and_shapes_of_a_pipe() -> None:
 
 
 def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "MEMORY", 1 << 16)
+    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
     feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
-    stdin = names.Stdin()
+    stdin = Streams()
     with names.open_source("fifo", stdin) as source:
         assert type(source.buffer.obj).__name__ == "mmap"
         assert (source.name, source.mapped, source.position) == ("fifo", False, None)
@@ -169,7 +170,7 @@ def test_the_second_array_is_named_in_errors() -> None:
 def test_a_pipe_has_no_members() -> None:
     feeder = feed(npy(DATA))
     with pytest.raises(InputError, match=r"fifo:a: the file is one array: it has no members"):
-        names.open_source("fifo:a", names.Stdin())
+        names.open_source("fifo:a", Streams())
     feeder.join()
 
 
@@ -178,7 +179,7 @@ def test_a_pipe_that_may_not_be_read() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
         with pytest.raises(InputError, match=r"^fifo: denied$"):
-            names.open_source("fifo", names.Stdin())
+            names.open_source("fifo", Streams())
     feeder.join()
 
 

@@ -28,7 +28,7 @@ from strategies import (
 
 import ndtool
 from ndtool.analysis import reference
-from ndtool.engine import gathers, tuning
+from ndtool.engine import bind, tuning
 from ndtool.errors import BoundsError, NdtoolError
 
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "600"))
@@ -56,9 +56,9 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "small limits":
             for name, value in LIMITS.items():
                 patch.setattr(tuning, name, value)
-        gathers.bind_units.cache_clear()
+        bind.bind_units.cache_clear()
         yield
-    gathers.bind_units.cache_clear()
+    bind.bind_units.cache_clear()
 
 
 def call(module: Any, case: Case, **options: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from strategies import Array, same
 
 import ndtool
 from ndtool.analysis import reference
-from ndtool.engine import gathers, tuning
+from ndtool.engine import bind, copies, gathers, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
 from ndtool.rules import shapes
 from ndtool.rules.operators import Attributes
@@ -256,14 +256,14 @@ def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: 
     data = memoryview(bytes(itemsize * count))
     most = max(1, (1 << 20) // itemsize)
     expected = [min(most, count - first) * itemsize for first in range(0, count, most)]
-    pieces = list(gathers.row_major(data, (count,), (itemsize,), itemsize))
+    pieces = list(copies.row_major(data, (count,), (itemsize,), itemsize))
     assert [len(piece) for piece in pieces] == expected
     assert len(pieces[0].obj) == expected[0]  # the memory that all of them share
 
 
 def test_one_element_is_turned() -> None:
     for shape in ((), (1, 1)):
-        pieces = gathers.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
+        pieces = copies.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
         assert [bytes(piece) for piece in pieces] == [b"dcba"]
 
 
@@ -278,7 +278,7 @@ def test_one_element_is_turned() -> None:
     ],
 )
 def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list[int]) -> None:
-    runs = gathers.Runs(None, None, width, 4, 10, 1, 10)
+    runs = bind.Runs(None, None, width, 4, 10, 1, 10)
     pieces = list(gathers.pieces(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
     places = [piece.place(runs.width) for piece in pieces]

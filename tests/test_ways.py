@@ -19,7 +19,8 @@ from test_properties import LIMITS, call, many, threads_used, told
 import ndtool
 from ndtool.analysis import reference
 from ndtool.arrays import local, names, sink, storage
-from ndtool.engine import gathers, scatters
+from ndtool.arrays.streams import Streams
+from ndtool.engine import bind, scatters
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
@@ -47,9 +48,9 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "small limits":
             for (module, name), value in (LIMITS | ROOMS).items():
                 patch.setattr(module, name, value)
-        gathers.bind_units.cache_clear()
+        bind.bind_units.cache_clear()
         yield
-    gathers.bind_units.cache_clear()
+    bind.bind_units.cache_clear()
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def standard_input() -> Iterator[int]:
     theirs, ours = os.pipe()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(names, "Stdin", partial(names.Stdin, theirs))
+            patch.setattr(names, "Stdin", partial(Streams, theirs))
             yield ours
     finally:
         os.close(theirs)

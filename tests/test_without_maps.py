@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from command import save
 
-from ndtool.arrays import local, sink, storage
+from ndtool.arrays import local, sink, spill, storage
+from ndtool.arrays.streams import Streams
 from ndtool.engine import gathers, scatters
 from ndtool.errors import OutputError, ResourceError
 from ndtool.runs import jobs
@@ -106,7 +107,7 @@ def test_a_run_gives_the_same_file(
     monkeypatch.setattr(scatters, "SORTED", 0)
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)
-        for number, memory in zip(REFUSALS, (1 << 12, storage.MEMORY, 1 << 12), strict=True):
+        for number, memory in zip(REFUSALS, (1 << 12, spill.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
                 for module in (sink, storage):
                     patch.setattr(module, "MEMORY", memory)
@@ -134,7 +135,7 @@ def test_a_large_input_is_read_within_the_memory_bound(
 def sources_of(name: str) -> local.Source:
     from ndtool.arrays import names
 
-    return names.open_source(name, names.Stdin())
+    return names.open_source(name, Streams())
 
 
 def test_an_input_that_becomes_shorter_while_it_is_read(
@@ -142,13 +143,13 @@ def test_an_input_that_becomes_shorter_while_it_is_read(
 ) -> None:
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    real = storage.Spool.write
+    real = spill.Spool.write
 
-    def write(spool: storage.Spool, piece: bytes) -> None:
+    def write(spool: spill.Spool, piece: bytes) -> None:
         real(spool, piece)
         os.truncate("data.npy", 3 << 20)
 
-    monkeypatch.setattr(storage.Spool, "write", write)
+    monkeypatch.setattr(spill.Spool, "write", write)
     with pytest.raises(OutputError, match=r"^data.npy changed during the run: it is shorter now$"):
         sources_of("data.npy")
 

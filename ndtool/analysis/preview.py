@@ -164,7 +164,7 @@ def _from_the_front(indices: Array, sizes: Shape) -> Array:
 
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:
-    """Return where among `shown`, which ascend, the values are that are there, and which these are."""
+    """Return where among `shown`, which ascend, values are, and which of them are there."""
     place = np.searchsorted(shown, values)
     place[place == len(shown)] = 0
     (meets,) = np.nonzero(shown[place] == values)

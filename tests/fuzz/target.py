@@ -7,6 +7,7 @@ from math import prod
 
 from ndtool.analysis import values
 from ndtool.arrays import names, npy
+from ndtool.arrays.streams import Streams
 from ndtool.errors import NdtoolError, Status
 
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
@@ -22,7 +23,7 @@ def check(content: bytes) -> None:
         for member in [None, "a", *members[:4]]:
             _read(path if member is None else f"{path}:{member}")
         os.lseek(fd, 0, os.SEEK_SET)
-        with suppress(NdtoolError), names.Stdin(fd).read() as source:
+        with suppress(NdtoolError), Streams(fd).read() as source:
             _hold(source)
     finally:
         os.close(fd)
@@ -51,7 +52,7 @@ def _described(path: str) -> list[names.Entry]:
 
 def _read(argument: str) -> None:
     try:
-        with names.open_source(argument, names.Stdin(-1)) as source:
+        with names.open_source(argument, Streams(-1)) as source:
             _hold(source)
             source.recheck()
     except NdtoolError as error:
