@@ -6,6 +6,7 @@ array([[2, 3],
        [0, 1]])
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from ndtool.ops import scatter_nd as scatter_nd
 
 __version__ = "0.1.0"
+
+# libgomp reads it when the kernels are loaded: a millisecond. By default a thread that waits burns,
+# for ten, the processor on which the one it waits for is to run.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 _OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements")
 _ERRORS = (
