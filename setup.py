@@ -4,36 +4,46 @@ NDTOOL_DEBUG=1: every memoryview access is checked. NDTOOL_COVERAGE=1: coverage 
 """
 
 import os
+import sys
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 
 DEBUG = os.environ.get("NDTOOL_DEBUG") == "1"
 COVERAGE = os.environ.get("NDTOOL_COVERAGE") == "1"
 # -ffp-contract=off: a fused multiply-add rounds once where the sequential loop rounds twice.
 # -fno-trapping-math: lets loops with a choice be vectorised; no bit of a result depends on it.
 # -g0: debug sections would be most of the file.
-FLAGS = ["-pthread", "-ffp-contract=off", "-fno-trapping-math"]
+FLAGS = ["-ffp-contract=off", "-fno-trapping-math"]
 FLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
+DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False}
 
 
 class BuildKernels(build_ext):
     def build_extensions(self):
         self.force = True  # times of files do not show a change of flags
-        self.cython_directives = {
-            "boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False
-        }  # fmt: skip
+        self.cython_directives = DIRECTIVES
+        openmp, links = ["-fopenmp"], ["-fopenmp"]
+        if sys.platform == "darwin":  # Apple's clang hides the flag and ships no library
+            openmp, links = ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
+        probe = Path(self.build_temp, "openmp.c")
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.write_text("#include <omp.h>\nint main(void) { return omp_in_parallel(); }\n")
+        try:
+            objects = self.compiler.compile([str(probe)], self.build_temp, extra_postargs=openmp)
+            self.compiler.link_executable(objects, "openmp", self.build_temp, extra_postargs=links)
+        except (CompileError, LinkError):
+            print("notice: no OpenMP here, ndtool will run on one thread", file=sys.stderr)
+            openmp = links = []
+        KERNELS.extra_compile_args, KERNELS.extra_link_args = FLAGS + openmp, links
         super().build_extensions()
 
 
 # Setuptools hands the .pyx to Cython; cythonize() here would leave it out of the sdist.
-KERNELS = Extension(
-    "ndtool._kernels",
-    ["ndtool/_kernels.pyx"],
-    depends=glob("ndtool/**/*.pxd", recursive=True),
-    define_macros=[("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else [],
-    extra_compile_args=FLAGS,
-    extra_link_args=["-pthread"],
-)
+LOOPS = glob("ndtool/**/*.pxd", recursive=True)
+KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=LOOPS)
+KERNELS.define_macros = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})

@@ -6,6 +6,7 @@ array([[2, 3],
        [0, 1]])
 """
 
+import os as _os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 del TYPE_CHECKING
+
+# libgomp reads it when the kernels are loaded: a millisecond. By default a thread that waits burns,
+# for ten, the processor on which the one it waits for is to run.
+if "OMP_WAIT_POLICY" not in _os.environ:
+    _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 _OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements")
 _ERRORS = (

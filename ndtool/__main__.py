@@ -20,6 +20,8 @@ class Stopped(BaseException):
 def main() -> int:
     """Run the command line; return its exit status."""
     guard_descriptors()
+    for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
+        os.environ.pop(name, None)  # libgomp ends the process where it is nonsense, or crashes
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, which we never need and pay for
     try:
         _listen()

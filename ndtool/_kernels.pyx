@@ -8,6 +8,7 @@ door; inside, nothing allocates or raises. A non-zero return means that an index
 nothing of its block was read or written, and `find` tells which one it is.
 """
 
+import os
 import sys
 
 cimport cython
@@ -32,7 +33,8 @@ from ndtool.loops.runs cimport (
     BY_BATCHES, BY_COLUMNS, BY_RUNS, Check, Gather, GatherViews, Lines, Scatter, Updates,
     check_part, gather_part, gather_views_part, lines_part, scatter_part,
 )
-from ndtool.loops.team cimport prepare, share
+from ndtool.loops.share cimport share
+from ndtool.loops.startable cimport enter, leave, prepare
 from ndtool.loops.views cimport Strips, View, copy_strip, copy_view, strips_of
 
 # What the callers share with the loops.
@@ -47,7 +49,7 @@ _TYPES = {
 }
 _OPS = {"none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
 
-prepare()
+prepare(os.fsencode(__file__))
 
 
 cdef inline int64_t shares(int threads) noexcept nogil:
@@ -717,6 +719,22 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
         swap_units(at, n, unit)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Turn:
+    """A context in which no other run of ndtool asks for threads, unless it has waited too long."""
+
+    cdef int file
+
+    def __enter__(self) -> Turn:
+        with nogil:
+            self.file = enter()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        leave(self.file)
 
 
 def end_on(int number, int status, bytes words) -> None:

@@ -399,6 +399,14 @@ def test_files_that_may_not_grow(here: Path) -> None:
 
 
 @linux
+@pytest.mark.parametrize("size", ["1000000G", "16k", "none", "-1"])
+def test_stacks_that_openmp_cannot_have(size: str) -> None:
+    ran = ndtool(*GATHER, "--threads", "4", env={"OMP_STACKSIZE": size, "GOMP_STACKSIZE": size})
+    assert (ran.status, ran.err) == (0, "")
+    assert right()
+
+
+@linux
 def test_stacks_that_no_thread_can_have() -> None:
     ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
     assert (ran.status, ran.err) == (0, "")

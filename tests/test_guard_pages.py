@@ -21,7 +21,8 @@ import pytest
 from fences import fenced, room, scratch
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
-from ndtool.engine import bind, copies, gathers, scatters, tuning
+from ndtool.engine import bind, gathers, scatters, tuning
+from ndtool.engine import copies as turning
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
@@ -389,14 +390,14 @@ def copies() -> None:
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
         turned = fenced(data)
-        copies.swap(memoryview(turned.reshape(-1)), unit)
+        turning.swap(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
-            pieces = copies.row_major(buffer, turned.shape, turned.strides, width)
+            pieces = turning.row_major(buffer, turned.shape, turned.strides, width)
             assert b"".join(bytes(p) for p in pieces) == turned.tobytes()
 
 

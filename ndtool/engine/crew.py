@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from threading import Event, Lock
 from typing import TypeVar
 
+from ndtool import _kernels
+
 Item = TypeVar("Item")
 MOST = 8  # more do not write faster, and each has a buffer
 
@@ -35,11 +37,12 @@ def share(work: Callable[[Item], object], items: Iterator[Item], threads: int) -
     with ThreadPoolExecutor(min(threads, MOST)) as pool:
         try:
             started = []
-            for _ in range(min(threads, MOST)):
-                try:
-                    started.append(pool.submit(loop))
-                except RuntimeError:  # the system has no thread left: fewer do it too
-                    break
+            with _kernels.Turn():  # to take none that another run was just told it can have
+                for _ in range(min(threads, MOST)):
+                    try:
+                        started.append(pool.submit(loop))
+                    except RuntimeError:  # the system has no thread left: fewer do it too
+                        break
             if not started:
                 loop()
             for one in started:

@@ -81,7 +81,7 @@ SPEED = re.compile(
     r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|shares\(|tick\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|sharing|often|last_index|lowest \+=|highest \+="
-    r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|parts == 1"
+    r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
     r"|run\.rank == 1|group \+ 1|_door\(|_reaches\(|_rooms\(|&\w+\[0|\.shape\["
 )
 # A condition of the kernels that is followed by this refuses what no caller does.
@@ -228,6 +228,7 @@ def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
         "KERNEL_MUTANT": str(number),
         "PYTHONPATH": str(folder),  # for the processes that the tests start, too
         "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "passive",
         "NDTOOL_TEST_EXAMPLES": "100",
         "NDTOOL_TEST_TEAMS": "4",
     }

@@ -1,15 +1,32 @@
-"""What ThreadSanitizer must find, and what it must not: kernels that are misused, or not.
+"""What ThreadSanitizer must find, and what it must not: planted.c, and kernels that are misused.
 
 python planted.py            runs every case in a process of its own
 python planted.py CASE       runs one
 """
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 THREADS = 4
+ROUNDS = 20000
+SUM = ROUNDS * (ROUNDS - 1) // 2
+LIBRARY = Path("planted.so").resolve()
 FOUND = "WARNING: ThreadSanitizer: data race"
+
+
+def planted(name: str) -> Callable[[], None]:
+    """Return a case that is a function of planted.c."""
+
+    def case() -> None:
+        function = getattr(ctypes.CDLL(str(LIBRARY)), name)
+        function.restype = ctypes.c_int64
+        result = function(THREADS)
+        assert not name.startswith("clean") or result in (SUM, 0), result
+
+    return case
 
 
 def batches_on_one_place(overlap: bool) -> None:
@@ -41,6 +58,13 @@ def one_output() -> None:
 
 
 CASES: dict[str, tuple[Callable[[], None], str]] = {
+    "race": (planted("race"), "planted.c"),
+    "race_dynamic": (planted("race_dynamic"), "planted.c"),
+    "race_nowait": (planted("race_nowait"), "planted.c"),
+    "clean_reduction": (planted("clean_reduction"), ""),
+    "clean_dynamic": (planted("clean_dynamic"), ""),
+    "clean_barriers": (planted("clean_barriers"), ""),
+    "clean_critical": (planted("clean_critical"), ""),
     "batches_on_one_place": (lambda: batches_on_one_place(True), "_kernels"),
     "batches_on_their_own": (lambda: batches_on_one_place(False), ""),
     "one_output_from_two_threads": (one_output, "_kernels"),

@@ -37,9 +37,18 @@ if [ "$kind" = address ]; then
   export PYTHONPATH=$PYTHONPATH:$folder/tests/sanitize
   exec "$python" -m pytest -q -p no:cacheprovider -p unlimited "$@"
 fi
+"$cc" -O1 -g -shared -fPIC tests/sanitize/gomp.c -o gomp.so -Wl,--no-as-needed -fopenmp -ldl
+./cc -shared -fPIC -fopenmp tests/sanitize/planted.c -o planted.so
+# What gomp.c does not explain must not be used.
+known='GOMP_(parallel(_loop(_nonmonotonic)?_dynamic)?|barrier|loop_end(_nowait)?'
+known+='|(critical|atomic)_\w*|loop(_nonmonotonic)?_dynamic_(start|next))'
+if nm -D --undefined-only ndtool/_kernels.*.so | grep -o ' GOMP_\w*' | grep -vwE "$known"; then
+  echo "gomp.c does not know these" >&2
+  exit 1
+fi
 # Fixed addresses: TSan of gcc 12 does not start where the kernel shuffles them widely.
 fixed=$(command -v setarch > /dev/null && echo "setarch -R" || :)
 export TSAN_OPTIONS=halt_on_error=1:exitcode=66
-export LD_PRELOAD=$(library libtsan.so)
+export LD_PRELOAD="$(library libtsan.so) $folder/gomp.so"
 $fixed "$python" tests/sanitize/planted.py
 exec $fixed "$python" -m pytest -q -p no:cacheprovider "$@"
