@@ -21,7 +21,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from strategies import raw, same
 
 import ndtool
-from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
+from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError, ops
 from ndtool.engine import layouts, scatters
 
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
@@ -305,8 +305,12 @@ def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("aside", [0, 1 << 16], ids=["where it stands", "aside"])
 @pytest.mark.parametrize("name", SCATTERS)
-def test_subclasses_are_updated_in_place(name: str, tmp_path: Path) -> None:
+def test_subclasses_are_updated_in_place(
+    name: str, aside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "ASIDE", aside)
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         assert call(name, data=data, out=data) is data
