@@ -128,25 +128,31 @@ def entry_record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def entry_columns(entries: list[Entry]) -> tuple[str, ...]:
-    """Return the titles of `inspect`: what formats note of their arrays stands in the middle."""
-    notes = dict.fromkeys(key for entry in entries if entry.facts for key in entry.facts.notes)
-    return ("name", "array", "order", "bytes", *notes, "mappable")
+def notes_of(entries: list[Entry]) -> tuple[str, ...]:
+    """Return what the formats of arrays note of them, in order."""
+    return tuple(
+        dict.fromkeys(key for entry in entries if entry.facts for key in entry.facts.notes)
+    )
 
 
-def entry_cells(entry: Entry, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of `inspect`."""
+def note_title(key: str) -> str:
+    """Return the title of a column: `npy` for npy_version."""
+    return key.removesuffix("_version")
+
+
+def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a row of `inspect`: what formats note stands in the middle."""
     facts, name, problem = entry.facts, printable(entry.name), printable(entry.problem)
     if facts is None:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
-        return (name, reason, *("" for _ in columns[2:]))
+        return (name, reason, "", "", *("" for _ in notes), "")
     big = ", big-endian" if facts.dtype.order == ">" else ""
     return (
         name,
         facts.described,
         ("Fortran" if facts.order == "F" else "C") + big,
         str(facts.nbytes),
-        *(str(facts.notes.get(key, "")) for key in columns[4:-1]),
+        *(str(facts.notes.get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 

@@ -121,9 +121,10 @@ class Talk:
             arrays = [records.entry_record(entry) for entry in entries]
             self._put_json({"version": _version(), "arrays": arrays})
             return
-        columns = records.entry_columns(entries)
-        rows = [records.entry_cells(entry, columns) for entry in entries]
-        put(_table(columns, rows, ("name", "array", "mappable"), 1))
+        notes = records.notes_of(entries)
+        titles = ("name", "array", "order", "bytes", *map(records.note_title, notes), "mappable")
+        rows = [records.entry_cells(entry, notes) for entry in entries]
+        put(_table(titles, rows, ("name", "array", "mappable"), 1))
         self._warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
