@@ -228,8 +228,7 @@ def _padded(length: int, start: int) -> int:
 
 def facts_of(header: Header) -> Facts:
     """Return what a header says as every format says it."""
-    version = ".".join(map(str, header.version))
-    notes = {"npy_version": version, "offset": header.offset}
+    notes = {"npy_version": header.version, "offset": header.offset}
     order = "F" if header.fortran else "C"
     return Facts(header.dtype, header.shape, order, header.shape, notes)
 

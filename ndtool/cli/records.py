@@ -152,9 +152,13 @@ def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
         facts.described,
         ("Fortran" if facts.order == "F" else "C") + big,
         str(facts.nbytes),
-        *(str(facts.notes.get(key, "")) for key in notes),
+        *(_note(facts.notes.get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
+
+
+def _note(value: object) -> str:
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def spec_record(row: Row) -> dict[str, Any]:
