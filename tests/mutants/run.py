@@ -27,22 +27,21 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("rules/shapes.py", "engine/layouts.py", "engine/gathers.py", "engine/scatters.py")
+SOURCES = (
+    "rules/shapes.py", "engine/layouts.py", "engine/bind.py", "engine/check.py",
+    "engine/copies.py", "engine/gathers.py", "engine/scatters.py", "arrays/grid.py",
+)  # fmt: skip
 KERNELS = (
-    "loops/blocks.pxd",
-    "loops/runs.pxd",
-    "loops/parts.pxd",
-    "loops/panels.pxd",
-    "loops/views.pxd",
-    "_kernels.pyx",
-)
+    "loops/blocks.pxd", "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd",
+    "loops/views.pxd", "loops/arithmetic.pxd", "loops/memory.pxd", "_kernels.pyx",
+)  # fmt: skip
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
-    "test_layouts.py", "test_threads.py", "test_properties.py", "test_sizes.py",
+    "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
     "test_determinism.py", "test_guard_pages.py", "test_report.py", "test_spec_examples.py",
     "test_cli.py",
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:6]  # the others call the same kernels with less
+KERNEL_TESTS = TESTS[1:7]  # the others call the same kernels with less
 # One seed, so that a mutant is noticed again, and no time for a smaller example.
 # A test that takes 15 seconds of a processor hangs, and ends with SIGPROF.
 PROFILE = """
@@ -114,12 +113,12 @@ EQUIVALENT = {
     ("_kernels.pyx", "component = -1", "-"): "the same",
     ("loops/blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
     ("loops/blocks.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
-    ("engine/gathers.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
-    ("engine/gathers.py", "if tile < columns and tile > LINE", ">"): "the same",
-    ("engine/gathers.py", "if tile < columns and tile > LINE", "<"): "the same",
-    ("engine/gathers.py", "none = (0,)", "0"): "a check reads and writes nothing there",
+    ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
+    ("engine/bind.py", "if tile < columns and tile > LINE", ">"): "the same",
+    ("engine/bind.py", "if tile < columns and tile > LINE", "<"): "the same",
+    ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     (
-        "engine/gathers.py",
+        "engine/bind.py",
         "plan.data, 1), 1, negatives",
         "1",
     ): "only the addressing of these runs is used",

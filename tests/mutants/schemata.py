@@ -66,6 +66,11 @@ def chosen(pos: Any, number: int) -> Any:
     )
 
 
+def in_package(filename: str) -> str:
+    """Return a source's path below the package, as mutants name it."""
+    return Path(filename).as_posix().rpartition("ndtool/")[2]
+
+
 class Choices(VisitorTransform):
     """Puts a choice where a mutant is."""
 
@@ -75,7 +80,7 @@ class Choices(VisitorTransform):
         self.done: set[int] = set()
 
     def here(self, pos: Any) -> tuple[str, int] | None:
-        return self.places.get((Path(pos[0].filename).name, pos[1], pos[2]))
+        return self.places.get((in_package(pos[0].filename), pos[1], pos[2]))
 
     def wrap(self, node: Any, pairs: list[tuple[Any, tuple[str, int]]]) -> Any:
         """Return the node, with mutants of the node as it was before any other."""
@@ -149,10 +154,9 @@ def main() -> None:
         (file, line, column): (token, number)
         for file, line, column, token, number in json.loads(Path(sys.argv[1]).read_text())
     }
-    for path in Path("ndtool").glob("_*.p[yx][xd]"):
-        if path.name in {file for file, _, _ in places}:
-            with path.open("a") as file:
-                file.write(SELECTOR)
+    for name in {file for file, _, _ in places}:
+        with Path("ndtool", name).open("a") as file:
+            file.write(SELECTOR)
     choices = Choices(places)
     parse = Main.Context.parse
 
