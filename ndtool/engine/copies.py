@@ -1,5 +1,6 @@
 """Arrays put right for the kernels: row-major, without gaps, of the byte order that is wanted."""
 
+from functools import lru_cache
 from math import prod
 
 from ndtool import _kernels
@@ -25,10 +26,11 @@ def put_right(
     size = prod(shape) * dtype.itemsize
     if not size:
         return
-    if layouts.is_scattered(shape, data.strides):
-        _copy_strips(data, shape, dtype.itemsize, out, threads)
+    layout, scattered = _bound(shape, data.strides, dtype.itemsize)
+    if scattered:
+        _copy_strips(data, layout, size, out, threads)
     else:
-        _pack(data, shape, dtype.itemsize, out)
+        _pack(data, layout, dtype.itemsize, size, out)
     if dtype.unit > 1 and dtype.order != order:
         swap(out[:size], dtype.unit)
 
@@ -38,10 +40,18 @@ def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int)
     return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.PACKED, 2 * gathered)
 
 
-def _copy_strips(data: Operand, shape: Shape, itemsize: int, out: Buffer, threads: int) -> None:
-    """Copy an array that is scattered (see layouts): lines are read and written as a whole."""
-    layout = _kernels.Layout(*layouts.merge(shape, data.strides), itemsize)
-    size = prod(shape) * itemsize
+@lru_cache(maxsize=1024)
+def _bound(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
+    """Bind an array's layout, and tell whether it is scattered (see layouts)."""
+    sizes, steps = layouts.merge(shape, strides)
+    layout = _kernels.Layout(sizes or (1,), steps or (itemsize,), itemsize)
+    return layout, layouts.is_scattered(shape, strides)
+
+
+def _copy_strips(
+    data: Operand, layout: _kernels.Layout, size: int, out: Buffer, threads: int
+) -> None:
+    """Copy so that lines are read and written as a whole."""
     how = How(team(threads, 2 * size))
     step = -(-layout.strips * tuning.PIECE // size)
     for first in range(0, layout.strips, step):
@@ -49,13 +59,10 @@ def _copy_strips(data: Operand, shape: Shape, itemsize: int, out: Buffer, thread
         _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, how)
 
 
-def _pack(data: Operand, shape: Shape, itemsize: int, out: Buffer) -> None:
-    merged, steps = layouts.merge(shape, data.strides)
-    layout = _kernels.Layout(merged or (1,), steps or (itemsize,), itemsize)
-    count = prod(shape)
+def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out: Buffer) -> None:
     step = max(1, tuning.PIECE // itemsize)
-    for first in range(0, count, step):
-        n = min(step, count - first)
+    for first in range(0, size // itemsize, step):
+        n = min(step, size // itemsize - first)
         to = out[first * itemsize : (first + n) * itemsize]
         _kernels.pack(layout, data.buffer, data.origin, to, first, n)
 
