@@ -7,7 +7,6 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from ndtool.arrays.spill import Spool
 from ndtool.arrays.storage import (
     CHUNK,
     UNMAPPABLE,
@@ -129,6 +128,8 @@ class LocalFile:
         except OSError as exc:
             if exc.errno not in UNMAPPABLE:
                 raise failure(exc, label) from None
+        from ndtool.arrays.spill import Spool
+
         spool = Spool()
         for at in range(start, start + nbytes, CHUNK):
             spool.write(self.read(at, min(CHUNK, start + nbytes - at), label))

@@ -6,7 +6,6 @@ import errno
 import os
 from typing import Protocol
 
-from ndtool.arrays import grid
 from ndtool.arrays.newfile import NewFile, publish
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import (
@@ -56,6 +55,8 @@ def commit(*sinks: Sink) -> None:
 
 def deliver(room: memoryview, sink: Sink) -> None:
     """Write all of the data, in row-major order, block by block."""
+    from ndtool.arrays import grid
+
     facts = sink.facts
     for number in range(grid.blocks(facts.shape, facts.grid)):
         at = 0

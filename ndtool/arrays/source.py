@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays import grid, spill
 from ndtool.arrays.local import LocalFile, Stretch
 from ndtool.errors import OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
@@ -124,6 +123,8 @@ def whole(source: Source) -> Stretch:
     stretch = source.whole()
     if stretch is not None:
         return stretch
+    from ndtool.arrays import grid, spill
+
     facts = source.facts
     room = spill.room(facts.nbytes, f"temporary copy of {called(source.name)}")
     for number in range(grid.blocks(facts.shape, facts.grid)):

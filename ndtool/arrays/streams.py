@@ -8,7 +8,6 @@ import stat
 from ndtool.arrays import npy
 from ndtool.arrays.local import STREAM_HINT, LocalFile, Stretch
 from ndtool.arrays.source import Entry, Flat
-from ndtool.arrays.spill import Spool
 from ndtool.arrays.storage import CHUNK, failure, is_closed, reader
 from ndtool.errors import InputError, NdtoolError, UsageError, called
 
@@ -58,6 +57,8 @@ class Stream:
         return Flat(self._name, npy.facts_of(header), stretch, file)
 
     def _from_pipe(self, label: str) -> Flat:
+        from ndtool.arrays.spill import Spool
+
         header = npy.read(self._exactly, None, label)
         spool = Spool()
         buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ndtool._kernels import ASKED, Indices, Piece
-from ndtool.arrays import source, spill
+from ndtool.arrays import source
 from ndtool.arrays.local import Stretch
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import Source
-from ndtool.engine import bind, check, copies, gathers, layouts, scatters, tuning
+from ndtool.engine import bind, check, copies, gathers, layouts, tuning
 from ndtool.engine.bind import Operand, Runs
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick
@@ -62,6 +62,8 @@ class Operands(NamedTuple):
         odd = aligned and (stretch.position or 0) % dtype.itemsize != 0
         if copies.is_right(shape, data.strides, dtype, order) and not odd:
             return stretch.buffer
+        from ndtool.arrays import spill
+
         room = spill.room(len(stretch.buffer), f"temporary copy of {called(name)}")
         copies.put_right(data, shape, dtype, order, room, self.threads)
         return room.toreadonly()
@@ -94,6 +96,8 @@ def whole_output(sink: Sink) -> Iterator[tuple[memoryview, Write | None]]:
     if out is not None:
         yield out, sink.write
         return
+    from ndtool.arrays import spill
+
     room = spill.room(sink.facts.nbytes, f"temporary copy of {sink.name}")
     yield room, None
     deliver(room, sink)
@@ -163,6 +167,8 @@ def _read_ahead(data: Stretch, runs: Runs, gathered: int) -> bool:
 
 def scatter(operands: Operands, sink: Sink, tick: Tick) -> None:
     """Copy data to a sink, changed by the updates."""
+    from ndtool.engine import scatters
+
     inference, dtype = operands.inference, operands.inference.dtype
     reduction = inference.attributes.reduction
     order = dtype.order if reduction == "none" else NATIVE
