@@ -26,7 +26,7 @@ BESIDE = {
 }  # on one floor, and strangers
 ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis"}}
 PURE = {"rules", "errors"}  # no NumPy, no system
-ALLOWED = {"ast", "collections", "enum", "functools", "math", "re", "sys", "typing"}
+ALLOWED = {"__future__", "ast", "collections", "enum", "functools", "math", "re", "sys", "typing"}
 LONGEST = 400  # lines of a module
 
 

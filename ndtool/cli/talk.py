@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ndtool.arrays.storage import LOST, write_next
 from ndtool.errors import NdtoolError, OutputError, Status, printable
-from ndtool.rules.shapes import described
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Entry
@@ -288,6 +287,8 @@ class Progress:
 
 
 def _output(inference: Inference) -> str:
+    from ndtool.rules.shapes import described
+
     return described(inference.dtype, inference.plan.output)
 
 

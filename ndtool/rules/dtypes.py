@@ -50,9 +50,12 @@ _SIZES = {
     "M": (8,),
 }
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
-_NUMBER = "[1-9][0-9]{0,9}"
-_UNIT = rf"\[({_NUMBER})?([YMWDhms]|ms|us|ns|ps|fs|as)\]"
-_DESCR = re.compile(rf"([<>|=]?)([biufcmMSUV])(0|{_NUMBER})(?:{_UNIT})?")
+_UNITS = frozenset(
+    ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
+)  # of dates and spans of time
+_DESCR = re.compile(r"([<>|=]?)([a-zA-Z])([0-9]+)(?:\[([0-9]*)([a-zA-Z]+)\])?")
+_KINDS = "biufcmMSUV"
+_DIGITS = 10  # of a number in a descr
 _LARGEST = 2**31 - 1  # NumPy's limit for one element, an axis of a field and a unit's number
 _AXES = 64  # of a field; NumPy's limit too
 
@@ -103,9 +106,14 @@ def from_code(code: str) -> Dtype:
 def _from_code(code: str) -> Dtype:
     """Return the type of a descr, perhaps text or void of no bytes, which a field may be."""
     match = _DESCR.fullmatch(code)
-    if match is None:
+    order, kind, digits, count, unit = match.groups() if match else ("",) * 5
+    known = kind and kind in _KINDS and (unit is None or unit in _UNITS)
+    if (
+        not known
+        or not _is_number(digits)
+        or (count and (count[0] == "0" or not _is_number(count)))
+    ):
         raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
-    order, kind, digits, count, unit = match.groups()
     size = int(digits)
     dated = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
     if size not in _SIZES.get(kind, (size,)) or not dated:
@@ -119,6 +127,10 @@ def _from_code(code: str) -> Dtype:
         order = NATIVE
     period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
     return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
+
+
+def _is_number(digits: str) -> bool:
+    return len(digits) <= _DIGITS and (digits[0] != "0" or digits == "0")
 
 
 def _name(kind: str, size: int) -> str:

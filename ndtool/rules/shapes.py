@@ -4,14 +4,18 @@ Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims
 k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.errors import RuleError, number
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
+
+if TYPE_CHECKING:
+    from ndtool.rules.dtypes import Dtype
 
 Shape = tuple[int, ...]
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
