@@ -20,10 +20,10 @@ from ndtool.loops.arithmetic cimport (
     INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
 )
 from ndtool.loops.blocks cimport (
-    BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, swap_units, widened,
+    BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
-from ndtool.loops.memory cimport write_window
+from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
 from ndtool.loops.parts cimport (

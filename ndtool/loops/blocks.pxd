@@ -8,22 +8,12 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from ndtool.loops.memory cimport AHEAD, prefetch
+from ndtool.loops.memory cimport AHEAD, prefetch, swap16, swap32, swap64
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    #if defined(__GNUC__) || defined(__clang__)
-      #define ndtool_swap16 __builtin_bswap16
-      #define ndtool_swap32 __builtin_bswap32
-      #define ndtool_swap64 __builtin_bswap64
-    #else
-      #include <stdlib.h>
-      #define ndtool_swap16 _byteswap_ushort
-      #define ndtool_swap32 _byteswap_ulong
-      #define ndtool_swap64 _byteswap_uint64
-    #endif
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
@@ -35,9 +25,6 @@ cdef extern from *:
         int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
     ) ndtool_clones;
     """
-    uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
-    uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
-    uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
 
 cdef enum:
     BLOCK = 512          # index tuples whose offsets stand on the stack at once
@@ -155,36 +142,6 @@ cdef inline const int64_t* widened(
         for i in range(n):
             block[i] = <int8_t> indices[i]
     return block
-
-
-cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
-    """Reverse the bytes of each of n units, in place."""
-    cdef Py_ssize_t i
-    cdef uint8_t* begin
-    cdef int b
-    cdef uint16_t v2
-    cdef uint32_t v4
-    cdef uint64_t v8
-    if unit == 2:
-        for i in range(n):
-            memcpy(&v2, at + 2 * i, 2)
-            v2 = swap16(v2)
-            memcpy(at + 2 * i, &v2, 2)
-    elif unit == 4:
-        for i in range(n):
-            memcpy(&v4, at + 4 * i, 4)
-            v4 = swap32(v4)
-            memcpy(at + 4 * i, &v4, 4)
-    elif unit == 8:
-        for i in range(n):
-            memcpy(&v8, at + 8 * i, 8)
-            v8 = swap64(v8)
-            memcpy(at + 8 * i, &v8, 8)
-    else:
-        for i in range(n):
-            begin = at + i * unit
-            for b in range(unit // 2):
-                begin[b], begin[unit - 1 - b] = begin[unit - 1 - b], begin[b]
 
 
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(

@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Memory: how bytes are asked for before they are needed, and stored where the cache is no use; and
-# which vectors a function is built for.
+# Memory: how bytes are asked for before they are needed, stored where the cache is no use, and
+# turned to the other byte order; and which vectors a function is built for.
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
@@ -108,3 +108,44 @@ cdef inline void write_window(
     store(to, window, length, streamed)
     if streamed:
         stream_end()
+
+
+cdef extern from *:
+    """
+    #define ndtool_swap16 __builtin_bswap16
+    #define ndtool_swap32 __builtin_bswap32
+    #define ndtool_swap64 __builtin_bswap64
+    """
+    uint16_t swap16 "ndtool_swap16"(uint16_t) noexcept nogil
+    uint32_t swap32 "ndtool_swap32"(uint32_t) noexcept nogil
+    uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
+
+
+cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
+    """Reverse the bytes of each of n units, in place."""
+    cdef Py_ssize_t i
+    cdef uint8_t* begin
+    cdef int b
+    cdef uint16_t v2
+    cdef uint32_t v4
+    cdef uint64_t v8
+    if unit == 2:
+        for i in range(n):
+            memcpy(&v2, at + 2 * i, 2)
+            v2 = swap16(v2)
+            memcpy(at + 2 * i, &v2, 2)
+    elif unit == 4:
+        for i in range(n):
+            memcpy(&v4, at + 4 * i, 4)
+            v4 = swap32(v4)
+            memcpy(at + 4 * i, &v4, 4)
+    elif unit == 8:
+        for i in range(n):
+            memcpy(&v8, at + 8 * i, 8)
+            v8 = swap64(v8)
+            memcpy(at + 8 * i, &v8, 8)
+    else:
+        for i in range(n):
+            begin = at + i * unit
+            for b in range(unit // 2):
+                begin[b], begin[unit - 1 - b] = begin[unit - 1 - b], begin[b]
