@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import load
+from inputs import load, opened
 from npyfile import ARRAY, npy, with_header
 
 from ndtool.arrays import names, storage, ziparchive, zipwriter
@@ -72,10 +72,12 @@ def test_every_method_is_unpacked(place, method, count):
     for name in ("a", "a.npy"):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
-    with names.open_source(f"{path}:a", Streams()) as source:
-        assert source.mapped == (method == "stored" and count > 5)
-        assert source.buffer.readonly
-        assert source.buffer.format == "B"
+    with opened(f"{path}:a") as source:
+        stretch = source.whole()
+        assert stretch.mapped == (method == "stored" and count > 5)
+        assert (stretch.position is None) == (method != "stored")
+        assert stretch.buffer.readonly
+        assert stretch.buffer.format == "B"
     assert [e.label for e in names.describe(path)] == [f"int64[{count}]", "float32[2,3,4]"]
 
 
@@ -200,7 +202,7 @@ def test_a_member_that_is_no_array(place, body, method):
     path = place(pack([("readme", body), ("a.npy", npy())], METHODS[method]))
     refused(f"{path}:readme", "x.npz:readme: .*(a .npy array)")
     entry = names.describe(path)[0]
-    assert entry.header is None
+    assert entry.facts is None
     assert "a .npy array" in entry.problem
 
 
@@ -319,12 +321,12 @@ def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(pla
     arrays = [np.zeros((i, 1)) for i in range(200)]
     path = place(pack([(f"{i}.npy", npy(array)) for i, array in enumerate(arrays)]))
     for _ in range(2):
-        shapes = [entry.header.shape for entry in names.describe(path)]
+        shapes = [entry.facts.shape for entry in names.describe(path)]
         assert shapes == [array.shape for array in arrays]
         assert len(ziparchive._parsed) <= ziparchive._MOST_PARSED
     path = place(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
     entries = names.describe(path)
-    assert entries[0].header.shape == ARRAY.shape
+    assert entries[0].facts.shape == ARRAY.shape
     assert "expected 96 bytes of data" in entries[1].problem
 
 
@@ -354,7 +356,7 @@ def test_a_member_of_more_than_4_gib(place):
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == size
     entry = names.describe("x.npz")[0]
-    assert entry.header.shape == (nbytes,)
+    assert entry.facts.shape == (nbytes,)
     assert entry.position == len(local) + len(head)
     fd = os.open("x.npz", os.O_RDONLY)
     (member,) = ziparchive.members(partial(storage.read_at, fd), end, "x.npz")
@@ -391,15 +393,15 @@ def test_what_numpy_saves(save):
     save("x.npz", **arrays)
     for name in ("a", "wide"):
         assert np.array_equal(load(f"x.npz:{name}"), arrays[name])
-    assert [e.header.fortran for e in names.describe("x.npz")] == [False, False, True]
+    assert [e.facts.order for e in names.describe("x.npz")] == ["C", "C", "F"]
 
 
 def test_bytes_after_the_array_in_a_member(place):
     for method in METHODS.values():
         path = place(pack([("a.npy", npy() + b"123")], method))
-        with names.open_source(path, Streams()) as source:
+        with opened(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
-            assert bytes(source.buffer) == ARRAY.tobytes()
+            assert bytes(source.whole().buffer) == ARRAY.tobytes()
 
 
 SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()]

@@ -135,8 +135,7 @@ def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr:
         file.write(npy.MAGIC + b"\3\0" + len(text).to_bytes(4, "little") + text + content)
     np.save(indices, [[4], [0], [-2]])
     with jobs.Job(jobs.Request("gather_nd", data, indices, output=out)) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     items = [content[i * dtype.itemsize :][: dtype.itemsize] for i in (4, 0, 3)]
     with open(out, "rb") as file:
         assert file.read()[-3 * dtype.itemsize :] == b"".join(items)
@@ -179,8 +178,7 @@ def test_updates_of_data_whose_order_says_nothing(
     np.save(names[2], np.array([7], values.dtype.newbyteorder()))
     request = jobs.Request("scatter_nd", *names, attributes=Attributes(reduction=reduction))
     with jobs.Job(request) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     assert np.load(names[3]).tolist() == [1, 9 if reduction == "add" else 7, 3]
 
 

@@ -393,8 +393,7 @@ def test_files_in_chunks_of_any_size(
                 (jobs.Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
             ):  # fmt: skip
                 with jobs.Job(request) as job:
-                    job.check()
-                    job.run()
+                    job.run(job.check())
                 assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
 
 
@@ -433,8 +432,7 @@ def test_updates_in_the_other_byte_order(
     with jobs.Job(
         jobs.Request("scatter_nd", "data.npy", "indices.npy", "updates.npy", "out.npy")
     ) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     assert Path("out.npy").read_bytes()[-expected.size :] == expected.tobytes()
     if itemsize % 12 or code == "U3":
         left, right = (np.load(f"{name}.npy") for name in ("data", "updates"))

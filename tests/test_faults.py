@@ -28,8 +28,9 @@ from ndtool import endings
 from ndtool.arrays import local, names
 from ndtool.cli import commands
 from ndtool.engine import bind, check, tuning
-from ndtool.errors import BoundsError, OutputError
-from ndtool.rules import dtypes, shapes, specs
+from ndtool.errors import OutputError
+from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
@@ -683,11 +684,15 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     for largest in (tuning.LARGEST_PART, 1):
         monkeypatch.setattr(tuning, "LARGEST_PART", largest)
         request = jobs.Request(
-            "scatter_nd", "data.npy", "idx.npy", "upd.npy", f"{largest}.npy", reduction="add"
+            "scatter_nd",
+            "data.npy",
+            "idx.npy",
+            "upd.npy",
+            f"{largest}.npy",
+            Attributes(reduction="add"),
         )
         with jobs.Job(request) as job:
-            job.check()
-            job.run()
+            job.run(job.check())
     assert Path("1.npy").read_bytes() == Path(f"{1 << 22}.npy").read_bytes()
 
 
@@ -695,24 +700,25 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CHANGED = (
-    ("gather_nd", None, 0, "none"),
-    ("gather_elements", None, 0, "none"),
-    ("scatter_nd", "upd.npy", 0, "add"),
+    ("gather_nd", None, Attributes()),
+    ("gather_elements", None, Attributes()),
+    ("scatter_nd", "upd.npy", Attributes(reduction="add")),
+    ("scatter_elements", "upd.npy", Attributes(axis=1)),
 )
 
 
-@pytest.mark.parametrize(("operator", "updates", "axis", "reduction"), CHANGED)
+@pytest.mark.parametrize(("operator", "updates", "attributes"), CHANGED)
 def test_indices_that_change_after_the_check(
-    operator: str, updates: str | None, axis: int, reduction: str, here: Path
+    operator: str, updates: str | None, attributes: Attributes, here: Path
 ) -> None:
-    bad = np.full(DATA.shape if "elements" in operator else (2, 1), 9)
-    save(idx=bad)
-    request = jobs.Request(operator, "data.npy", "idx.npy", updates, "out.npy", axis, reduction)
+    good = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
+    save(idx=good)
+    request = jobs.Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
     with jobs.Job(request) as job:
-        with pytest.raises(BoundsError):
-            job.check()
+        bad = memoryview((good << 40).tobytes())
+        operands = job.check()._replace(indices=bad)
         with pytest.raises(OutputError, match=r"^idx.npy changed during the run$"):
-            job.run()
+            job.run(operands)
     assert Path("out.npy").read_bytes() == OLD
 
 
@@ -720,11 +726,10 @@ def test_indices_that_change_after_the_check(
 def test_data_that_are_not_in_memory(
     fortran: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.Source, "cached", lambda _: 0.0)
+    monkeypatch.setattr(local.Stretch, "cached", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     assert right()
 
 
@@ -745,13 +750,13 @@ def test_a_job_that_cannot_begin_closes_its_files(
     monkeypatch.setattr(
         names, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
     )
-    monkeypatch.setattr(specs, "infer", Mock(side_effect=wrong("so")))
+    monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
         jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy"))
     assert len(opened) == 2
     for source in opened:
         with pytest.raises(ValueError, match="released"):
-            bytes(source.buffer)
+            bytes(source.whole().buffer)
 
 
 def test_a_limit_that_is_met_anywhere(

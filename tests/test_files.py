@@ -11,12 +11,11 @@ import threading
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import load, refused
+from inputs import load, opened, refused
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy, sparse, with_header
 
 from ndtool.arrays import local, names, spill, storage
-from ndtool.arrays import npy as headers
 from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 
@@ -41,19 +40,23 @@ def here(here, all_closed, monkeypatch):
 def test_a_file_is_known_by_its_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
-    with names.open_source(name, Streams()) as source:
-        assert source.name == name
-        assert source.dtype.descr == array.dtype.str
-        assert source.buffer.readonly
-        assert source.buffer.format == "B"
-        assert len(source.buffer) == source.nbytes == array.nbytes
-        assert source.mapped == (array.nbytes > local.SMALL)
-        assert (source.file_size, source.position) == (len(npy(array)), 128)
-        assert source.warning is None
+    with opened(name) as source:
+        facts, stretch = source.facts, source.whole()
+        assert (source.name, source.warning) == (name, None)
+        assert (facts.dtype.descr, facts.shape) == (array.dtype.str, array.shape)
+        assert facts.grid == facts.shape
+        assert facts.order == ("C" if array.flags.c_contiguous else "F")
+        assert facts.notes == {"npy_version": "1.0", "offset": 128}
+        assert source.block(0) is stretch.buffer
+        assert stretch.buffer.readonly
+        assert stretch.buffer.format == "B"
+        assert len(stretch.buffer) == facts.nbytes == array.nbytes
+        assert stretch.mapped == (array.nbytes > local.SMALL)
+        assert stretch.position == 128
         for kind in ("random", "sequential", "willneed"):
-            source.advise(kind)
-            source.advise(kind, 5000, 70_000)
-            source.advise(kind, source.nbytes, 5)
+            stretch.advise(kind)
+            stretch.advise(kind, 5000, 70_000)
+            stretch.advise(kind, facts.nbytes, 5)
 
 
 def test_an_archive_named_npy():
@@ -106,15 +109,15 @@ def test_what_is_no_regular_file():
 def test_no_permission_to_read():
     put("x.npy", npy())
     os.chmod("x.npy", 0)
-    said = raised('files.open_source("x.npy", files.Stdin())', preexec_fn=without_overrides)
+    said = raised('names.open_source("x.npy", Streams())', preexec_fn=without_overrides)
     assert said == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():
     put("x.npy", npy() + b"abcde")
-    with names.open_source("x.npy", Streams()) as source:
+    with opened("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
-        assert bytes(source.buffer) == ARRAY.tobytes()
+        assert bytes(source.whole().buffer) == ARRAY.tobytes()
     assert names.describe("x.npy")[0].warning == source.warning
 
 
@@ -134,10 +137,12 @@ def test_unaligned_data(skip):
 def test_a_file_of_terabytes_costs_nothing():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
-    with names.open_source("x.npy", Streams()) as source:
-        assert source.buffer[nbytes - 1] == 0
-        source.advise("random")
-        source.advise("willneed", nbytes - 10_000, 4096)
+    with opened("x.npy") as source:
+        stretch = source.whole()
+        assert stretch.buffer[nbytes - 1] == 0
+        stretch.advise("random")
+        stretch.advise("willneed", nbytes - 10_000, 4096)
+        del stretch
 
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE])
@@ -158,7 +163,7 @@ def test_a_file_that_is_modified(array):
 
 def test_a_file_that_is_replaced():
     put("x.npy", npy())
-    with names.open_source("x.npy", Streams()) as source:
+    with opened("x.npy") as source:
         put("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
@@ -169,7 +174,7 @@ def test_a_file_that_is_replaced():
 
 def test_a_file_that_is_truncated():
     put("x.npy", npy(LARGE))
-    with names.open_source("x.npy", Streams()) as source:
+    with opened("x.npy") as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
@@ -185,15 +190,15 @@ def test_inputs_stay_as_they_are():
     os.utime("x.npy", ns=(5, 5))
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
-    with names.open_source("x.npy", Streams()) as source, pytest.raises(TypeError):
-        source.buffer[0] = 1
+    with opened("x.npy") as source, pytest.raises(TypeError):
+        source.whole().buffer[0] = 1
 
 
 def test_closing_while_someone_looks():
     put("x.npy", npy(LARGE))
     source = names.open_source("x.npy", Streams())
-    array = np.frombuffer(source.buffer, "<i8")
-    held = pickle.PickleBuffer(source.buffer)
+    array = np.frombuffer(source.whole().buffer, "<i8")
+    held = pickle.PickleBuffer(source.whole().buffer)
     source.close()
     source.close()
     assert np.array_equal(array, LARGE)
@@ -202,7 +207,7 @@ def test_closing_while_someone_looks():
 
 def raised(code, limits=None, **options):
     """Return the exception that code raises in another process, whose limits are set before it."""
-    program = "import resource\nfrom ndtool import files, outputs, dtypes, storage\n"
+    program = "import resource\nfrom ndtool.arrays import names, storage\nfrom ndtool.arrays.streams import Streams\n"
     for name, value in (limits or {}).items():
         program += f"resource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))\n"
     program += "try:\n" + textwrap.indent(textwrap.dedent(code), "    ")
@@ -213,7 +218,7 @@ def raised(code, limits=None, **options):
 @pytest.mark.usefixtures("unmeasured")
 def test_limits_on_memory_and_descriptors():
     sparse("x.npy", "|u1", (1 << 32,))
-    code = 'files.open_source("x.npy", files.Stdin()); print("opened")'
+    code = 'names.open_source("x.npy", Streams()); print("opened")'
     assert raised(code, {"AS": 1 << 30}).startswith("ResourceError x.npy: Cannot allocate memory")
     assert raised(code, {"NOFILE": 3}).startswith("ResourceError x.npy: Too many open files")
     assert raised(code, {"NOFILE": 5}) == "opened\n"
@@ -257,13 +262,14 @@ def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(spill, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
-        with names.open_source("-", stdin) as source:
-            assert type(source.buffer.obj).__name__ == "mmap"
-            assert not source.mapped
-            assert source.buffer.readonly
+        with opened("-", stdin) as source:
+            stretch = source.whole()
+            assert type(stretch.buffer.obj).__name__ == "mmap"
+            assert (stretch.mapped, stretch.position) == (False, None)
+            assert stretch.buffer.readonly
             source.recheck()
-            source.advise("random")
-            assert np.array_equal(np.frombuffer(bytes(source.buffer), "<i8"), array)
+            stretch.advise("random")
+            assert np.array_equal(np.frombuffer(bytes(stretch.buffer), "<i8"), array)
         assert np.array_equal(load("-", stdin), ARRAY)
 
 
@@ -280,10 +286,10 @@ def test_consecutive_arrays_in_a_file(large):
     with open("x", "rb", buffering=0) as file:
         file.seek(4)
         stdin = Streams(file.fileno())
-        with names.open_source("-", stdin) as source:
-            assert source.mapped == large
+        with opened("-", stdin) as source:
+            assert source.whole().mapped == large
             source.recheck()
-            assert bytes(source.buffer) == arrays[0].tobytes()
+            assert bytes(source.whole().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
@@ -337,9 +343,9 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
         import os
         os.close(0)
         storage.guard_descriptors()
-        stdin = files.Stdin()
-        files.open_source("x.npy", stdin)
-        files.open_source("-", stdin)
+        stdin = Streams()
+        names.open_source("x.npy", stdin)
+        names.open_source("-", stdin)
     """
     assert "InputError standard input: it is closed" in raised(code)
     assert "InputError standard input: it is closed" in raised(
@@ -381,7 +387,7 @@ def test_describe():
     np.save("x.npy", np.asfortranarray(ARRAY))
     (entry,) = names.describe("x.npy")
     assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
-    assert (entry.header.fortran, entry.header.version, entry.problem) == (True, (1, 0), "")
+    assert (entry.facts.order, entry.facts.notes["npy_version"], entry.problem) == ("F", "1.0", "")
     assert (entry.file_size, entry.label) == (224, "float32[2,3,4]")
     np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
     first, second = names.describe("y.npz")
@@ -418,9 +424,7 @@ def test_advice_that_is_not_taken():
             raise OSError(errno.EINVAL, "no such advice")
 
     area = Area(100)
-    header = headers.Header(headers.dtypes.from_code("|u1"), (100,), False, (1, 0), 0)
-    source = local.Source("x.npy", header, memoryview(area), position=0, mapped=True)
-    source.advise("random")
+    local.Stretch(memoryview(area), position=0, mapped=True).advise("random")
     assert area.asked == 1
 
 
@@ -433,15 +437,15 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
         monkeypatch.setattr(os, "preadv", failing(wrong))
-    with names.open_source("x.npy", Streams()) as source:
-        assert source.mapped
-        assert source.cached() == share
+    with opened("x.npy") as source:
+        assert source.whole().mapped
+        assert source.whole().cached() == share
 
 
 def test_a_closed_descriptor_is_no_input():
     put("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
-    with names.open_source("x.npy", Streams()) as source:
+    with opened("x.npy") as source:
         assert source.is_open_as(fd)
         os.close(fd)
         assert not source.is_open_as(fd)
@@ -487,7 +491,7 @@ def test_a_spool_that_cannot_be_mapped(monkeypatch):
     monkeypatch.setattr(spill, "MEMORY", 10)
     spool = spill.Spool()
     spool.write(bytes(100))
-    monkeypatch.setattr(storage, "map_bytes", failing(errno.ENOMEM))
+    monkeypatch.setattr(spill, "map_bytes", failing(errno.ENOMEM))
     with pytest.raises(ResourceError, match="beyond 100 bytes: Cannot allocate memory"):
         spool.finish()
 

@@ -28,7 +28,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool.arrays.local import Source
+from ndtool.arrays.local import Stretch
 from ndtool.engine import gathers, tuning
 from ndtool.runs import jobs
 
@@ -338,7 +338,7 @@ def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
     np.save("data.npy", data)
     np.save("index.npy", index)
     calls = []
-    ask, advise = gathers._kernels.will_need, Source.advise
+    ask, advise = gathers._kernels.will_need, Stretch.advise
 
     def asking(*call: Any) -> int:
         calls.append(ask(*call))
@@ -348,11 +348,10 @@ def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
         calls.append(1)
         advise(*call)
 
-    monkeypatch.setattr(Source, "cached", lambda _: 0.0)
-    monkeypatch.setattr(Source, "advise", advising)
+    monkeypatch.setattr(Stretch, "cached", lambda _: 0.0)
+    monkeypatch.setattr(Stretch, "advise", advising)
     monkeypatch.setattr(gathers._kernels, "will_need", asking)
     with jobs.Job(jobs.Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     assert same(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, state
+from inputs import array, opened
 
 from ndtool.arrays import names, spill
 from ndtool.arrays.streams import Streams
@@ -54,12 +55,6 @@ def feed(raw: bytes, name: str = "fifo") -> threading.Thread:
     thread = threading.Thread(target=write)
     thread.start()
     return thread
-
-
-def array(source: names.Source) -> Any:
-    order = "F" if source.fortran else "C"
-    flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
-    return flat.reshape(source.shape, order=order)
 
 
 def bash(script: str, **options: Any) -> tuple[int, bytes, str]:
@@ -132,12 +127,13 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(spill, "MEMORY", 1 << 16)
     feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
-    with names.open_source("fifo", stdin) as source:
-        assert type(source.buffer.obj).__name__ == "mmap"
-        assert (source.name, source.mapped, source.position) == ("fifo", False, None)
+    with opened("fifo", stdin) as source:
+        stretch = source.whole()
+        assert type(stretch.buffer.obj).__name__ == "mmap"
+        assert (source.name, stretch.mapped, stretch.position) == ("fifo", False, None)
         assert np.array_equal(array(source), LARGE.reshape(2, -1))
         source.recheck()
-    with names.open_source("fifo", stdin) as source:
+    with opened("fifo", stdin) as source:
         assert np.array_equal(array(source), DATA)
     feeder.join()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from command import save
 from strategies import Array, same
 
 import ndtool
+from ndtool import _kernels
 from ndtool.analysis import reference
-from ndtool.engine import bind, copies, gathers, tuning
+from ndtool.engine import bind, copies, gathers, layouts, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
-from ndtool.rules import shapes
+from ndtool.rules import dtypes, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
 
@@ -251,20 +253,39 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
-def test_rearranged_elements_come_in_pieces_of_a_mebibyte(itemsize: int, count: int) -> None:
-    """Fewer bytes at once would take long, more would not fit where memory is short."""
-    data = memoryview(bytes(itemsize * count))
+def test_elements_are_put_right_in_pieces(
+    itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends a run between two calls."""
+    monkeypatch.setattr(tuning, "PIECE", 1 << 20)
+    packed, swapped = Mock(wraps=_kernels.pack), Mock(wraps=_kernels.swap)
+    monkeypatch.setattr(_kernels, "pack", packed)
+    monkeypatch.setattr(_kernels, "swap", swapped)
+    dtype = dtypes.from_code(f"<U{itemsize // 4}" if itemsize % 4 == 0 else "|u1")
+    raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
+    data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
+    copies.put_right(data, (count,), dtype, ">", out, 1)
+    assert bytes(out) == raw.reshape(-1, dtype.unit)[:, ::-1].tobytes()
     most = max(1, (1 << 20) // itemsize)
-    expected = [min(most, count - first) * itemsize for first in range(0, count, most)]
-    pieces = list(copies.row_major(data, (count,), (itemsize,), itemsize))
-    assert [len(piece) for piece in pieces] == expected
-    assert len(pieces[0].obj) == expected[0]  # the memory that all of them share
+    assert [call.args[-1] for call in packed.call_args_list] == [
+        min(most, count - first) for first in range(0, count, most)
+    ]
+    assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
+    assert (swapped.call_count > 0) == (dtype.unit > 1)
 
 
-def test_one_element_is_turned() -> None:
-    for shape in ((), (1, 1)):
-        pieces = copies.row_major(memoryview(b"abcd"), shape, (7,) * len(shape), 4, 4)
-        assert [bytes(piece) for piece in pieces] == [b"dcba"]
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
+    data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
+    copies.put_right(data, shape, dtypes.from_code("<f4"), ">", out, 1)
+    assert bytes(out) == b"dcba"
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
+def test_no_elements_are_put_right(shape: tuple[int, ...], order: str) -> None:
+    data = bind.Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, order == "F"))
+    copies.put_right(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
 
 
 @pytest.mark.parametrize(
@@ -443,6 +464,5 @@ def test_every_empty_combination_of_files(here: Path) -> None:
 def run(request: jobs.Request) -> Array:
     """Return what one run writes."""
     with jobs.Job(request) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     return np.load("out.npy")

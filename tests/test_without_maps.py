@@ -11,12 +11,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from command import save
+from inputs import opened
 
-from ndtool.arrays import local, sink, spill, storage
+from ndtool.arrays import names, sink, spill
+from ndtool.arrays.source import Facts
 from ndtool.arrays.streams import Streams
-from ndtool.engine import gathers, scatters
+from ndtool.engine import gathers, scatters, tuning
 from ndtool.errors import OutputError, ResourceError
-from ndtool.runs import jobs
+from ndtool.rules import dtypes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import direct, jobs
 
 REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -80,12 +84,16 @@ def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: 
 def run(case: Case, output: str, threads: int) -> bytes:
     updates = None if case.operator.startswith("gather") else "upd.npy"
     request = jobs.Request(
-        case.operator, "data.npy", "idx.npy", updates, output, case.axis, case.reduction,
+        case.operator,
+        "data.npy",
+        "idx.npy",
+        updates,
+        output,
+        Attributes(axis=case.axis, reduction=case.reduction),
         threads=threads,
-    )  # fmt: skip
+    )
     with jobs.Job(request) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     return Path(output).read_bytes()
 
 
@@ -104,13 +112,12 @@ def test_a_run_gives_the_same_file(
     case: Case, threads: int, reading: bool, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_inputs(case)
-    monkeypatch.setattr(scatters, "SORTED", 0)
+    monkeypatch.setattr(tuning, "SORTED", 0)
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)
         for number, memory in zip(REFUSALS, (1 << 12, spill.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
-                for module in (sink, storage):
-                    patch.setattr(module, "MEMORY", memory)
+                patch.setattr(spill, "MEMORY", memory)
                 refused = refuse_maps(patch, disk, number, reading=reading)
                 way = Mock(wraps=getattr(WHERE[case.way], case.way))
                 patch.setattr(WHERE[case.way], case.way, way)
@@ -124,18 +131,14 @@ def test_a_large_input_is_read_within_the_memory_bound(
 ) -> None:
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    with sources_of("data.npy") as source:
-        assert not source.mapped
-        assert type(source.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
-        assert np.array_equal(np.frombuffer(source.buffer, "i8"), np.arange(1 << 20))
-        source.advise("random")
-        assert source.cached() == 1.0
-
-
-def sources_of(name: str) -> local.Source:
-    from ndtool.arrays import names
-
-    return names.open_source(name, Streams())
+    with opened("data.npy") as source:
+        stretch = source.whole()
+        assert stretch is not None
+        assert not stretch.mapped
+        assert type(stretch.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
+        assert np.array_equal(np.frombuffer(stretch.buffer, "i8"), np.arange(1 << 20))
+        stretch.advise("random")
+        assert stretch.cached() == 1.0
 
 
 def test_an_input_that_becomes_shorter_while_it_is_read(
@@ -151,7 +154,7 @@ def test_an_input_that_becomes_shorter_while_it_is_read(
 
     monkeypatch.setattr(spill.Spool, "write", write)
     with pytest.raises(OutputError, match=r"^data.npy changed during the run: it is shorter now$"):
-        sources_of("data.npy")
+        names.open_source("data.npy", Streams())
 
 
 def test_temporary_files_that_cannot_be_mapped_either(
@@ -161,20 +164,23 @@ def test_temporary_files_that_cannot_be_mapped_either(
     monkeypatch.setenv("TMPDIR", str(disk))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as caught:
-        sources_of("data.npy")
+        names.open_source("data.npy", Streams())
     assert "TMPDIR" in caught.value.hint
 
 
-def test_what_is_written_after_the_map_is_not_lost(
+def test_what_is_stored_where_no_map_is_goes_to_the_output(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=False)
-    for target in ("out.npy", "out.npz", "/dev/null", None):
-        with sink.open_output(target, local.headers.dtypes.from_code("|u1"), (6,)) as out:
-            view = out.map()
-            view[:3] = b"abc"
-            assert out.writer is None
-            out.write(2, memoryview(b"cdef"))
-            assert bytes(view) == b"abcdef"
-            out.commit()
+    facts = Facts(dtypes.from_code("|u1"), (6,), "C", (6,), {})
+    for target in ("out.npy", "out.npz", "/dev/null"):
+        out = names.create(target, facts)
+        assert out.map() is None
+        with direct.whole_output(out) as (view, write):
+            assert write is None
+            assert bytes(view) == bytes(6)
+            view[:] = b"abcdef"
+        sink.commit(out)
+        out.abort()
     assert Path("out.npy").read_bytes()[-6:] == b"abcdef"
+    assert np.load("out.npz")["output"].tobytes() == b"abcdef"

@@ -130,7 +130,8 @@ def _opened(argument: str, path: str) -> LocalFile:
         return local.open_file(path)
     except InputError:
         whole, colon, _ = argument.rpartition(":")
-        if colon and os.path.isfile(whole) and not os.path.lexists(argument):
+        there = os.path.exists(whole) and not os.path.isdir(whole)
+        if colon and there and not os.path.lexists(argument):
             what = "the file is one array: it has no members"
             raise InputError(f"{printable(argument)}: {what}") from None
         raise

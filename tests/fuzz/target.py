@@ -2,11 +2,12 @@
 
 import io
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from math import prod
 
 from ndtool.analysis import values
 from ndtool.arrays import names, npy
+from ndtool.arrays.source import Entry, Source
 from ndtool.arrays.streams import Streams
 from ndtool.errors import NdtoolError, Status
 
@@ -23,7 +24,7 @@ def check(content: bytes) -> None:
         for member in [None, "a", *members[:4]]:
             _read(path if member is None else f"{path}:{member}")
         os.lseek(fd, 0, os.SEEK_SET)
-        with suppress(NdtoolError), Streams(fd).read() as source:
+        with suppress(NdtoolError), closing(Streams(fd).read()) as source:
             _hold(source)
     finally:
         os.close(fd)
@@ -42,7 +43,7 @@ def check_header(content: bytes) -> None:
     assert array.dtype.itemsize == found.dtype.itemsize
 
 
-def _described(path: str) -> list[names.Entry]:
+def _described(path: str) -> list[Entry]:
     try:
         return names.describe(path)
     except NdtoolError as error:
@@ -52,26 +53,31 @@ def _described(path: str) -> list[names.Entry]:
 
 def _read(argument: str) -> None:
     try:
-        with names.open_source(argument, Streams(-1)) as source:
+        with closing(names.open_source(argument, Streams(-1))) as source:
             _hold(source)
             source.recheck()
     except NdtoolError as error:
         _is_plain(error)
 
 
-def _hold(source: names.Source) -> None:
+def _hold(source: Source) -> None:
     """Check that an array is what it says, also to NumPy, and that its header can be written."""
-    assert len(source.buffer) == source.nbytes == prod(source.shape) * source.dtype.itemsize
-    assert source.dtype.itemsize > 0
-    assert len(source.shape) <= npy.RANK
-    bytes(source.buffer[:4096])
-    array = values.as_array(source.buffer, source.dtype, source.shape, source.fortran)
-    assert array.shape == source.shape
-    assert array.dtype.itemsize == source.dtype.itemsize
+    dtype, shape, order, grid, _ = facts = source.facts
+    stretch = source.whole()
+    assert stretch is not None
+    buffer = stretch.buffer
+    assert len(buffer) == facts.nbytes == prod(shape) * dtype.itemsize
+    assert grid == shape
+    assert dtype.itemsize > 0
+    assert len(shape) <= npy.RANK
+    bytes(buffer[:4096])
+    array = values.as_array(buffer, dtype, shape, order == "F")
+    assert array.shape == shape
+    assert array.dtype.itemsize == dtype.itemsize
     assert not array.dtype.hasobject
-    raw = npy.encode(source.dtype, source.shape)
+    raw = npy.encode(dtype, shape)
     again = npy.read(io.BytesIO(raw).read, None, "again")
-    assert (again.dtype, again.shape) == (source.dtype, source.shape)
+    assert (again.dtype, again.shape) == (dtype, shape)
 
 
 def _is_plain(error: NdtoolError) -> None:
