@@ -20,7 +20,6 @@ from npyfile import ARRAY, npy, with_header
 
 from ndtool.arrays import names, storage, ziparchive, zipwriter
 from ndtool.arrays import npy as headers
-from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 
 METHODS = {

@@ -49,7 +49,9 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test as it is, and with limits at which tiny arrays are mapped, cut and spooled."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
-            for (module, name), value in ({(tuning, name): value for name, value in LIMITS.items()} | ROOMS).items():
+            for (module, name), value in (
+                {(tuning, name): value for name, value in LIMITS.items()} | ROOMS
+            ).items():
                 patch.setattr(module, name, value)
         bind.bind_units.cache_clear()
         yield
