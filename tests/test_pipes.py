@@ -37,8 +37,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def npy(*arrays: Any) -> bytes:
     stream = io.BytesIO()
-    for array in arrays:
-        np.save(stream, array)
+    for one in arrays:
+        np.save(stream, one)
     return stream.getvalue()
 
 
