@@ -263,7 +263,8 @@ def from_numpy(dtype: Any) -> Dtype:
     if not dtype.itemsize:
         raise DtypeError(f"dtype {dtype} has 0 bytes per element: it must have at least one")
     if dtype.isbuiltin == 2:  # another package's: its name tells it from others of its size
-        return _void(dtype.name, dtype.itemsize)
+        void = _void(dtype.name, dtype.itemsize)
+        return void._replace(order=">") if dtype.str.startswith(">") else void
     if dtype.names is not None:
         return Dtype("struct", dtype, dtype.itemsize, "V", "|")
     if dtype.kind not in "biufcmMSUV":
