@@ -28,8 +28,9 @@ from ndtool import endings
 from ndtool.arrays import local, names
 from ndtool.cli import commands
 from ndtool.engine import bind, check, tuning
-from ndtool.errors import BoundsError, OutputError
-from ndtool.rules import dtypes, shapes, specs
+from ndtool.errors import OutputError
+from ndtool.rules import dtypes, inference, shapes
+from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
 
 TORTURE = FIXTURES.parent / "tests" / "torture"
@@ -127,6 +128,32 @@ def test_every_call_that_fails(run: tuple[str, ...], nameless: bool, here: Path)
         assert said.startswith("error: "), where
         assert said.count("\n") == 1, where
     assert reached >= {"open", "pread", "mmap", "pwrite", "posix_fallocate", "fsync", "replace"}
+
+
+@linux
+@ways
+def test_the_two_exceptions_where_a_run_fails_and_its_file_is_there(
+    nameless: bool, here: Path
+) -> None:
+    command = NDTOOL if nameless else HIDDEN
+    for script, status in (
+        ('"$@" >/dev/full', 7),
+        ('"$@" >&-', 7),
+        ('set -o pipefail; { sleep 0.5; "$@"; } | :', 141),
+    ):
+        Path("out.npy").write_bytes(OLD)
+        ran = execute("bash", "-c", script, "bash", *command, *GATHER, "--json")
+        assert ran.status == status
+        assert right()
+    ends = set()
+    Path("out.npy").write_bytes(OLD)
+    for _, _, number, status, said in faulty("fsync", "EIO", nameless, (*GATHER, "--sync")):
+        if status != UNREACHED:
+            assert status == 7, number
+            ends.add("may not survive a power cut" in said)
+            assert right() if "may not survive" in said else Path("out.npy").read_bytes() == OLD
+        Path("out.npy").write_bytes(OLD)
+    assert ends == {True, False}
 
 
 @linux
@@ -640,6 +667,121 @@ def test_signals_during_the_work(
     }
 
 
+DEADLY = "QUIT ILL TRAP ABRT FPE USR1 SEGV USR2 ALRM XCPU VTALRM PROF IO SYS RTMIN RTMAX"
+
+
+@linux
+@ways
+@pytest.mark.parametrize("name", DEADLY.split())
+def test_death_of_any_other_signal_leaves_nothing(
+    name: str, nameless: bool, long_run: tuple[str, ...], here: Path
+) -> None:
+    before = sorted(p.name for p in here.iterdir())
+    process = subprocess.Popen(
+        [*(NDTOOL if nameless else HIDDEN), *long_run],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=limited(CORE=0),
+    )
+    while not at_work(process.pid, here):
+        assert process.poll() is None
+    number = getattr(signal, f"SIG{name}")
+    process.send_signal(number)
+    assert (*process.communicate(), process.returncode) == (b"", b"", -number)
+    assert Path("out.npy").read_bytes() == OLD
+    assert sorted(p.name for p in here.iterdir()) == before
+
+
+@linux
+def test_signals_that_the_parent_ignores_or_that_harm_nobody(
+    long_run: tuple[str, ...], here: Path
+) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+    process = subprocess.Popen(
+        [*HIDDEN, *long_run], env=environment(), stderr=subprocess.PIPE, preexec_fn=ignore
+    )
+    while not at_work(process.pid, here):
+        assert process.poll() is None
+    for name in ("ALRM", "CHLD", "URG", "WINCH", "CONT", "PIPE", "XFSZ"):
+        process.send_signal(getattr(signal, f"SIG{name}"))
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def append_only(here: Path) -> Iterator[Callable[[str], None]]:
+    """Yield what lets a folder or file only grow."""
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        made.append(name)
+        if shutil.which("chattr") is None or execute("chattr", "+a", name).status:
+            pytest.skip("nothing can be made append-only here")
+
+    yield make
+    for name in made:
+        subprocess.run(["chattr", "-a", name], check=True)
+
+
+@linux
+@ways
+def test_folders_where_no_name_can_be_removed(
+    nameless: bool, append_only: Callable[[str], None], here: Path
+) -> None:
+    os.mkdir("grows")
+    Path("grows/old.npy").write_bytes(OLD)
+    append_only("grows")
+    before = state(here)
+    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1]]
+    for more in ((), ("--dry-run", "--no-trace")):
+        ran = execute(*command, "grows/old.npy", *more)
+        assert (ran.status, ran.out) == (7, b"")
+        assert ran.err.startswith("error: grows/old.npy: it may not be replaced: Operation")
+        assert state(here) == before
+    ran = execute(*command, "grows/new.npy")
+    assert sorted(os.listdir("grows")) == (["new.npy", "old.npy"] if nameless else ["old.npy"])
+    if nameless:
+        assert (ran.status, ran.err, right("grows/new.npy")) == (0, "", True)
+    else:
+        assert (ran.status, ran.out) == (7, b"")
+        assert "grows/new.npy: in its folder no name can be removed again" in ran.err
+
+
+@linux
+@ways
+def test_files_that_may_only_grow_are_refused_before_any_work(
+    nameless: bool, append_only: Callable[[str], None], here: Path
+) -> None:
+    append_only("out.npy")
+    before = state(here)
+    for more in ((), ("--dry-run", "--no-trace")):
+        ran = execute(*(NDTOOL if nameless else HIDDEN), *GATHER, *more)
+        assert (ran.status, ran.out) == (7, b"")
+        assert ran.err.startswith("error: out.npy: it may not be replaced: Operation")
+        assert state(here) == before
+
+
+@pytest.mark.skipif(not ROOT, reason="root is needed to give files away")
+@pytest.mark.parametrize("user", [0, 54321, 12345])
+def test_a_file_of_another_in_a_sticky_folder(
+    user: int, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkdir("shared")
+    os.chmod("shared", 0o1777)
+    Path("shared/old.npy").write_bytes(OLD)
+    for name in ("shared", "shared/old.npy"):
+        os.chown(name, 54321, 54321)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    if user in (0, 54321):
+        names.check("shared/old.npy")
+    else:
+        with pytest.raises(OutputError, match=r"^shared/old.npy: it may not be replaced: Operat"):
+            names.check("shared/old.npy")
+
+
 def tortured(script: str, *arguments: object) -> Any:
     """Return what a script in tests/torture prints."""
     ran = execute(sys.executable, TORTURE / script, *arguments)
@@ -683,36 +825,37 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     for largest in (tuning.LARGEST_PART, 1):
         monkeypatch.setattr(tuning, "LARGEST_PART", largest)
         request = jobs.Request(
-            "scatter_nd", "data.npy", "idx.npy", "upd.npy", f"{largest}.npy", reduction="add"
+            "scatter_nd",
+            "data.npy",
+            "idx.npy",
+            "upd.npy",
+            f"{largest}.npy",
+            Attributes(reduction="add"),
         )
         with jobs.Job(request) as job:
-            job.check()
-            job.run()
+            job.run(job.check())
     assert Path("1.npy").read_bytes() == Path(f"{1 << 22}.npy").read_bytes()
 
 
 # Indices that were right when they were checked
 
 
-CHANGED = (
-    ("gather_nd", None, 0, "none"),
-    ("gather_elements", None, 0, "none"),
-    ("scatter_nd", "upd.npy", 0, "add"),
+@pytest.mark.parametrize(
+    ("operator", "updates"),
+    [("gather_nd", None), ("gather_elements", None), ("scatter_nd", "upd.npy")],
 )
-
-
-@pytest.mark.parametrize(("operator", "updates", "axis", "reduction"), CHANGED)
 def test_indices_that_change_after_the_check(
-    operator: str, updates: str | None, axis: int, reduction: str, here: Path
+    operator: str, updates: str | None, here: Path
 ) -> None:
-    bad = np.full(DATA.shape if "elements" in operator else (2, 1), 9)
-    save(idx=bad)
-    request = jobs.Request(operator, "data.npy", "idx.npy", updates, "out.npy", axis, reduction)
+    shape = DATA.shape if "elements" in operator else (2, 1)
+    save(idx=np.zeros(shape, "i8"))
+    attributes = Attributes(reduction="add" if updates else "none")
+    request = jobs.Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
     with jobs.Job(request) as job:
-        with pytest.raises(BoundsError):
-            job.check()
+        changed = memoryview(np.full(shape, 9).tobytes())
+        operands = job.check()._replace(indices=changed)
         with pytest.raises(OutputError, match=r"^idx.npy changed during the run$"):
-            job.run()
+            job.run(operands)
     assert Path("out.npy").read_bytes() == OLD
 
 
@@ -720,11 +863,10 @@ def test_indices_that_change_after_the_check(
 def test_data_that_are_not_in_memory(
     fortran: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.Source, "cached", lambda _: 0.0)
+    monkeypatch.setattr(local.Stretch, "cached", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as job:
-        job.check()
-        job.run()
+        job.run(job.check())
     assert right()
 
 
@@ -745,13 +887,13 @@ def test_a_job_that_cannot_begin_closes_its_files(
     monkeypatch.setattr(
         names, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
     )
-    monkeypatch.setattr(specs, "infer", Mock(side_effect=wrong("so")))
+    monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
         jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy"))
     assert len(opened) == 2
     for source in opened:
         with pytest.raises(ValueError, match="released"):
-            bytes(source.buffer)
+            bytes(source.whole().buffer)
 
 
 def test_a_limit_that_is_met_anywhere(
@@ -766,10 +908,16 @@ def test_a_limit_that_is_met_anywhere(
 
 def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     listened = []
-    monkeypatch.setattr(endings, "signal", SimpleNamespace(SIGINT=2, SIGTERM=15))
+    monkeypatch.setattr(
+        endings,
+        "signal",
+        SimpleNamespace(
+            SIGINT=2, SIGTERM=15, SIGALRM=14, SIGCHLD=17, valid_signals=lambda: {2, 14, 15, 17}
+        ),
+    )
     monkeypatch.setattr(endings._kernels, "end_on", lambda *words: listened.append(words))
     endings.prepare(b"lost", b"stopped")
-    assert listened == [(2, 130, b"stopped"), (15, 143, b"stopped")]
+    assert listened == [(2, 130, b"stopped"), (15, 143, b"stopped"), (14, -1, b"")]
 
 
 PROMISES = FIXTURES.parent / "docs" / "reliability.md"

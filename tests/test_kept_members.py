@@ -5,6 +5,8 @@ import os
 import struct
 import tracemalloc
 import zipfile
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -15,14 +17,16 @@ from command import ndtool, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import failing, without_overrides
+from npyfile import ARRAY, npy
+from outputs import fill, opened
+from outputs import save as write
 from test_faults import faulty
 
 from ndtool.arrays import names as files
 from ndtool.arrays import sink, ziparchive, zipwriter
+from ndtool.arrays.streams import Streams
 from ndtool.errors import OutputError, ResourceError
-from ndtool.rules import dtypes
 
-ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 LARGE = np.arange(1 << 16)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 HAS_COPY = pytest.mark.parametrize("system", ["system copies", "copied here"])
@@ -30,12 +34,9 @@ DATA, IDX, UPD = np.arange(600.0).reshape(20, 30), np.array([[3], [0], [3]]), np
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield tmp_path
-    assert sorted(os.listdir("/proc/self/fd")) == before
-    assert not [name for name in os.listdir(tmp_path) if "ndtool-" in name]
+def here(here: Path, all_closed: None) -> Iterator[Path]:
+    yield here
+    assert not [name for name in os.listdir(here) if "ndtool-" in name]
 
 
 class Raw(NamedTuple):
@@ -62,12 +63,6 @@ def raws(raw: bytes) -> list[Raw]:
         )
         at = stop
     return found
-
-
-def npy(array: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
 
 
 def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> bytes:
@@ -117,18 +112,10 @@ def twice() -> bytes:
     return pack(("same.npy", npy(ARRAY)), ("same.npy", npy(LARGE)), ("x.npy", npy(ARRAY)))
 
 
-def write(target: str, array: Any = ARRAY, **options: Any) -> tuple[str, ...] | None:
-    kind = dtypes.from_numpy(array.dtype)
-    with sink.open_output(target, kind, array.shape, **options) as out:
-        out.write(0, memoryview(array.tobytes()))
-        out.commit()
-        return out.kept
-
-
 def load(name: str) -> Any:
-    with files.open_source(name, files.Stdin()) as source:
-        flat = np.frombuffer(bytes(source.buffer), source.dtype.descr)
-        return flat.reshape(source.shape)
+    with closing(files.open_source(name, Streams())) as source:
+        flat = np.frombuffer(source.whole().buffer.tobytes(), source.facts.dtype.descr)
+        return flat.reshape(source.facts.shape)
 
 
 def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
@@ -399,17 +386,20 @@ def test_an_archive_that_others_write_meanwhile() -> None:
         (lambda: os.utime("a.npz", ns=(1, 1)), "a.npz changed during the run"),
         (lambda: os.truncate("a.npz", 100), "a.npz changed during the run"),
     ):
-        out = sink.open_output("a.npz:c", dtypes.from_code("|u1"), (3,))
+        out = opened("a.npz:c")
         change()
         before = Path("a.npz").read_bytes()
-        with out, pytest.raises(OutputError, match=said):
-            out.commit()
+        fill(out, ARRAY)
+        with pytest.raises(OutputError, match=said):
+            sink.commit(out)
+        out.abort()
         assert Path("a.npz").read_bytes() == before
         write("a.npz:a", only=True)
-    out = sink.open_output("new.npz:c", dtypes.from_code("|u1"), (3,))
+    out = opened("new.npz:c")
     write("new.npz:b")
-    with out, pytest.raises(OutputError, match=r"new.npz was made by others during the run"):
-        out.commit()
+    with pytest.raises(OutputError, match=r"new.npz was made by others during the run"):
+        sink.commit(out)
+    out.abort()
     assert np.array_equal(load("new.npz:b"), ARRAY)
 
 
@@ -448,7 +438,7 @@ def test_no_clobber_is_about_the_member() -> None:
         with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
             write(target, clobber=False, only=only)
         with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
-            sink.check_target(target, clobber=False, only=only)
+            files.check(target, clobber=False, only=only)
     assert Path("a.npz").read_bytes() == before
 
 

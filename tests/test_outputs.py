@@ -10,20 +10,25 @@ import sys
 import threading
 import time
 import zipfile
+from contextlib import closing
 
 import numpy as np
 import pytest
 from command import environment, execute, python
 from limits import ROOT, failing, without_overrides
 from npyfile import ARRAY, npy
+from outputs import PROGRAM, facts_of, fill, opened, save, written
 
 from ndtool.arrays import names, newfile, sink, spill, zipwriter
+from ndtool.arrays.source import Facts
 from ndtool.arrays.streams import Streams
 from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.rules import dtypes
+from ndtool.runs import direct
 
 LARGE = np.arange(1 << 17, dtype="<i8")
 OLD = b"old bytes"
+TEN = facts_of(np.zeros(10, "u1"))
 
 
 @pytest.fixture(autouse=True)
@@ -38,30 +43,6 @@ def way(request, monkeypatch):
     if request.param == "hidden":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
     return request.param
-
-
-def opened(target, array=ARRAY, **options):
-    return sink.open_output(target, dtypes.from_numpy(array.dtype), array.shape, **options)
-
-
-def save(target, array=ARRAY, how="write", **options):
-    raw = memoryview(array.tobytes())
-    with opened(target, array, **options) as out:
-        assert out.nbytes == array.nbytes
-        if how == "map":
-            out.map()[:] = raw
-        elif how == "pieces":
-            for at, piece in pieces(raw):
-                out.write(at, piece)
-        else:
-            out.write(0, raw)
-        out.commit()
-
-
-def pieces(raw):
-    """Cut bytes into odd pieces, of which a large array has no more than a small one."""
-    step = 7 if len(raw) < 1000 else 70_001
-    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
 
 
 def content(path):
@@ -86,7 +67,7 @@ def test_any_order_and_any_thread(way):
         for at in range(first, last, 4096):
             out.write(at, raw[at : at + 4096])
 
-    with opened("x.npy", LARGE) as out:
+    with written("x.npy", LARGE) as out:
         threads = [
             threading.Thread(target=write, args=span) for span in ((half, len(raw)), (0, half))
         ]
@@ -94,13 +75,13 @@ def test_any_order_and_any_thread(way):
             thread.start()
         for thread in threads:
             thread.join()
-        out.commit()
+        sink.commit(out)
     assert content("x.npy") == npy(LARGE)
 
 
 @pytest.mark.parametrize(("offset", "count"), [(-1, 1), (96, 1), (90, 7)])
 def test_nothing_is_written_outside(offset, count):
-    with opened("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
+    with written("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
         out.write(offset, memoryview(bytes(count)))
 
 
@@ -116,7 +97,7 @@ def test_no_commit_leaves_the_old_file(way, target, stop):
             with open(path, "wb") as file:
                 file.write(old)
         try:
-            with opened(target) as out:
+            with written(target) as out:
                 out.map()[:50] = bytes(50)
                 if stop is not None:
                     raise stop
@@ -209,12 +190,12 @@ def test_output_is_an_input(way, alias):
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with names.open_source("x.npy", Streams()) as source, opened(alias, LARGE) as out:
-        raw = source.buffer
+    with closing(names.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
+        raw = source.whole().buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
         source.recheck()
-        out.commit()
+        sink.commit(out)
         assert bytes(raw) == LARGE.tobytes()
     expected = b"".join(
         LARGE.tobytes()[at : at + 4096] for at in range(LARGE.nbytes - 4096, -1, -4096)
@@ -255,12 +236,9 @@ def test_read_only_folders_and_files():
     with open("open/x.npy", "wb") as file:
         file.write(OLD)
     os.chmod("open/x.npy", 0o444)
-    code = """
-import sys
-from ndtool.rules import dtypes
-from ndtool.arrays import sink
+    code = f"""{PROGRAM}
 try:
-    sink.open_output(sys.argv[1], dtypes.from_code("<f4"), (3,))
+    created(sys.argv[1], 3)
 except sink.OutputError as exc:
     print(exc)
 """
@@ -279,27 +257,27 @@ def test_clobber(way):
     os.symlink("x.npy", "soft")
     with pytest.raises(OutputError, match="soft exists"):
         opened("soft", clobber=False)
-    with opened("y.npy", clobber=False) as out:
+    with written("y.npy", clobber=False) as out:
         with open("y.npy", "wb") as file:  # someone was faster
             file.write(OLD)
         with pytest.raises(OutputError, match=r"y.npy exists"):
-            out.commit()
+            sink.commit(out)
     assert content("y.npy") == OLD
-    with opened("z.npy") as out:
+    with written("z.npy") as out:
         with open("z.npy", "wb") as file:
             file.write(OLD)
         out.write(0, memoryview(ARRAY.tobytes()))
-        out.commit()
+        sink.commit(out)
     assert content("z.npy") == npy(ARRAY)
 
 
 def test_two_runs_on_one_output(way):
-    with opened("x.npy") as one, opened("x.npy") as two:
+    with written("x.npy") as one, written("x.npy") as two:
         one.write(0, memoryview(ARRAY.tobytes()))
         two.write(0, memoryview((ARRAY + 1).tobytes()))
-        one.commit()
+        sink.commit(one)
         assert content("x.npy") == npy(ARRAY)
-        two.commit()
+        sink.commit(two)
     assert content("x.npy") == npy(ARRAY + 1)
 
 
@@ -328,8 +306,8 @@ def test_archives(way, how, array, target, member):
     (entry,) = names.describe("x.npz")
     assert entry.position % 64 == 0
     first = content("x.npz")
-    with names.open_source("x.npz", Streams()) as source:
-        assert bytes(source.buffer) == array.tobytes()
+    with closing(names.open_source("x.npz", Streams())) as source:
+        assert bytes(source.whole().buffer) == array.tobytes()
         save(target, array, how)
     assert content("x.npz") == first
 
@@ -350,35 +328,35 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
         assert np.array_equal(archive["a"], array)
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
-    with names.open_source("x.npz", Streams()) as source:
-        assert bytes(source.buffer) == array.tobytes()
-        assert source.position % 64 == 0
+    with closing(names.open_source("x.npz", Streams())) as source:
+        assert bytes(source.whole().buffer) == array.tobytes()
+        assert source.whole().position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
-    with names.open_source("y.npz:a", Streams()) as source:
-        assert bytes(source.buffer) == array.tobytes()
+    with closing(names.open_source("y.npz:a", Streams())) as source:
+        assert bytes(source.whole().buffer) == array.tobytes()
 
 
 @pytest.mark.slow
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:
-        out = sink.open_output("x.npz", dtypes.from_code("|u1"), (nbytes,))
+        out = names.create("x.npz", Facts(dtypes.from_code("|u1"), (nbytes,), "C", (nbytes,), {}))
     except ResourceError:
         pytest.skip("no room for 4 GiB")
-    with out:
-        out.write(nbytes - 5, memoryview(b"12345"))
-        out.commit()
+    out.write(nbytes - 5, memoryview(b"12345"))
+    sink.commit(out)
+    out.abort()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == nbytes + 128
     (entry,) = names.describe("x.npz")
-    assert entry.header.shape == (nbytes,)
+    assert entry.facts.shape == (nbytes,)
     assert entry.position % 64 == 0
     with open("x.npz", "rb") as file:
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
-    with names.open_source("x.npz", Streams()) as source:
-        assert bytes(source.buffer[-5:]) == b"12345"
+    with closing(names.open_source("x.npz", Streams())) as source:
+        assert bytes(source.whole().buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
 
@@ -392,7 +370,7 @@ def test_long_names(way):
 def test_space_is_reserved_first(way):
     for count in (1 << 50, 1 << 60, 2**63 - 1):
         with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
-            sink.open_output("x.npy", dtypes.from_code("<f8"), (count,))
+            names.create("x.npy", Facts(dtypes.from_code("<f8"), (count,), "C", (count,), {}))
         assert str(8 * count + 128) in caught.value.message
     assert os.listdir() == []
 
@@ -421,17 +399,13 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
 
 @pytest.mark.parametrize("limit", ["AS", "NOFILE"])
 def test_limits_on_memory_and_descriptors(limit):
-    code = f"""
-import resource
-from ndtool.rules import dtypes
-from ndtool.arrays import sink
-from ndtool.arrays import storage
-import mmap
+    code = f"""{PROGRAM}
+import mmap, resource
+from ndtool.arrays import npy, storage
 value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
 resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
 try:
-    with sink.open_output("x.npy", dtypes.from_code("|u1"), (1 << 29,)) as out:
-        out.map()
+    created("x.npy", 1 << 29).map()
 except Exception as exc:
     print(type(exc).__name__, exc)
 """
@@ -464,65 +438,64 @@ class Drain:
         return self.raw
 
 
+def streamed(fd, header, facts=TEN, name="standard output", owned=False):
+    return sink.StreamSink(fd, name, facts, header, owned)
+
+
 @pytest.mark.parametrize("how", ["write", "map", "pieces"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
 @pytest.mark.parametrize("memory", [10, spill.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, how, array, memory, blocking):
-    monkeypatch.setattr(sink, "MEMORY", memory)
+    monkeypatch.setattr(spill, "MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
-    raw = memoryview(array.tobytes())
-    kind = dtypes.from_numpy(array.dtype)
-    header = sink.headers.encode(kind, array.shape)
-    out = sink.StreamOutput(drain.end, "standard output", header, array.nbytes)
-    with out:
-        assert out.streamed
-        if how == "map":
-            out.map()[:] = raw
-        else:
-            for at, piece in pieces(raw) if how == "pieces" else [(0, raw)]:
-                out.write(at, piece)
-        out.commit()
-    del out
+    out = streamed(drain.end, npy(array)[: -array.nbytes or None], facts_of(array))
+    assert out.streamed
+    assert out.map() is None
+    fill(out, array, how)
+    sink.commit(out)
+    out.abort()
     assert drain.close() == npy(array)
 
 
 def test_a_stream_takes_bytes_in_order_only():
     drain = Drain()
-    with sink.StreamOutput(drain.end, "standard output", b"header", 10) as out:
-        with pytest.raises(ValueError, match="cannot take bytes at 4"):
-            out.write(4, memoryview(b"x"))
-        out.write(0, memoryview(b"1234"))
-        with pytest.raises(ValueError, match="only 4 of 10"):
-            out.commit()
+    out = streamed(drain.end, b"header")
+    for at, count in ((4, 1), (0, 11)):
+        with pytest.raises(ValueError, match=f"cannot take bytes at {at}"):
+            out.write(at, memoryview(bytes(count)))
+    out.write(0, memoryview(b"1234"))
+    with pytest.raises(ValueError, match="only 4 of 10"):
+        sink.commit(out)
+    out.abort()
     assert drain.close() == b"header1234"
 
 
 def test_nothing_is_streamed_before_there_is_something():
     drain = Drain()
-    with sink.StreamOutput(drain.end, "standard output", b"header", 10) as out:
-        out.map()
+    out = streamed(drain.end, b"header")
+    with pytest.raises(KeyError), direct.whole_output(out):
+        raise KeyError
+    out.abort()
     assert drain.close() == b""
 
 
 def test_a_closed_pipe():
     fd, end = os.pipe()
     os.close(fd)
-    out = sink.StreamOutput(end, "standard output", b"header", 10)
-    with out, pytest.raises(BrokenPipeError):
+    out = streamed(end, b"header")
+    with pytest.raises(BrokenPipeError):
         out.write(0, memoryview(b"x"))
+    out.abort()
     os.close(end)
 
 
-STDOUT = """
-import sys
-from ndtool.rules import dtypes
-from ndtool.arrays import sink
+STDOUT = f"""{PROGRAM}
 try:
-    with sink.open_output("-", dtypes.from_code("<f4"), (3,)) as out:
-        out.write(0, memoryview(bytes(12)))
-        out.commit()
+    out = created("-", 12)
+    out.write(0, memoryview(bytes(12)))
+    sink.commit(out)
 except sink.OutputError as exc:
     print(exc, file=sys.stderr)
 """
@@ -533,7 +506,7 @@ def stdout(redirection):
 
 
 def test_standard_output_wherever_it_goes():
-    expected = npy(np.zeros(3, "<f4"))
+    expected = npy(np.zeros(12, "u1"))
     assert stdout("").out == expected
     assert stdout("| cat").out == expected
     stdout("> file")
@@ -574,20 +547,17 @@ def test_a_deleted_folder(here):
     assert content("y.npy") == npy(ARRAY)
 
 
-LOOP = """
-import os, sys
-from ndtool.rules import dtypes
-from ndtool.arrays import sink
+LOOP = f"""{PROGRAM}
 n = 0
 while True:
     n += 1
-    name = "x.npy" if sys.argv[1] == "old" else f"{n}.npy"
-    with sink.open_output(name, dtypes.from_code("|u1"), (1 << 20,)) as out:
-        if n % 2:
-            out.map()[:] = bytes([n % 256]) * (1 << 20)
-        else:
-            out.write(0, bytes([n % 256]) * (1 << 20))
-        out.commit()
+    name = "x.npy" if sys.argv[1] == "old" else str(n) + ".npy"
+    out = created(name, 1 << 20)
+    if n % 2:
+        out.map()[:] = bytes([n % 256]) * (1 << 20)
+    else:
+        out.write(0, bytes([n % 256]) * (1 << 20))
+    sink.commit(out)
     if n == 1:
         print("ready", flush=True)
     if name != "x.npy":
@@ -607,31 +577,15 @@ def test_kill_leaves_whole_files(output):
         loop.send_signal(signal.SIGKILL)
         loop.wait()
         loop.stdout.close()
-        names = os.listdir()
-        assert output == "new" or "x.npy" in names
-        for name in names:
+        found = os.listdir()
+        assert output == "new" or "x.npy" in found
+        for name in found:
             array = np.load(name)
             assert array.shape == (1 << 20,)
             assert len(set(array.tolist())) == 1
             if name.startswith("."):  # between the two calls that replace a file: some 10 us
                 assert output == "old"
                 os.unlink(name)
-
-
-@pytest.mark.parametrize("memory", [10, spill.MEMORY])
-def test_a_result_can_be_held(monkeypatch, memory):
-    monkeypatch.setattr(sink, "MEMORY", memory)
-    with opened(None) as out:
-        out.write(40, memoryview(ARRAY.tobytes())[40:])
-        out.write(0, memoryview(ARRAY.tobytes())[:40])
-        out.commit()
-    assert bytes(out.map()) == ARRAY.tobytes()
-    with opened(None) as out:
-        view = out.map()
-    with pytest.raises(ValueError, match="released"):
-        view[0]
-    del out, view
-    assert os.listdir() == []
 
 
 def test_a_link_to_a_file_without_a_name():
@@ -662,18 +616,6 @@ def test_file_systems_without_nameless_files(monkeypatch, code):
     else:
         save("x.npy")
         assert content("x.npy") == npy(ARRAY)
-
-
-def test_an_owner_that_cannot_be_kept(way, monkeypatch):
-    save("x.npy")
-    old = os.stat("x.npy")
-    theirs = os.stat_result((old.st_mode, 0, 0, 1, old.st_uid + 1, old.st_gid, 0, 0, 0, 0))
-    fd = os.open("x.npy", os.O_RDWR)
-    monkeypatch.setattr(os, "fchown", failing(errno.EPERM))
-    newfile.NewFile._inherit(fd, theirs)
-    os.close(fd)
-    assert os.stat("x.npy").st_uid == old.st_uid
-    assert content("x.npy") == npy(ARRAY)
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
@@ -715,18 +657,17 @@ def test_closes_and_unlinks_that_fail_while_all_is_dropped(way, monkeypatch):
 
 def test_a_fifo_whose_close_fails(monkeypatch):
     fd = os.open("/dev/null", os.O_WRONLY)
-    out = sink.StreamOutput(fd, "fifo", b"header", 0, owned=True)
+    out = streamed(fd, b"header", facts_of(np.zeros(0)), "fifo", owned=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", failing(errno.EIO))
         with pytest.raises(OutputError, match="fifo: Input/output"):
-            out.commit()
+            sink.commit(out)
     os.close(fd)
 
 
 def test_a_stream_that_is_dropped_is_closed():
     fd = os.open("/dev/null", os.O_WRONLY)
-    with sink.StreamOutput(fd, "/dev/null", b"header", 10, owned=True):
-        pass
+    streamed(fd, b"header", owned=True).abort()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
@@ -735,10 +676,9 @@ def test_a_stream_that_is_dropped_is_closed():
     ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
 )
 def test_a_stream_that_fails(monkeypatch, code, kind):
-    with sink.StreamOutput(1, "standard output", b"header", 10) as out:
-        monkeypatch.setattr(sink, "write_next", failing(code))
-        with pytest.raises(kind, match="standard output: " + os.strerror(code)):
-            out.write(0, memoryview(bytes(10)))
+    monkeypatch.setattr(sink, "write_next", failing(code))
+    with pytest.raises(kind, match="standard output: " + os.strerror(code)):
+        streamed(1, b"header").write(0, memoryview(bytes(10)))
 
 
 @pytest.mark.parametrize("wrong", [MemoryError, OSError(errno.EIO, "Input/output error")])
@@ -746,16 +686,20 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
-    monkeypatch.setattr(sink, "MEMORY", 10)
-    monkeypatch.setattr(sink, "unnamed_file", fail)
+    monkeypatch.setattr(spill, "MEMORY", 10)
+    monkeypatch.setattr(spill, "unnamed_file", fail)
     kind = ResourceError if wrong is MemoryError else OutputError
-    with pytest.raises(kind, match=r"temporary copy of the result: (no memory for 96|Input)"):
-        opened(None)
+    out = streamed(1, b"header", facts_of(ARRAY), "o\n")
+    with (
+        pytest.raises(kind, match=r"temporary copy of o\\n: (no memory for 96|Input)"),
+        direct.whole_output(out),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("how", ["write", "map"])
 def test_a_disk_that_fails(way, monkeypatch, how):
-    with opened("x.npy") as out:
+    with written("x.npy") as out:
         monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
         monkeypatch.setattr(sink, "map_bytes", failing(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
@@ -763,25 +707,16 @@ def test_a_disk_that_fails(way, monkeypatch, how):
 
 
 def test_the_map_is_made_once(way):
-    with opened("x.npy") as out:
+    with written("x.npy") as out:
         assert out.map() is out.map()
 
 
 def test_an_archive_that_is_cut_before_its_sum_is_known(way):
-    with opened("x.npz") as out:
-        os.ftruncate(out._fd, 100)
+    with written("x.npz") as out:
+        os.ftruncate(out._file.descriptor, 100)
         with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
-            out.commit()
+            sink.commit(out)
     assert os.listdir() == []
-
-
-def test_a_stream_that_is_mapped_twice():
-    drain = Drain()
-    with sink.StreamOutput(drain.end, "standard output", b"", 3) as out:
-        out.map()[:2] = b"ab"
-        out.map()[2:] = b"c"
-        out.commit()
-    assert drain.close() == b"abc"
 
 
 def test_systems_without_fallocate(monkeypatch):

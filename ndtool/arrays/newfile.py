@@ -111,7 +111,7 @@ class NewFile:
         assert hidden is not None
         if self._clobber:
             os.replace(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
-            self._hidden = None
+            self._forget()  # at once: many files may be replaced together
             return
         try:
             os.link(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -140,6 +140,12 @@ class NewFile:
         if fd is not None:
             os.close(fd)
 
+    def _forget(self) -> None:
+        """Take note that there is no hidden name any more."""
+        self._hidden = None
+        endings.forget(self._slot)
+        self._slot = -1
+
     def drop(self) -> None:
         """Close everything and remove what was not published."""
         try:
@@ -151,9 +157,7 @@ class NewFile:
                 os.unlink(self._hidden, dir_fd=self._parent)
             except OSError:
                 pass
-            self._hidden = None
-        endings.forget(self._slot)
-        self._slot = -1
+        self._forget()
         parent, self._parent = self._parent, None
         if parent is not None:
             try:

@@ -1,0 +1,71 @@
+"""Outputs as a run makes them: created, written in one way or another, published or dropped."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from npyfile import ARRAY
+
+from ndtool.arrays import names, sink
+from ndtool.arrays.source import Facts
+from ndtool.rules import dtypes
+from ndtool.runs import direct
+
+# What a program in another Python begins with.
+PROGRAM = """
+import os, sys
+from ndtool.arrays import names, sink
+from ndtool.arrays.source import Facts
+from ndtool.rules import dtypes
+def created(name, count):
+    facts = Facts(dtypes.from_code("|u1"), (count,), "C", (count,), {})
+    return names.create(name, facts)
+"""
+
+
+def facts_of(array: Any) -> Facts:
+    """Return the facts of an output for an array."""
+    return Facts(dtypes.from_numpy(array.dtype), array.shape, "C", array.shape, {})
+
+
+def opened(target: str, array: Any = ARRAY, **options: Any) -> Any:
+    """Return a sink for an array."""
+    return names.create(target, facts_of(array), **options)
+
+
+@contextmanager
+def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
+    """Give a sink for an array; what was not committed is dropped."""
+    out = opened(target, array, **options)
+    try:
+        yield out
+    finally:
+        out.abort()
+
+
+def pieces(raw: Any) -> list[tuple[int, Any]]:
+    """Cut bytes into odd pieces, of which a large array has no more than a small one."""
+    step = 7 if len(raw) < 1000 else 70_001
+    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
+
+
+def fill(out: Any, array: Any, how: str = "write") -> None:
+    """Write an array to a sink: at once, in pieces, or through whole_output."""
+    raw = memoryview(array.tobytes())
+    if how == "map":
+        with direct.whole_output(out) as (room, _):
+            room[:] = raw
+    elif how == "pieces":
+        for at, piece in pieces(raw):
+            out.write(at, piece)
+    else:
+        out.write(0, raw)
+
+
+def save(target: str, array: Any = ARRAY, how: str = "write", **options: Any) -> Any:
+    """Write an array as a run does; return the members that stay."""
+    with written(target, array, **options) as out:
+        assert out.facts.nbytes == array.nbytes
+        fill(out, array, how)
+        sink.commit(out)
+        return out.kept

@@ -1,0 +1,474 @@
+"""What every format must do, wherever its arrays come from: one suite for all of them."""
+
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from command import environment
+from limits import failing
+from npyfile import ARRAY, npy, with_header
+from outputs import PROGRAM, facts_of, fill, opened, written
+
+from ndtool.analysis import reference
+from ndtool.arrays import grid, names, sink, source
+from ndtool.arrays.names import Format
+from ndtool.arrays.streams import Streams
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
+
+OLD = b"old bytes"
+TOY = Format(".toy", False, "toy_format")
+LITTLE = 4 << 20  # bytes of memory, whatever a header claims
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(names, "FORMATS", (*names.FORMATS, TOY))
+    return here
+
+
+# What makes files of each format without ndtool
+
+
+def zipped(raw: bytes, method: int) -> bytes:
+    import zipfile
+
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("a.npy", raw)
+    return stream.getvalue()
+
+
+def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
+    """Return a file of the toy format; step: the shape of a block."""
+    step = tuple(max(1, size // 2) for size in array.shape) if step is None else step
+    sizes = "|".join(",".join(map(str, one)) for one in (array.shape, step))
+    places = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
+    parts = [
+        array[(*(slice(i, i + each) for i, each in zip(place, step, strict=True)), ...)].tobytes()
+        for place in places
+    ]
+    return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)
+
+
+CLAIM = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
+
+
+class Maker(NamedTuple):
+    """make: the bytes of a file of an array. huge: those of one that claims to be."""
+
+    make: Callable[[Any], bytes]
+    huge: bytes
+    streamed: bool = False
+
+
+MAKERS = {
+    "npy": Maker(npy, with_header(CLAIM), True),
+    "npy of Fortran": Maker(lambda a: npy(np.array(a, order="F")), with_header(CLAIM), True),
+    "npz": Maker(lambda a: zipped(npy(a), 0), zipped(with_header(CLAIM), 0)),
+    "npz deflated": Maker(lambda a: zipped(npy(a), 8), zipped(with_header(CLAIM), 8)),
+    "toy": Maker(blocks, b"TOY <f8|1099511627776|1099511627776\n"),
+}
+PLACES = ("file", "standard input", "pipe", "FIFO")
+COMBINED = [
+    pytest.param(maker, place, id=f"{name}-{place}")
+    for name, maker in MAKERS.items()
+    for place in PLACES
+    if place == "file" or maker.streamed
+]
+everywhere = pytest.mark.parametrize(("maker", "place"), COMBINED)
+every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+
+
+@contextmanager
+def placed(place: str, raw: bytes) -> Iterator[tuple[str, Streams]]:
+    """Give the argument for bytes at a place, and the streams to open it with."""
+    Path("in").write_bytes(raw)
+    if place == "file":
+        yield "in", Streams()
+        return
+    if place == "standard input":
+        fd = os.open("in", os.O_RDONLY)
+        yield "-", Streams(fd)
+        os.close(fd)
+        return
+    if place == "FIFO":
+        os.mkfifo("fifo")
+        fd = -1
+    else:
+        fd, end = os.pipe()
+
+    def feed() -> None:
+        try:
+            with open("fifo" if place == "FIFO" else end, "wb") as file:
+                file.write(raw)
+        except BrokenPipeError:
+            pass  # refused before its end
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    yield ("fifo" if place == "FIFO" else "-"), Streams(fd)
+    if fd >= 0:
+        os.close(fd)
+    thread.join()
+    if place == "FIFO":
+        os.unlink("fifo")
+
+
+def value(one: Any) -> Any:
+    """Return the array of a source."""
+    stretch = source.whole(one)
+    assert stretch.buffer.readonly
+    assert len(stretch.buffer) == one.facts.nbytes
+    dtype = np.lib.format.descr_to_dtype(one.facts.dtype.descr)
+    flat = np.frombuffer(stretch.buffer.tobytes(), dtype)
+    return flat.reshape(one.facts.shape, order=one.facts.order)
+
+
+def same(got: Any, wanted: Any) -> bool:
+    return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+def load(argument: str) -> Any:
+    """Return the array of a file, or the error with which it is refused."""
+    try:
+        with closing(names.open_source(argument, Streams(-1))) as one:
+            return value(one).copy()
+    except NdtoolError as exc:
+        return exc
+
+
+ARRAYS = [
+    np.arange(prod(shape) * np.dtype(code).itemsize, dtype="u1").view(code).reshape(shape)
+    for shape in ((2, 3, 4), (7,), (0, 3), (3, 0), (), (1, 1, 1, 1, 5))
+    for code in ("<f4", ">f4", "<i8", ">u2", "?", "|S3", "<U2", ">U2", ">c16", "<M8[ns]", "|V5")
+] + [np.arange(30_000, dtype=">i4").reshape(300, 100)]
+
+
+# Sources
+
+
+@everywhere
+def test_values_and_facts(maker: Maker, place: str) -> None:
+    for array in ARRAYS:
+        with (
+            placed(place, maker.make(array)) as (argument, streams),
+            closing(names.open_source(argument, streams)) as one,
+        ):
+            assert same(value(one), array)
+            assert (one.name, one.warning) == (argument, None)
+            one.recheck()
+            facts, count = one.facts, grid.blocks(one.facts.shape, one.facts.grid)
+            parts = [one.block(number) for number in range(count)]
+            assert all(part.readonly for part in parts)
+            assert sum(map(len, parts)) == facts.nbytes
+            del parts
+        with placed(place, maker.make(array)) as (argument, streams):
+            (entry,) = names.describe(argument, streams)
+            assert entry.facts == facts
+
+
+@every_maker
+def test_cut_short_at_every_length(maker: Maker) -> None:
+    raw = maker.make(ARRAY)
+    for length in range(len(raw)):
+        Path("in").write_bytes(raw[:length])
+        got = load("in")
+        assert isinstance(got, InputError) or same(got, ARRAY), length
+
+
+@pytest.mark.parametrize("place", ["standard input", "pipe"])
+def test_streams_cut_short_at_every_length(place: str) -> None:
+    raw = npy(ARRAY)
+    for length in range(len(raw)):
+        with placed(place, raw[:length]) as (argument, streams), pytest.raises(InputError):
+            names.open_source(argument, streams)
+
+
+@every_maker
+@pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
+def test_any_byte_that_is_another(maker: Maker, change: int) -> None:
+    raw = bytearray(maker.make(ARRAY))
+    for at in range(len(raw)):
+        raw[at] ^= change
+        Path("in").write_bytes(raw)
+        try:
+            names.describe("in")
+        except NdtoolError:
+            pass
+        got = load("in")
+        assert isinstance(got, NdtoolError) or got.nbytes < LITTLE, at
+        raw[at] ^= change
+
+
+def shorten() -> None:
+    os.truncate("in", os.path.getsize("in") - 1)
+
+
+def modify() -> None:
+    os.utime("in", ns=(1, 1))
+
+
+def replace() -> None:
+    Path("new").write_bytes(Path("in").read_bytes())
+    os.replace("new", "in")
+
+
+@every_maker
+@pytest.mark.parametrize("change", [shorten, modify, replace])
+@pytest.mark.parametrize("place", ["file", "standard input"])
+def test_changes_while_it_is_open(maker: Maker, change: Callable[[], None], place: str) -> None:
+    if place != "file" and (change is replace or not maker.streamed):
+        pytest.skip("a descriptor stays on its file; other formats are read by their names")
+    with (
+        placed(place, maker.make(ARRAY)) as (argument, streams),
+        closing(names.open_source(argument, streams)) as one,
+    ):
+        change()
+        said = "was replaced" if change is replace else "changed"
+        with pytest.raises(OutputError, match=f" {said} during the run"):
+            one.recheck()
+
+
+@every_maker
+def test_whether_it_is_open_as_another_descriptor(maker: Maker) -> None:
+    Path("in").write_bytes(maker.make(ARRAY))
+    Path("other").write_bytes(b"")
+    with closing(names.open_source("in", Streams(-1))) as one:
+        for name, expected in (("in", True), ("other", False)):
+            fd = os.open(name, os.O_RDONLY)
+            assert one.is_open_as(fd) is expected
+            os.close(fd)
+        assert not one.is_open_as(-1)
+
+
+@everywhere
+def test_claims_take_no_memory(maker: Maker, place: str) -> None:
+    with placed(place, maker.huge) as (argument, streams):
+        tracemalloc.start()
+        with pytest.raises(NdtoolError):
+            names.open_source(argument, streams)
+        assert tracemalloc.get_traced_memory()[1] < LITTLE
+        tracemalloc.stop()
+
+
+# Sinks
+
+
+def loaded(name: str) -> Any:
+    """Return what another reader finds, or ours where no other knows the format."""
+    if name.endswith(".toy"):
+        return load(name)
+    got = np.load(name.partition(":")[0])
+    if isinstance(got, np.ndarray):
+        return got
+    with got as archive:
+        assert len(archive.files) == 1
+        return archive[archive.files[0]]
+
+
+TARGETS = ("x.npy", "x.npz", "x.npz:a", "x.toy")
+targets = pytest.mark.parametrize("target", TARGETS)
+
+
+@pytest.fixture(params=["nameless", "hidden"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "hidden":
+        monkeypatch.delattr(os, "O_TMPFILE")
+    return request.param
+
+
+def in_any_order(out: Any, array: Any) -> None:
+    """Write all blocks in odd pieces, the last one first."""
+    facts = out.facts
+    for number in reversed(range(grid.blocks(facts.shape, facts.grid))):
+        place = tuple(slice(*ends) for ends in grid.box(facts.shape, facts.grid, number))
+        raw = array[(*place, ...)].tobytes()
+        step = max(7, len(raw) // 20)
+        for at in reversed(range(0, len(raw), step)):
+            out.write(at, memoryview(raw[at : at + step]), number)
+
+
+def whole_old(target: str) -> bytes:
+    """Put a file that is an array at the path of a target and return its bytes."""
+    path = target.partition(":")[0]
+    raw = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
+    Path(path).write_bytes(raw)
+    return raw
+
+
+@targets
+@pytest.mark.parametrize("how", ["pieces", "whole"])
+def test_what_is_written_is_read(target: str, how: str) -> None:
+    for array in ARRAYS:
+        with written(target, array) as out:
+            assert (out.facts.dtype, out.facts.shape) == facts_of(array)[:2]
+            assert not out.streamed
+            if how == "whole":
+                fill(out, array, "map")
+            else:
+                in_any_order(out, array)
+            sink.commit(out)
+        assert same(loaded(target), array)
+        assert same(load(target), array)
+
+
+@targets
+def test_an_output_is_zero_before_it_is_written(target: str) -> None:
+    with written(target) as out:
+        sink.commit(out)
+    assert same(loaded(target), np.zeros_like(ARRAY))
+
+
+@targets
+def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
+    old, path = whole_old(target), target.partition(":")[0]
+    for ends in ("aborted", "committed"):
+        out = opened(target, ARRAY + 1)
+        in_any_order(out, ARRAY + 1)
+        assert Path(path).read_bytes() == old
+        if ends == "committed":
+            sink.commit(out)
+        out.abort()
+        assert os.listdir() == [path]
+        assert (Path(path).read_bytes() == old) == (ends == "aborted")
+    assert same(loaded(target), ARRAY + 1)
+
+
+@targets
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "pwrite later"])
+def test_a_disk_that_is_full_or_fails(
+    way: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, path = whole_old(target), target.partition(":")[0]
+    out = opened(target) if call == "pwrite later" else None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call.removesuffix(" later"), failing(code))
+        kind = ResourceError if code == errno.ENOSPC else OutputError
+        act = partial(opened, target) if out is None else partial(in_any_order, out, ARRAY)
+        with pytest.raises(kind, match=f"^{path}: "):
+            act()
+    if out is not None:
+        out.abort()
+    assert os.listdir() == [path]
+    assert Path(path).read_bytes() == old
+
+
+@targets
+def test_no_clobber(way: str, target: str) -> None:
+    old, path = whole_old(target), target.partition(":")[0]
+    for refuse in (opened, lambda name, **more: names.check(name, **more)):
+        with pytest.raises(OutputError, match="exists, and nothing may be replaced"):
+            refuse(target, clobber=False)
+    assert Path(path).read_bytes() == old
+    os.unlink(path)
+    with written(target, clobber=False) as out:
+        old = whole_old(target)  # someone was faster
+        fill(out, ARRAY, "map")
+        with pytest.raises(OutputError, match=r"exists, and nothing|was made by others"):
+            sink.commit(out)
+    assert os.listdir() == [path]
+    assert Path(path).read_bytes() == old
+
+
+KILLED = f"""{PROGRAM}
+import time
+sys.path.insert(0, sys.argv[2])
+names.FORMATS = (*names.FORMATS, names.Format(".toy", False, "toy_format"))
+out = created(sys.argv[1], 1000)
+out.write(0, memoryview(b"new"))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@targets
+def test_a_kill_leaves_the_old_file(target: str) -> None:
+    old, path = whole_old(target), target.partition(":")[0]
+    command = [sys.executable, "-c", KILLED, target, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.kill()
+    assert child.returncode == -signal.SIGKILL
+    assert os.listdir() == [path]
+    assert Path(path).read_bytes() == old
+
+
+# Whole runs
+
+
+RNG = np.random.default_rng(7)
+INPUTS = {
+    "data": RNG.integers(-9, 9, (7, 5, 4)).astype("<f8"),
+    "tuples": RNG.integers(-5, 5, (7, 3, 1)),
+    "pairs": np.stack([RNG.integers(-7, 7, (4, 5)), RNG.integers(-5, 5, (4, 5))], -1),
+    "rows": RNG.integers(-9, 9, (4, 5, 4)).astype("<f8"),
+    "along": RNG.integers(-5, 5, (6, 8, 3)),
+    "each": RNG.integers(-9, 9, (6, 8, 3)).astype("<f8"),
+}
+GRIDS = {"data": (3, 2, 4), "tuples": (2, 2, 1), "pairs": (3, 2, 2), "rows": (4, 2, 3)}
+GRIDS |= {"along": (5, 3, 2), "each": (1, 8, 2)}
+RUNS = [
+    ("gather_nd", ("data", "tuples"), Attributes(batch_dims=1)),
+    ("gather_nd", ("data", "pairs"), Attributes()),
+    ("gather_elements", ("data", "along"), Attributes(axis=1)),
+    *(("scatter_nd", ("data", "pairs", "rows"), Attributes(reduction=r)) for r in ("none", "add")),
+    *(
+        ("scatter_elements", ("data", "along", "each"), Attributes(axis=1, reduction=r))
+        for r in ("none", "add", "max")
+    ),
+]
+
+
+def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
+    taken = {
+        "gather_nd": ("batch_dims",), "gather_elements": ("axis",),
+        "scatter_nd": ("reduction",), "scatter_elements": ("axis", "reduction"),
+    }  # fmt: skip
+    given = {name: getattr(attributes, name) for name in taken[operator]}
+    return getattr(reference, operator)(*arrays, **given)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("output", ["out.toy", "out.npy", "out.npz:a"])
+@pytest.mark.parametrize(("operator", "inputs", "attributes"), RUNS)
+def test_runs_from_blocks_to_blocks(
+    operator: str, inputs: tuple[str, ...], attributes: Attributes, output: str, order: str
+) -> None:
+    arrays = [INPUTS[name].astype(INPUTS[name].dtype.newbyteorder(order)) for name in inputs]
+    arguments = [f"{name}.toy" for name in inputs]
+    for name, array in zip(inputs, arrays, strict=True):
+        Path(f"{name}.toy").write_bytes(blocks(array, GRIDS[name]))
+    data, indices, updates = (*arguments, None)[:3]
+    request = jobs.Request(operator, data, indices, updates, output, attributes)
+    with jobs.Job(request) as job:
+        operands = job.check()
+        assert job.run(operands) is None
+    assert same(loaded(output), slow(operator, arrays, attributes))
+
+
+def test_a_run_that_replaces_the_blocks_it_reads() -> None:
+    arrays = [INPUTS[name] for name in ("data", "pairs", "rows")]
+    for name, array in zip(("data", "pairs", "rows"), arrays, strict=True):
+        Path(f"{name}.toy").write_bytes(blocks(array, GRIDS[name]))
+    request = jobs.Request("scatter_nd", "data.toy", "pairs.toy", "rows.toy", "data.toy")
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    assert same(load("data.toy"), slow("scatter_nd", arrays, Attributes()))

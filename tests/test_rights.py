@@ -1,0 +1,233 @@
+"""A file that replaces another: owner, mode, ACL and attributes stay, and nobody's rights grow."""
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from limits import ROOT, failing
+from outputs import written
+
+from ndtool.arrays import newfile, rights, sink, storage, targets
+from ndtool.errors import OutputError, ResourceError
+
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+NOBODY = 0xFFFFFFFF
+USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
+
+
+def acl(*entries: tuple[int, int] | tuple[int, int, int]) -> bytes:
+    """Return an ACL of (tag, permissions) or (tag, permissions, id) as the system stores it."""
+    rows = [(*entry, NOBODY)[:3] for entry in entries]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<2HI", *row) for row in rows)
+
+
+SHARED = acl((USER_OBJ, 6), (USER, 6, 1234), (GROUP_OBJ, 0), (MASK, 6), (OTHER, 0))
+BROAD = acl((USER_OBJ, 6), (USER, 4, 1234), (GROUP_OBJ, 6), (GROUP, 6, 99), (MASK, 6), (OTHER, 4))
+
+
+@pytest.fixture(autouse=True)
+def replaced(here: Path) -> Iterator[None]:
+    umask = os.umask(0)
+    Path("x.npy").write_bytes(b"old")
+    yield
+    os.umask(umask)
+
+
+@pytest.fixture(params=["nameless", "hidden"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "hidden":
+        monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
+
+
+def attribute(path: str, name: str) -> bytes | None:
+    try:
+        return os.getxattr(path, name)
+    except OSError:
+        return None
+
+
+def set_attribute(path: str, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, name, value)
+    except (OSError, AttributeError) as exc:
+        pytest.skip(f"the file system has no {name}: {exc}")
+
+
+def mode(path: str = "x.npy") -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def save(path: str = "x.npy") -> None:
+    with written(path, np.frombuffer(b"new", "u1")) as out:
+        out.write(0, memoryview(b"new"))
+        sink.commit(out)
+
+
+@pytest.mark.parametrize("raw", [SHARED, BROAD])
+def test_an_acl_is_kept(raw: bytes) -> None:
+    set_attribute("x.npy", ACCESS, raw)
+    before = mode()
+    save()
+    assert (mode(), attribute("x.npy", ACCESS)) == (before, raw)
+    assert Path("x.npy").read_bytes().endswith(b"new")
+
+
+@pytest.mark.parametrize(("raw", "wanted"), [(SHARED, 0o600), (BROAD, 0o664)])
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EPERM])
+def test_an_acl_that_cannot_be_kept_gives_its_group_no_more(
+    raw: bytes, wanted: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_attribute("x.npy", ACCESS, raw)
+    monkeypatch.setattr(os, "setxattr", failing(code))
+    save()
+    assert (mode(), attribute("x.npy", ACCESS)) == (wanted, None)
+
+
+def test_a_mask_bounds_the_group_where_the_acl_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = acl((USER_OBJ, 7), (USER, 7, 1234), (GROUP_OBJ, 7), (MASK, 4), (OTHER, 0))
+    set_attribute("x.npy", ACCESS, raw)
+    monkeypatch.setattr(os, "setxattr", failing(errno.EOPNOTSUPP))
+    save()
+    assert mode() == 0o740
+
+
+@pytest.mark.parametrize("old", [0o600, 0o640, 0o666])
+def test_the_default_acl_of_a_folder_gives_no_rights_to_a_file_that_had_none(old: int) -> None:
+    set_attribute(".", DEFAULT, BROAD)
+    os.chmod("x.npy", old)
+    assert attribute("x.npy", ACCESS) is None
+    save()
+    assert (mode(), attribute("x.npy", ACCESS)) == (old, None)
+
+
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_a_new_file_gets_what_the_folder_gives(mask: int) -> None:
+    set_attribute(".", DEFAULT, BROAD)
+    os.umask(mask)
+    Path("plain").write_bytes(b"")
+    save("new.npy")
+    assert mode("new.npy") == mode("plain")
+    assert attribute("new.npy", ACCESS) == attribute("plain", ACCESS)
+
+
+def test_attributes_of_the_user_are_kept() -> None:
+    notes = {"user.from": b"a sensor", "user.empty": b""}
+    for name, value in notes.items():
+        set_attribute("x.npy", name, value)
+    save()
+    assert {name: os.getxattr("x.npy", name) for name in os.listxattr("x.npy")} == notes
+    os.symlink("x.npy", "soft")
+    save("soft")
+    assert attribute("x.npy", "user.from") == b"a sensor"
+
+
+@pytest.mark.parametrize(
+    ("old", "wanted"), [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o775, 0o755)]
+)
+def test_a_group_that_cannot_be_kept_gives_no_rights_to_another(
+    old: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chmod("x.npy", old)
+    group_of_another(monkeypatch)
+    save()
+    assert mode() == wanted
+
+
+def test_an_acl_whose_group_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_attribute("x.npy", ACCESS, BROAD)
+    group_of_another(monkeypatch)
+    save()
+    entries = list(struct.iter_unpack("<2HI", (attribute("x.npy", ACCESS) or b"")[4:]))
+    assert (GROUP_OBJ, 4, NOBODY) in entries
+    assert {(USER, 4, 1234), (GROUP, 6, 99), (OTHER, 4, NOBODY)} < set(entries)
+
+
+def group_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def theirs(path: str, **named: object) -> os.stat_result:
+        status = real(path, **named)  # type: ignore[arg-type]
+        return os.stat_result((*status[:5], status.st_gid + 1, *status[6:]))
+
+    monkeypatch.setattr(targets.os, "stat", theirs)
+    monkeypatch.setattr(os, "fchown", failing(errno.EPERM))
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may give files away")
+def test_owner_and_group_are_kept() -> None:
+    os.chown("x.npy", 1234, 4321)
+    os.chmod("x.npy", 0o640)
+    save()
+    status = os.stat("x.npy")
+    assert (status.st_uid, status.st_gid, mode()) == (1234, 4321, 0o640)
+
+
+def test_the_group_is_kept_where_the_owner_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def fchown(_: int, owner: int, group: int) -> None:
+        given.append((owner, group))
+        if owner != -1:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    os.chmod("x.npy", 0o640)
+    group_of_another(monkeypatch)
+    monkeypatch.setattr(os, "fchown", fchown)
+    save()
+    group = os.stat("x.npy").st_gid
+    assert given == [(os.geteuid(), group), (-1, group)]
+    assert mode() == 0o640
+
+
+def test_nobody_else_may_read_it_before_it_has_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chmod("x.npy", 0o600)
+    seen = []
+    real = rights.inherit
+
+    def inherit(fd: int, path: str, old: os.stat_result) -> None:
+        seen.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        real(fd, path, old)
+
+    monkeypatch.setattr(rights, "inherit", inherit)
+    save()
+    assert seen == [0o600]
+
+
+def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chmod("x.npy", 0o640)
+    for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
+        monkeypatch.setattr(os, name, failing(errno.EOPNOTSUPP))
+    save()
+    assert mode() == 0o640
+    for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
+        monkeypatch.delattr(os, name)
+    save()
+    assert mode() == 0o640
+
+
+@pytest.mark.parametrize("call", ["getxattr", "setxattr", "listxattr", "removexattr", "fchmod"])
+def test_rights_that_cannot_be_looked_at_are_not_guessed(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if call == "setxattr":
+        set_attribute("x.npy", ACCESS, SHARED)
+    monkeypatch.setattr(os, call, failing(errno.EIO))
+    with pytest.raises(OutputError, match=r"^x.npy: Input/output error$"):
+        save()
+    assert os.listdir() == ["x.npy"]
+    assert Path("x.npy").read_bytes() == b"old"
+
+
+def test_no_room_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_attribute("x.npy", "user.note", b"1")
+    assert errno.ENOSPC in storage.EXHAUSTED
+    monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
+    with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
+        save()

@@ -1,0 +1,171 @@
+"""Several outputs that take their names together: all of them, or those before the first refusal."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import environment
+from npyfile import ARRAY, npy
+from outputs import PROGRAM, fill, opened
+
+from ndtool.arrays import newfile, sink
+from ndtool.errors import OutputError
+
+OLD = b"old bytes"
+MOST = 64  # hidden names that there may be at once
+NAMES = [f"{number}.npy" for number in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Iterator[Path]:
+    yield here
+    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+
+
+@pytest.fixture(params=["nameless", "hidden"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "hidden":
+        monkeypatch.delattr(os, "O_TMPFILE")
+    return request.param
+
+
+def group(names: list[str] = NAMES, **options: Any) -> list[Any]:
+    """Return sinks of arrays that differ, complete but for their names."""
+    sinks = [opened(name, **options) for name in names]
+    for number, out in enumerate(sinks):
+        fill(out, ARRAY + number)
+    return sinks
+
+
+def are_there(names: list[str] = NAMES) -> bool:
+    return all(Path(name).read_bytes() == npy(ARRAY + i) for i, name in enumerate(names))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("old", [False, True])
+def test_all_are_there_in_order(
+    way: str, old: bool, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old:
+        for name in NAMES:
+            Path(name).write_bytes(OLD)
+    taken = []
+    take = newfile.NewFile.take_name
+    monkeypatch.setattr(
+        newfile.NewFile, "take_name", lambda file: (taken.append(file.path), take(file))
+    )
+    sinks = group(sync=sync)
+    assert not taken
+    assert [Path(name).read_bytes() for name in NAMES if Path(name).exists()] == [OLD] * old * 5
+    sink.commit(*sinks)
+    assert taken == NAMES
+    for out in sinks:
+        out.abort()
+    assert are_there()
+    assert sorted(name for name in os.listdir() if "ndtool-" not in name) == NAMES
+
+
+def test_files_of_several_formats_and_none(way: str) -> None:
+    sinks = group(["a.npy", "b.npz:x", "/dev/null"])
+    sink.commit(*sinks)
+    sink.commit()
+    for out in sinks:
+        out.abort()
+    assert are_there(["a.npy"])
+    with np.load("b.npz") as archive:
+        assert np.array_equal(archive["x"], ARRAY + 1)
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_one_that_is_refused_ends_it_and_is_named(way: str, at: int) -> None:
+    sinks = group(clobber=False)
+    Path(NAMES[at]).write_bytes(OLD)  # someone was faster
+    with pytest.raises(OutputError, match=f"^{NAMES[at]} exists, and nothing may be replaced$"):
+        sink.commit(*sinks)
+    for out in sinks:
+        out.abort()
+    assert are_there(NAMES[:at])
+    assert Path(NAMES[at]).read_bytes() == OLD
+    assert sorted(os.listdir()) == NAMES[: at + 1]
+
+
+def test_one_that_is_not_complete_lets_none_take_its_name(way: str) -> None:
+    sinks = [*group(), opened("/dev/null")]
+    with pytest.raises(ValueError, match="only 0 of 96 bytes"):
+        sink.commit(*sinks)
+    for out in sinks:
+        out.abort()
+    assert os.listdir() == []
+
+
+def test_as_many_hidden_names_as_can_be_removed_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    names = [f"{number}.npy" for number in range(MOST)]
+    for _ in range(2):
+        sinks = group(names)
+        assert len(os.listdir()) >= MOST
+        with pytest.raises(OutputError, match=r"more files are written at once .*: at most 64"):
+            opened("more.npy")
+        for out in sinks:
+            out.abort()
+        assert os.listdir() == []
+    sinks = group(names)
+    sink.commit(*sinks)
+    assert are_there(names)
+    opened("more.npy").abort()
+
+
+def test_any_number_of_files_without_a_name_replace_others() -> None:
+    names = [f"{number}.npy" for number in range(MOST + 6)]
+    for name in names:
+        Path(name).write_bytes(OLD)
+    sink.commit(*group(names))
+    assert are_there(names)
+
+
+CHILD = f"""{PROGRAM}
+import time
+from ndtool import endings
+if sys.argv[1] == "hidden":
+    del os.O_TMPFILE
+endings.prepare(b"lost", b"")
+def group(first):
+    sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]
+    for out in sinks:
+        out.write(0, memoryview(b"new"))
+    return sinks
+if sys.argv[2] == "second":
+    sink.commit(*group(10))
+held = group(0)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+@pytest.mark.parametrize("kind", ["nameless", "hidden"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1"])
+def test_a_signal_removes_all_hidden_names(name: str, kind: str, turn: str) -> None:
+    Path("0.npy").write_bytes(OLD)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, kind, turn], stdout=subprocess.PIPE, env=environment()
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        assert len([n for n in os.listdir() if "ndtool-" in n]) == 5 * (kind == "hidden")
+        child.send_signal(getattr(signal, name))
+    number = getattr(signal, name)
+    assert child.returncode == {"SIGTERM": 143, "SIGINT": 130}.get(name, -number)
+    published = [f"{n}.npy" for n in range(10, 15)] if turn == "second" else []
+    assert sorted(os.listdir()) == ["0.npy", *published]
+    assert Path("0.npy").read_bytes() == OLD
+    for one in published:
+        assert np.load(one).tobytes() == b"new"
