@@ -60,7 +60,7 @@ def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
     sizes = "|".join(",".join(map(str, one)) for one in (array.shape, step))
     places = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
     parts = [
-        array[tuple(slice(i, i + each) for i, each in zip(place, step, strict=True))].tobytes()
+        array[(*(slice(i, i + each) for i, each in zip(place, step, strict=True)), ...)].tobytes()
         for place in places
     ]
     return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)

@@ -16,7 +16,7 @@ from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, call
 from ndtool.rules import dtypes
 
 MAGIC = b"TOY "
-_STEP = 3  # elements of a block along every axis, of outputs
+_BLOCKS = 8  # of outputs along an axis, about, and each of three elements if there are so many
 
 
 def recognises(place: Any) -> bool:
@@ -95,7 +95,9 @@ class BlockSink:
 
     def __init__(self, target: Target, facts: Facts) -> None:
         self.name = target.path
-        self.facts = facts._replace(grid=tuple(min(_STEP, size) for size in facts.shape))
+        self.facts = facts._replace(
+            grid=tuple(min(max(3, size // _BLOCKS), size) for size in facts.shape)
+        )
         text = "|".join(
             [facts.dtype.descr, *(",".join(map(str, s)) for s in (facts.shape, self.facts.grid))]
         )

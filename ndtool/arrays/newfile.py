@@ -173,6 +173,8 @@ def publish(files: Sequence[NewFile]) -> None:
     Raises OutputError where one may not be replaced and exists, or cannot have its name: those
     before it have theirs then.
     """
+    if not files:
+        return
     try:
         for file in files:
             file.sync()

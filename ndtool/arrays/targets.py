@@ -55,15 +55,14 @@ def exists(target: str) -> OutputError:
 def existing(path: str) -> os.stat_result | None:
     """Return what is at `path`, None where nothing is; OutputError where no file can be."""
     try:
-        return _existing(path)
+        return _looked_at(path)
     except NdtoolError:
         raise
     except OSError as exc:
         raise failure(exc, path, OutputError) from None
 
 
-def _existing(path: str) -> os.stat_result | None:
-    """Return what is at `path`, None where nothing is; OutputError where no file can be."""
+def _looked_at(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
