@@ -125,6 +125,7 @@ class BlockSink:
             raise self._failed(exc) from None
 
     def finish(self) -> NewFile:
+        self._file.sync()
         return self._file
 
     def abort(self) -> None:

@@ -176,8 +176,6 @@ def publish(files: Sequence[NewFile]) -> None:
     if not files:
         return
     try:
-        for file in files:
-            file.sync()
         endings.settle()
         try:
             for file in files:

@@ -151,6 +151,8 @@ class MemberFrame(Frame):
         crc = self._crc(fd, name)
         write_at(fd, self._kept.at, self._head(crc))
         write_at(fd, self._member + self._size, self._tail(crc))
+
+    def recheck(self) -> None:
         if self._archive is not None:
             self._archive.recheck()
 

@@ -147,6 +147,9 @@ class Frame:
     def finish(self, fd: int, name: str) -> None:
         """Write what depends on the data, which are complete."""
 
+    def recheck(self) -> None:
+        """Raise OutputError if what it keeps of an old file changed: as late as can be."""
+
     def close(self) -> None:
         """Let go of what it had open."""
 
@@ -198,6 +201,8 @@ class FileSink:
         self._unmap()
         try:
             self._frame.finish(self._file.descriptor, self.name)
+            self._file.sync()
+            self._frame.recheck()
         except NdtoolError:
             raise
         except OSError as exc:
