@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 
 from ndtool import endings
-from ndtool.arrays import rights
 from ndtool.arrays.storage import NAMELESS, failure, hidden_name, is_fixed
 from ndtool.errors import NdtoolError, OutputError, printable
 
@@ -44,6 +43,8 @@ class NewFile:
         try:
             self.fd = self._create(0o666 if old is None else 0o600)
             if old is not None:
+                from ndtool.arrays import rights
+
                 rights.inherit(self.fd, real, old)
         except BaseException:
             self.drop()

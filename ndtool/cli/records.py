@@ -128,6 +128,11 @@ def entry_record(entry: Entry) -> dict[str, Any]:
     }
 
 
+def _note(value: Any) -> str:
+    """Return what a format notes of an array as people read it: versions as 1.0."""
+    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def entry_columns(entries: list[Entry]) -> tuple[str, ...]:
     """Return the titles of `inspect`: what formats note of their arrays stands in the middle."""
     notes = dict.fromkeys(key for entry in entries if entry.facts for key in entry.facts.notes)
@@ -146,7 +151,7 @@ def entry_cells(entry: Entry, columns: tuple[str, ...]) -> tuple[str, ...]:
         facts.described,
         ("Fortran" if facts.order == "F" else "C") + big,
         str(facts.nbytes),
-        *(str(facts.notes.get(key, "")) for key in columns[4:-1]),
+        *(_note(facts.notes.get(key, "")) for key in columns[4:-1]),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 
