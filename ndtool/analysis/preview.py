@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ndtool import ops
 from ndtool.analysis import values
 from ndtool.analysis.values import EDGE
+from ndtool.engine import layouts
 from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import ElementsPlan, NdPlan, Shape, described
 from ndtool.runs.direct import Operands
@@ -82,21 +83,24 @@ def _ends(size: int) -> tuple[int, ...]:
 
 def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Array:
     """Return what is shown of the output; arrays: the inputs, indices checked."""
-    plan = inference.plan
+    plan, dtype = inference.plan, arrays["data"].dtype
     if not all(seen.shape):
-        return np.empty(seen.shape, arrays["data"].dtype)
-    data = arrays["data"].view(np.dtype((np.void, arrays["data"].dtype.itemsize)))
+        return np.empty(seen.shape, dtype)
+    opaque = np.dtype((np.void, dtype.itemsize))  # or NumPy would make all true bools the same
+    data = arrays["data"].view(opaque)
     if "updates" not in arrays:
-        return _gathered(plan, data, arrays["indices"], seen).view(arrays["data"].dtype)
-    result = _pick(data, _open(seen.positions), seen.shape).view(arrays["data"].dtype)
+        return _gathered(plan, data, arrays["indices"], seen).view(dtype)
+    result = _pick(data, _open(seen.positions), seen.shape).view(dtype)
+    right = arrays["updates"].dtype
+    arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
         met = _meet_nd(plan, arrays, seen)
     else:
         met = _meet_elements(plan, arrays, seen)
     reduction = inference.attributes.reduction
     for places, updates in met:
-        flat = result.reshape(-1)
-        result = ops.scatter_nd(flat, places[:, None], updates, reduction).reshape(result.shape)
+        flat = ops.scatter_nd(result.reshape(-1), places[:, None], updates.view(right), reduction)
+        result = flat.reshape(result.shape)
     return result
 
 
@@ -118,14 +122,13 @@ def _gathered(plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Wi
 def _meet_nd(plan: NdPlan, arrays: dict[str, Array], seen: Window) -> Iterator[tuple[Array, Array]]:
     """Yield flat places in the window and the updates that go there, in row-major order."""
     indices, k = arrays["indices"].reshape(plan.tuples, plan.k), plan.k
-    rows = np.ravel_multi_index(_open(seen.positions[:k]), plan.sizes).reshape(-1) if k else [0]
+    rows = _flat(_open(seen.positions[:k]), plan.sizes).reshape(-1)
     run = _open(((0,), *seen.positions[k:]))[1:]
     width = int(np.prod(seen.shape[k:]))
     step = max(1, _BLOCK // width)
     for first in range(0, plan.tuples, step):
         block = _from_the_front(indices[first : min(first + step, plan.tuples)], plan.sizes)
-        row = np.ravel_multi_index(tuple(block.T), plan.sizes) if k else np.zeros(len(block), int)
-        place, meets = _found(np.asarray(rows), row)
+        place, meets = _found(rows, np.broadcast_to(_flat(block.T, plan.sizes), len(block)))
         if not len(place):
             continue
         tuples = np.unravel_index(first + meets, plan.indices[:-1]) if plan.indices[:-1] else ()
@@ -154,7 +157,13 @@ def _meet_elements(
             ordinals = list(np.unravel_index(meets, values.shape))
             ordinals[a] = place
             updates = _pick(arrays["updates"], at, shown).reshape(-1)[meets]
-            yield np.ravel_multi_index(tuple(ordinals), seen.shape), updates
+            yield _flat(ordinals, seen.shape), updates
+
+
+def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
+    """Return places in row-major order; NumPy's own function stops at 63 axes."""
+    steps = layouts.contiguous(sizes, 1)
+    return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
 
 
 def _from_the_front(indices: Array, sizes: Shape) -> Array:

@@ -1,7 +1,5 @@
 """Local files as places: how large they are, what they have where, whether they stay the same."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -29,6 +27,87 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+class LocalFile:
+    """An open file and what it was like when it was opened; `look` reads a little of it.
+
+    path: None for a descriptor that is not ours to close.
+    """
+
+    def __init__(self, fd: int, path: str | None) -> None:
+        self.fd: int = fd
+        self.path = path
+        self.status = os.fstat(fd)
+        self.size = self.status.st_size
+        self.look = Window(fd).read
+        self._owned = path is not None
+
+    def change(self) -> str:
+        """Say what happened to the file since, nothing if nothing did.
+
+        The change time is left out: a new hard link or mode moves it too.
+        """
+        try:
+            now, before = os.fstat(self.fd), self.status
+        except OSError as exc:
+            return f"cannot be looked at ({exc.strerror})"
+        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return "changed during the run"
+        try:
+            here = before if self.path is None else os.stat(self.path)
+        except OSError:
+            return ""  # its name is gone, its bytes are the same
+        return "" if os.path.samestat(here, before) else "was replaced during the run"
+
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor is open on the same file."""
+        try:
+            return os.path.samestat(os.fstat(fd), self.status)
+        except OSError:
+            return False
+
+    def stretch(self, start: int, nbytes: int, label: str) -> "Stretch":
+        """Return bytes of the file, mapped unless they are few or the file cannot be."""
+        if nbytes <= SMALL:
+            return Stretch(memoryview(self.read(start, nbytes, label)), self, start)
+        try:
+            return Stretch(map_bytes(self.fd, start, nbytes), self, start, mapped=True)
+        except ValueError:
+            raise _shorter(label) from None
+        except OSError as exc:
+            if exc.errno not in UNMAPPABLE:
+                raise failure(exc, label) from None
+        from ndtool.arrays.spill import Spool
+
+        spool = Spool()
+        for at in range(start, start + nbytes, CHUNK):
+            spool.write(self.read(at, min(CHUNK, start + nbytes - at), label))
+        return Stretch(spool.finish(), self, start)
+
+    def read(self, start: int, nbytes: int, label: str) -> bytes:
+        """Return bytes of the file; OutputError, which calls it `label`, where they are gone."""
+        try:
+            piece = read_at(self.fd, start, nbytes)
+        except OSError as exc:
+            raise failure(exc, label) from None
+        if len(piece) < nbytes:
+            raise _shorter(label)
+        return piece
+
+    def close(self) -> None:
+        if self._owned:
+            self._owned = False
+            try:
+                os.close(self.fd)
+            except OSError:
+                pass  # nothing was written that could be lost
+
+    def __enter__(self) -> "LocalFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Stretch(NamedTuple):
@@ -77,87 +156,6 @@ class Stretch(NamedTuple):
     def release(self) -> None:
         """Let go of the bytes; the place stays open."""
         release(self.buffer)
-
-
-class LocalFile:
-    """An open file and what it was like when it was opened; `look` reads a little of it.
-
-    path: None for a descriptor that is not ours to close.
-    """
-
-    def __init__(self, fd: int, path: str | None) -> None:
-        self.fd: int = fd
-        self.path = path
-        self.status = os.fstat(fd)
-        self.size = self.status.st_size
-        self.look = Window(fd).read
-        self._owned = path is not None
-
-    def change(self) -> str:
-        """Say what happened to the file since, nothing if nothing did.
-
-        The change time is left out: a new hard link or mode moves it too.
-        """
-        try:
-            now, before = os.fstat(self.fd), self.status
-        except OSError as exc:
-            return f"cannot be looked at ({exc.strerror})"
-        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-            return "changed during the run"
-        try:
-            here = before if self.path is None else os.stat(self.path)
-        except OSError:
-            return ""  # its name is gone, its bytes are the same
-        return "" if os.path.samestat(here, before) else "was replaced during the run"
-
-    def is_open_as(self, fd: int) -> bool:
-        """Whether a descriptor is open on the same file."""
-        try:
-            return os.path.samestat(os.fstat(fd), self.status)
-        except OSError:
-            return False
-
-    def stretch(self, start: int, nbytes: int, label: str) -> Stretch:
-        """Return bytes of the file, mapped unless they are few or the file cannot be."""
-        if nbytes <= SMALL:
-            return Stretch(memoryview(self.read(start, nbytes, label)), self, start)
-        try:
-            return Stretch(map_bytes(self.fd, start, nbytes), self, start, mapped=True)
-        except ValueError:
-            raise _shorter(label) from None
-        except OSError as exc:
-            if exc.errno not in UNMAPPABLE:
-                raise failure(exc, label) from None
-        from ndtool.arrays.spill import Spool
-
-        spool = Spool()
-        for at in range(start, start + nbytes, CHUNK):
-            spool.write(self.read(at, min(CHUNK, start + nbytes - at), label))
-        return Stretch(spool.finish(), self, start)
-
-    def read(self, start: int, nbytes: int, label: str) -> bytes:
-        """Return bytes of the file; OutputError, which calls it `label`, where they are gone."""
-        try:
-            piece = read_at(self.fd, start, nbytes)
-        except OSError as exc:
-            raise failure(exc, label) from None
-        if len(piece) < nbytes:
-            raise _shorter(label)
-        return piece
-
-    def close(self) -> None:
-        if self._owned:
-            self._owned = False
-            try:
-                os.close(self.fd)
-            except OSError:
-                pass  # nothing was written that could be lost
-
-    def __enter__(self) -> LocalFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_file(path: str) -> LocalFile:

@@ -9,8 +9,6 @@ A format is one module and one row of FORMATS. Its functions:
     create(target, facts)                   a Sink
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import Any, NamedTuple

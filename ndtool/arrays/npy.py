@@ -1,7 +1,5 @@
 """The .npy format: a header, whose bytes are never trusted or run, then the data as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -233,19 +231,19 @@ def facts_of(header: Header) -> Facts:
     return Facts(header.dtype, header.shape, order, header.shape, notes)
 
 
-def recognises(place: LocalFile) -> bool:
+def recognises(place: "LocalFile") -> bool:
     """Tell whether a file begins as a .npy file does."""
     return place.look(0, len(MAGIC)) == MAGIC
 
 
-def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
+def entries(place: "LocalFile", path: str, member: str | None) -> list[Entry]:
     """Return the one array that there is, from its header alone."""
     header = read(reader(place.look, 0), place.size, path)
     warning = surplus(path, place.size - header.offset - header.nbytes)
     return [Entry(path, None, facts_of(header), header.offset, place.size, "", warning)]
 
 
-def open_source(place: LocalFile, name: str, path: str, member: str | None) -> Flat:
+def open_source(place: "LocalFile", name: str, path: str, member: str | None) -> Flat:
     """Return the array in a file, which it closes."""
     header = read(reader(place.look, 0), place.size, name)
     stretch = place.stretch(header.offset, header.nbytes, name)
@@ -253,12 +251,12 @@ def open_source(place: LocalFile, name: str, path: str, member: str | None) -> F
     return Flat(name, facts_of(header), stretch, place, warning)
 
 
-def check(target: Target) -> None:
+def check(target: "Target") -> None:
     """Raise what `create` would about the target alone; nothing of an old file is kept."""
     target.require_replaceable()
 
 
-def create(target: Target, facts: Facts) -> FileSink:
+def create(target: "Target", facts: Facts) -> "FileSink":
     """Return a new file of one array, in row-major order."""
     from ndtool.arrays.sink import FileSink, Frame
 

@@ -4,8 +4,6 @@ A flat array is a grid of one block. Formats whose bytes stand together make a `
 chunks has a class of its own that keeps the contract of `Source`.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any, NamedTuple, Protocol
 

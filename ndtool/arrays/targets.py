@@ -1,7 +1,5 @@
 """What `-o` names: a path, perhaps a member, and what is there now."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

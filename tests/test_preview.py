@@ -1,0 +1,211 @@
+"""Previews: what a person is shown has the bits of the whole run, and costs only what is shown."""
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save, state
+from hypothesis import given
+from hypothesis import strategies as st
+from npyfile import sparse
+from strategies import Array, Case, cases, same
+from test_properties import call, many, told
+
+from ndtool.analysis import preview, reference
+from ndtool.errors import BoundsError
+from ndtool.rules import dtypes, inference
+from ndtool.rules.inference import Given, Inference
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import jobs
+
+LIMITS = {"_SHOWN": (3, 20, 1000), "_WHOLE": (2, 100), "_BLOCK": (1, 3, 1 << 18)}
+MANY = 1 << 16  # updates of one slot, in several blocks
+
+
+@pytest.fixture
+def limits() -> Iterator[pytest.MonkeyPatch]:
+    """Let a test set the limits of previews."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) -> Inference:
+    inputs = {
+        role: Given(role, dtypes.from_numpy(array.dtype), array.shape)
+        for role, array in arrays.items()
+    }
+    return inference.infer(operator, inputs, attributes)
+
+
+def part(whole: Array, seen: preview.Window) -> Array:
+    """Return what a window shows of the output of a whole run."""
+    shown = np.ix_(*(np.array(along, int) for along in seen.positions))
+    return np.array(whole[shown] if whole.ndim else whole, order="C")
+
+
+@many
+@given(case=cases, **{name: st.sampled_from(values) for name, values in LIMITS.items()})
+def test_what_is_shown_is_what_the_reference_gives(
+    limits: pytest.MonkeyPatch, case: Case, **values: int
+) -> None:
+    told(case)
+    for name, value in values.items():
+        limits.setattr(preview, name, value)
+    expected = call(reference, case)
+    arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
+    found = inferred(case.operator, arrays, Attributes(**case.arguments))
+    seen = preview.window(expected.shape)
+    shown = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, seen)
+    assert shown.shape == seen.shape
+    assert same(np.array(shown, order="C"), part(expected, seen))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
+def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
+    seen = preview.window(shape)
+    assert np.prod(seen.shape) <= 1000
+    for size, along in zip(shape, seen.positions, strict=True):
+        assert list(along) == sorted(set(along))
+        assert set(along) <= set(range(size))
+    if np.prod(shape, dtype=object) <= 100:
+        assert (seen.shape, seen.corner, seen.gaps) == (shape, 0, False)
+    else:
+        assert seen.corner or seen.gaps
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
+def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: str) -> None:
+    rng = np.random.default_rng(0)
+    count = 5 * MANY if operator == "scatter_nd" else 2000
+    place = 999_998 if operator == "scatter_nd" else 1998
+    data = rng.random(place + 2, np.float32)
+    index, updates = np.full(count, place), rng.random(count, np.float32) + np.float32(0.5)
+    arrays = {"data": data, "indices": index, "updates": updates}
+    if operator == "scatter_nd":
+        arrays["indices"] = index[:, None]
+    found = inferred(operator, arrays, Attributes(reduction=reduction))
+    seen = preview.window(data.shape)
+    shown = preview.elements(found, arrays, seen)
+    expected = data.copy()
+    if reduction == "none":
+        expected[place] = updates[-1]
+    else:
+        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+        with np.errstate(all="ignore"):
+            ufunc[reduction].at(expected, index, updates)
+    assert same(shown, part(expected, seen))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_arrays_of_64_axes(operator: str, here: Any) -> None:
+    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
+    index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
+    every = {"data": data, "indices": index, "updates": data + 1}
+    arrays = {role: every[role] for role in OPERATORS[operator].inputs}
+    expected = getattr(reference, operator)(*arrays.values())
+    seen = preview.window(expected.shape)
+    assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
+    save(**arrays)
+    names = [f"{role}.npy" for role in arrays]
+    ran = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
+    data, updates = (np.array([bits], np.uint8).view(bool) for bits in (0x40, 0x80))
+    index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
+    arrays = {"data": data, "indices": index, "updates": updates}
+    arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
+    found = inferred(operator, arrays, Attributes())
+    shown = preview.elements(found, arrays, preview.window((1,)))
+    assert shown.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
+
+
+def test_index_tuples_of_64_components() -> None:
+    data, index = np.arange(4.0).reshape((2, 2) + (1,) * 62), np.zeros((2, 64), int)
+    index[1, :2] = 1, -1
+    arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
+    found = inferred("scatter_nd", arrays, Attributes(reduction="add"))
+    shown = preview.elements(found, arrays, preview.window(data.shape))
+    assert shown.reshape(-1).tolist() == [7, 1, 2, 11]
+
+
+def traced(request: jobs.Request) -> tuple[str, int]:
+    """Return what a run without output shows, and the most memory that Python took for it."""
+    tracemalloc.start()
+    try:
+        with jobs.Job(request) as job:
+            return preview.text(job.check()), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_preview_of_8_gib_takes_little_memory(here: Any) -> None:
+    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
+    save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
+    save(upd=np.ones((2, 1 << 11), "f4"))
+    for data in ("data.npy", "fortran.npy"):
+        text, took = traced(jobs.Request("gather_nd", data, "idx.npy"))
+        assert text.startswith("float32[1048576,2048]\n")
+        assert took < 1 << 23
+    text, took = traced(jobs.Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
+    assert text.splitlines()[1].startswith("[[1. 1. 1.")
+    assert took < 1 << 23
+
+
+def test_a_terminal_shows_8_gib_by_their_ends(here: Any) -> None:
+    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    save(idx=np.arange(1 << 20)[::-1, None])
+    before = state_of(here)
+    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (ran.status, ran.err) == (0, "")
+    title, *lines = ran.screen.splitlines()
+    assert title == "float32[1048576,2048]"
+    assert 3 < len(lines) < 20
+    assert "..." in ran.screen
+    assert state_of(here) == before
+
+
+def state_of(folder: Any) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
+def test_a_bad_index_is_refused_wherever_it_stands(number: int, here: Any) -> None:
+    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    index = np.zeros((1 << 20, 1), int)
+    index[number] = 1 << 20
+    save(idx=index)
+    with pytest.raises(BoundsError) as caught:
+        traced(jobs.Request("gather_nd", "data.npy", "idx.npy"))
+    assert caught.value.position == (number,)
+    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (ran.status, ran.screen) == (5, "")
+    assert ran.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
+
+
+def test_json_at_a_terminal_computes_nothing(here: Any) -> None:
+    save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
+    before = state(here)
+    program = (
+        "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
+        "assert 'ndtool.analysis.preview' not in sys.modules\n"
+        "assert 'numpy' not in sys.modules\nsys.exit(status)"
+    )
+    run = ("gather-nd", "data.npy", "idx.npy", "--json")
+    ran = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    assert (ran.status, ran.err) == (0, "")
+    said = json.loads(ran.screen)
+    written = ndtool(*run, "-o", "out.npy").json
+    (here / "out.npy").unlink()
+    for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
+        assert said[name] == written[name], name
+    assert (said["output"]["dtype"], said["output"]["shape"]) == ("float64", [2, 3])
+    assert state(here) == before
