@@ -12,6 +12,7 @@ import os
 import sys
 
 cimport cython
+from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from ndtool.loops cimport blocks as _blocks, pages as _pages, parts as _parts
@@ -25,7 +26,7 @@ from ndtool.loops.blocks cimport (
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.pages cimport will_need_range
-from ndtool.loops.panels cimport Panels, Units, gather_unit, scatter_unit
+from ndtool.loops.panels cimport Panels, Units, gather_unit, room_rows, scatter_unit
 from ndtool.loops.parts cimport (
     Apply, Partition, Sorted, apply_part, partition_part, region_bytes, room_bytes,
 )
@@ -35,7 +36,9 @@ from ndtool.loops.runs cimport (
 )
 from ndtool.loops.share cimport share
 from ndtool.loops.startable cimport enter, leave, prepare
-from ndtool.loops.views cimport Strips, View, copy_strip, copy_view, strips_of
+from ndtool.loops.views cimport (
+    Spread, Strips, View, copy_strip, copy_view, spread_part, strips_of,
+)
 
 # What the callers share with the loops.
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK
@@ -75,6 +78,13 @@ cdef class Indices:
     def itemsize(self) -> int:
         """Bytes of an index."""
         return self.kind & BYTES
+
+    def since(self, Py_ssize_t number) -> Indices:
+        """Return the same indices from `number` on."""
+        cdef Py_ssize_t size = self.kind & BYTES
+        return Indices(
+            self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0
+        )
 
     def value(self, Py_ssize_t number) -> int:
         """Return an index as it is stored, whatever its size."""
@@ -553,6 +563,28 @@ def copy_strips(
         share(copy_strip, &c, stop - strip, how.threads)
 
 
+def spread(
+    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, How how
+) -> None:
+    """Copy `count` rows that stand side by side to out, where they begin `pitch` bytes apart."""
+    cdef Spread c
+    c.rows = count
+    c.width = rows.shape[0] // max(1, count)
+    c.pitch = pitch
+    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
+        raise ValueError("the output buffer is shorter than its shape")
+    c.source = &rows[0]
+    c.to = &out[0]
+    c.parts = shares(how.threads)
+    with nogil:
+        share(spread_part, &c, c.parts, how.threads)
+
+
+def within_page(const uint8_t[::1] buffer) -> int:
+    """Return how many bytes of a page come before a buffer."""
+    return <size_t> &buffer[0] % _pages.PAGE
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class Grid:
@@ -561,6 +593,8 @@ cdef class Grid:
     sizes, index_strides (elements), data_strides (bytes): the axes that number the panels.
     along: (length of indices, step in elements, size of data, step in bytes) of the indexed axis.
     across: (columns, bytes per column, columns of a unit) of the last axis.
+    within: (first row, rows, bytes per row): of data's one panel a scatter changes only these rows,
+    in packed tiles; what is written, these rows or the gathered ones, stands so far apart.
     """
 
     cdef Panels p
@@ -569,7 +603,7 @@ cdef class Grid:
 
     def __cinit__(
         self, tuple sizes, tuple index_strides, tuple data_strides, tuple along, tuple across,
-        Py_ssize_t item, bint negatives,
+        Py_ssize_t item, bint negatives, tuple within=None,
     ):
         cdef int d
         self.p.rank = len(sizes)
@@ -579,6 +613,12 @@ cdef class Grid:
         self.p.length, self.p.index_step, self.p.size, self.p.step = along
         self.p.columns, self.p.column_stride, self.p.tile = across
         self.p.wrap = self.p.size if negatives else 0
+        self.p.low, self.p.band, self.p.pitch = within or (0, self.p.size, 0)
+        if within is not None and (
+            self.p.rank or self.p.low < 0 or self.p.band < 1
+            or self.p.low + self.p.band > self.p.size or self.p.pitch < self.p.columns * item
+        ):
+            raise ValueError("a band is some rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
             raise ValueError("a unit has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
@@ -611,7 +651,7 @@ cdef class Grid:
         c.index = &indices.bytes[0]
         c.kind = indices.kind
         c.first = unit
-        c.rooms = how._rooms(self.p.size * self.p.tile * self.p.item)
+        c.rooms = how._rooms(room_rows(&self.p) * self.p.tile * self.p.item)
         c.streamed = how.streamed
         return 0
 
@@ -625,6 +665,10 @@ cdef class Grid:
             raise ValueError("a buffer of the indices' shape is shorter than it")
         return 0
 
+    cdef Py_ssize_t _written(self, int64_t rows):
+        """Return the bytes that so many rows of one panel take where they are written."""
+        return (rows - 1) * self.p.pitch + self.p.columns * self.p.item
+
 
 def gather_units(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
@@ -633,7 +677,9 @@ def gather_units(
     """Gather units [unit, stop); with rooms, through packed copies of their part of data."""
     cdef Units c
     cdef uint64_t bad
-    g._reaches(data.shape[0], origin, out.shape[0])
+    g._reaches(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
+    if g.p.pitch and (out.shape[0] < g._written(g.p.length) or g.p.band < g.p.size):
+        raise ValueError("the output buffer is shorter than its shape")
     g._door(&c, indices, unit, stop, how)
     c.data = &data[0] + origin
     c.to = &out[0]
@@ -649,11 +695,16 @@ def scatter_units(
     """Apply units [unit, stop) to out; with rooms, through packed copies of data's."""
     cdef Units c
     cdef uint64_t bad
-    g._reaches(out.shape[0], 0, change.updates.shape[0])
+    g._reaches(data.shape[0], 0, change.updates.shape[0])
     g._door(&c, indices, unit, stop, how)
     change._door(&c.updates, 0, 1)
-    if data.shape[0] < out.shape[0]:
+    if g.p.pitch:
+        if out.shape[0] < g._written(g.p.band) or c.rooms == NULL:
+            raise ValueError("the output or the scratch buffer is too short")
+    elif data.shape[0] < out.shape[0]:
         raise ValueError("the data buffer is shorter than its shape")
+    else:
+        g._reaches(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
     c.to = &out[0]
     with nogil:

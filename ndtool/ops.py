@@ -277,7 +277,7 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
     operand = _operand(data)
     runs = bind.bind_runs(plan, operand.strides, dtype.itemsize, negatives)
     if runs is None:
-        units = bind.bind_units(plan, operand.strides, dtype.itemsize, negatives)
+        units = bind.bind_units(bind.bind_panels(plan, operand.strides, dtype.itemsize, negatives))
         return gathers.gather_units(units, operand, index, _bytes(target), team)
     if runs.layout is not None and copies.is_worth_packing(
         data.shape, data.strides, data.nbytes, target.nbytes

@@ -25,9 +25,9 @@ def addressing(
     return _kernels.Addressing((size,), (stride,), per_batch, (batches,), (pitch,), True)
 
 
-def grid(tile: int = 3, axes: int = 0) -> _kernels.Grid:
+def grid(tile: int = 3, axes: int = 0, within: tuple[int, int, int] | None = None) -> _kernels.Grid:
     """Return [2,3] indices into data of [4,3] elements of 8 bytes, along axis 0."""
-    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True)
+    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, within)
 
 
 REGION = _kernels.GROUP * (4 + 8)  # of a sorted group, with updates of 8 bytes
@@ -105,6 +105,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "g": grid(), "indices": indices(48), "change": change(48), "data": room(96),
         "out": room(96), "unit": 0, "stop": 1, "how": how(96),
     },
+    "spread": {"rows": room(32), "count": 2, "out": room(40), "pitch": 24, "how": how()},
     "will_need": {
         "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
     },
@@ -118,6 +119,7 @@ OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
+BAND = "the output or the scratch buffer is too short"
 BATCHES = "batches are shared out whole"
 UNITS = "the buffer is not one of whole units"
 ROWS = "the rows are more than the parts hold"
@@ -192,6 +194,15 @@ WRONG = [
     ("scatter_units", {"indices": indices(40)}, INDEX),
     ("scatter_units", {"change": change(40)}, UNIT),
     ("scatter_units", {"how": how(95)}, SCRATCH),
+    ("gather_units", {"g": grid(within=(0, 4, 30)), "out": room(53)}, OUT),
+    ("gather_units", {"g": grid(within=(0, 3, 24))}, OUT),
+    ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": room(53)}, BAND),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how()}, BAND),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how(71)}, SCRATCH),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": room(95)}, DATA),
+    ("spread", {"out": room(39)}, OUT),
+    ("spread", {"pitch": 15}, OUT),
+    ("spread", {"count": 0}, OUT),
     ("will_need", {"data": room(31)}, DATA),
     ("will_need", {"indices": indices(15)}, INDEX),
     ("copy", {"out": room(31)}, OUT),
@@ -208,6 +219,7 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
         "apply_parts": None,
         "pack": None,
         "copy_strips": None,
+        "spread": None,
         "will_need": 1,
         "copy": None,
         "swap": None,
@@ -312,3 +324,9 @@ def test_no_kernel_takes_more_than_eight_arguments() -> None:
     for name, kernel in vars(_kernels).items():
         if callable(kernel) and not isinstance(kernel, type) and not name.startswith("_"):
             assert len(inspect.signature(kernel).parameters) <= 8, name
+
+
+@pytest.mark.parametrize("within", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
+def test_bands_that_are_not_within_a_panel_are_refused(within: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="a band is some rows of one panel"):
+        grid(within=within)

@@ -9,7 +9,7 @@ from ndtool._kernels import BLOCK, LINE, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
 
 Buffer = Any  # what supports the buffer protocol and slicing: memoryview, uint8 ndarray
 
@@ -90,8 +90,53 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
     return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
 
 
+class Panels(NamedTuple):
+    """An elements operator along an axis that is not the last, bound to strides.
+
+    sizes, index_strides (elements), data_strides (bytes): the axes that number the panels. length,
+    size: of indices and of data along the indexed axis; index_step, step: from one to the next.
+    columns: of the last axis, `column_stride` bytes apart.
+    """
+
+    sizes: Shape
+    index_strides: Strides
+    data_strides: Strides
+    length: int
+    index_step: int
+    size: int
+    step: int
+    columns: int
+    column_stride: int
+    itemsize: int
+    negatives: bool
+
+
+@lru_cache(maxsize=1024)
+def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Panels:
+    """Bind an elements plan to strides."""
+    a, length = plan.axis, plan.indices[plan.axis]
+    inner_shape, inner = layouts.merge(plan.indices[a + 1 :], strides[a + 1 :])
+    outer_shape, outer = layouts.merge(plan.indices[:a], strides[:a])
+    inner_index = layouts.contiguous(inner_shape, 1)
+    index_step = prod(inner_shape)
+    outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
+    return Panels(
+        outer_shape + inner_shape[:-1],
+        outer_index + inner_index[:-1],
+        outer + inner[:-1],
+        length,
+        index_step,
+        plan.data[a],
+        strides[a],
+        inner_shape[-1],
+        inner[-1],
+        itemsize,
+        negatives,
+    )
+
+
 class Units(NamedTuple):
-    """An elements operator along an axis that is not the last, bound to bytes."""
+    """Panels as units, tiles of columns that fit into the cache."""
 
     grid: _kernels.Grid
     scratch: int  # bytes of a packed tile
@@ -100,31 +145,27 @@ class Units(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_units(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Units:
-    """Bind an elements plan to strides, as tiles of columns that fit into the cache."""
-    a, length, size = plan.axis, plan.indices[plan.axis], plan.data[plan.axis]
-    inner_shape, inner = layouts.merge(plan.indices[a + 1 :], strides[a + 1 :])
-    outer_shape, outer = layouts.merge(plan.indices[:a], strides[:a])
-    columns = inner_shape[-1]
-    inner_index = layouts.contiguous(inner_shape, 1)
-    index_step = prod(inner_shape)
-    outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
-    cached = tuning.TILE
-    tile = min(columns, BLOCK, max(LINE // itemsize, cached // max(1, size * itemsize), 1))
-    if tile < columns and tile > LINE:
+def bind_units(p: Panels, within: tuple[int, int, int] | None = None) -> Units:
+    """Cut panels into units; within: what stands apart, and which rows (see Grid)."""
+    rows = p.size if within is None else within[1]
+    itemsize, cached = p.itemsize, tuning.TILE
+    tile = min(p.columns, BLOCK, max(LINE // itemsize, cached // max(1, rows * itemsize), 1))
+    if tile < p.columns and tile > LINE:
         tile = tile // LINE * LINE
-    scratch = size * tile * itemsize
-    dense = strides[a] == tile * itemsize and inner[-1] == itemsize
+    scratch = (rows + (rows < p.size)) * tile * itemsize
+    dense = p.step == tile * itemsize and p.column_stride == itemsize
     grid = _kernels.Grid(
-        outer_shape + inner_shape[:-1],
-        outer_index + inner_index[:-1],
-        outer + inner[:-1],
-        (length, index_step, size, strides[a]),
-        (columns, inner[-1], tile),
+        p.sizes,
+        p.index_strides,
+        p.data_strides,
+        (p.length, p.index_step, p.size, p.step),
+        (p.columns, p.column_stride, tile),
         itemsize,
-        negatives,
+        p.negatives,
+        within,
     )
     fits = scratch <= 2 * cached
-    packs = fits and not dense and 2 * length >= size
-    work = tile * (length * (itemsize + 8) + (size * itemsize if packs else 0))
+    often = 2 * p.length >= p.size if within is None else p.length * tile >= p.size
+    packs = fits and not dense and often
+    work = tile * (p.length * (itemsize + 8) + (rows * itemsize if packs else 0))
     return Units(grid, scratch if fits else 0, packs, work)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from ndtool import _kernels
 from ndtool._kernels import LINE, PAGE, How, Indices, Piece
-from ndtool.engine import tuning
-from ndtool.engine.bind import Buffer, Operand, Runs, Units
+from ndtool.engine import columns, tuning
+from ndtool.engine.bind import Buffer, Operand, Panels, Runs, Units, bind_units
 from ndtool.engine.threads import team
 
 Tick = Callable[[float], object]  # called with the share of the work that is done
@@ -94,4 +94,23 @@ def gather_units(
         if _kernels.gather_units(grid, data.buffer, data.origin, indices, first, stop, out, how):
             return False
         tick(stop / total)
+    return True
+
+
+def gather_columns(
+    p: Panels, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
+) -> bool:
+    """Do the same in blocks of columns, each written to a mapped file in whole pages."""
+    room, done, pitch = columns.room(p, p.length, p.length, out), 0, p.columns * p.itemsize
+    for block in columns.blocks(p, p.length, out, p.length):
+        part = block.panels._replace(length=block.rows)
+        units = bind_units(part, (0, p.size, block.width))
+        first = block.place + block.first * p.index_step
+        source = data._replace(origin=data.origin + block.data)
+        to = room[: block.nbytes]
+        if not gather_units(units, source, indices.since(first), to, threads):
+            return False
+        columns.spread(block, to, out[first * p.itemsize :], pitch, threads)
+        done += block.nbytes
+        tick(done / len(out))
     return True

@@ -6,19 +6,16 @@ the output that fit the cache), by lines (batches have disjoint outputs), in ord
 every thread changes some), by units (along an axis that is not the last).
 """
 
-import mmap
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import GROUP, LINE, Change, How, Indices, Parts, Piece
-from ndtool.engine import layouts, tuning
-from ndtool.engine.bind import Buffer, Runs, Units, bind_rows, bind_runs, bind_units
+from ndtool.engine import columns, layouts, scratch, tuning
+from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick, silent, whole_elements
 from ndtool.engine.threads import team
-from ndtool.errors import ResourceError
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import ElementsPlan, Plan
 
@@ -69,7 +66,7 @@ def scatter(s: Scatter) -> bool:
     runs = bind_runs(plan, strides, itemsize, s.negatives)
     if runs is None:
         assert isinstance(plan, ElementsPlan)
-        return _by_units(s, plan, bind_units(plan, strides, itemsize, s.negatives))
+        return _by_panels(s, plan, bind_panels(plan, strides, itemsize, s.negatives))
     rows = len(s.out) // runs.width
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
@@ -143,10 +140,43 @@ def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
     return True
 
 
-def _by_units(s: Scatter, plan: ElementsPlan, units: Units) -> bool:
-    """Along another axis: tiles of columns, packed where they cover all of data."""
+def _by_panels(s: Scatter, plan: ElementsPlan, panels: Panels) -> bool:
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
+    if covered and s.write is not None and columns.suit(panels, panels.size):
+        return _by_columns(s, panels)
+    return _by_units(s, panels, covered)
+
+
+def _by_columns(s: Scatter, panels: Panels) -> bool:
+    """Along another axis, into a mapped file: blocks of columns, each written in whole pages."""
+    data, itemsize = s.out if s.data is None else s.data, s.dtype.itemsize
+    # each band goes over all indices again, but its tiles must fit into the cache
+    bands = max(tuning.BANDS, -(-panels.size * LINE // (2 * tuning.TILE)))
+    room, done = columns.room(panels, panels.size, bands, s.out), 0
+    for block in columns.blocks(panels, panels.size, s.out, bands):
+        units = bind_units(block.panels, (block.first, block.rows, block.width))
+        work = units.work + 2 * units.scratch
+        threads = team(s.threads, units.grid.units * work)
+        how = How(threads, s.streamed, memoryview(bytearray(threads * units.scratch)))
+        indices, updates = s.indices.since(block.place), s.updates[block.place * itemsize :]
+        change = Change(updates, itemsize, s.reduction, s.dtype.name)
+        source, step = data[block.data :], max(threads, tuning.PIECE // work)
+        for first in range(0, units.grid.units, step):
+            stop = min(units.grid.units, first + step)
+            grid = units.grid
+            if _kernels.scatter_units(grid, indices, change, source, room, first, stop, how):
+                return False
+        at = block.data + block.first * panels.step
+        columns.spread(block, room, s.out[at:], panels.step, s.threads)
+        done += block.nbytes
+        s.tick(done / len(s.out))
+    return True
+
+
+def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
+    """Along another axis: tiles of columns, packed where they cover all of data."""
+    units = bind_units(panels)
     total, grid, source, room = units.grid.units, units.grid, s.data, units.scratch
     if source is None or not covered or not room:
         copy(s)
@@ -176,10 +206,10 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     if data is not None and width << shift > tuning.LARGEST_PART:
         copy(s)
         data = None
-    scratch = _room(groups * GROUP * entry + rooms)
+    space = scratch.take(groups * GROUP * entry + rooms)
     windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 1) * 4)).cast("I")
-    work = Sorted(Parts(rows, width, shift, scratch, ends), s.change(width), width << shift)
+    work = Sorted(Parts(rows, width, shift, space, ends), s.change(width), width << shift)
     addressing, how = bind_rows(s.plan, s.negatives), How(threads, s.streamed, windows)
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
@@ -191,7 +221,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
         else:
             _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
         data = None  # from now on out has it
-    _keep(scratch)
+    scratch.keep(space)
     return True
 
 
@@ -251,37 +281,3 @@ def _part_shift(rows: int, width: int) -> int:
     while (width << shift) < half or ((rows >> shift) > tuning.MOST_PARTS and shift < 32):
         shift += 1
     return shift
-
-
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # or a forked child would sort in the same memory
-# Scratch of the last call, whoever made it: fresh pages cost more than their use.
-_spare: deque[mmap.mmap] = deque(maxlen=1)
-
-
-def _room(size: int) -> mmap.mmap:
-    """Return at least `size` bytes of scratch, on huge pages where the system has them."""
-    try:
-        room = _spare.pop()
-        if len(room) >= size:
-            return room
-    except IndexError:
-        pass
-    try:
-        room = mmap.mmap(-1, size, _PRIVATE)
-    except OSError:
-        raise ResourceError(f"no memory for {size} bytes to sort in") from None
-    _advise(room, "MADV_HUGEPAGE")
-    return room
-
-
-def _keep(room: mmap.mmap) -> None:
-    """Keep scratch for the next call; its pages are the system's where memory gets short."""
-    _advise(room, "MADV_FREE")
-    _spare.append(room)
-
-
-def _advise(room: mmap.mmap, advice: str) -> None:
-    try:
-        room.madvise(getattr(mmap, advice))
-    except (OSError, AttributeError):
-        pass  # only advice: a system may know the word and not the thing

@@ -27,6 +27,11 @@ LARGEST_PART = 1 << 22  # bytes of a part that is finished in a buffer, one per 
 SCRATCH = 1 << 27  # bytes that sorting may take
 FILE_SCRATCH = 48 << 20  # bytes that it may take in a run on files, whose memory is promised
 
+# Files
+WAITING = 8 << 20  # bytes of pages that may wait for the rest of their columns
+BLOCK = 32 << 20  # bytes of columns that are finished before they are written, in whole pages
+BANDS = 2  # of a scatter's rows, if its tiles fit: each goes over all indices again
+
 # Arrays
 ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
 PACKED = 1 << 28  # bytes of data that are put into row-major order before rows of it are gathered

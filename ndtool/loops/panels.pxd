@@ -3,7 +3,8 @@
 # one coordinate of all axes but the indexed one and the last: (axis) x (columns). A unit is one
 # tile of a panel's columns: narrow enough for its part of data to stay in cache while indices
 # jump about in it. Rows of a tile may lie a power of two apart, which maps them to few cache
-# sets; a packed tile stands in scratch without gaps.
+# sets; a packed tile stands in scratch without gaps. A band is some rows of a panel: a scatter
+# leaves out what falls on others.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -33,6 +34,9 @@ cdef struct Panels:
     int64_t column_stride               # bytes
     int64_t tile                        # columns of a unit, at most BLOCK
     int64_t tiles                       # units of a panel
+    int64_t low                         # the first row of the band that a scatter changes
+    int64_t band                        # how many rows it has
+    int64_t pitch                       # bytes from one row to the next of what is written
     Py_ssize_t item
 
 
@@ -62,30 +66,43 @@ cdef inline uint64_t unit_offsets(
     const Panels* p, const Unit* u, const int64_t* index, int64_t rows, int64_t step,
     int64_t column_stride, int64_t* offsets
 ) noexcept nogil:
-    """Turn rows of indices into byte offsets from the unit's first element."""
+    """Turn rows of indices into byte offsets from the unit's first element in the band."""
     cdef uint64_t bad = 0
     cdef int64_t i, n = u.columns
     for i in range(rows):
         bad |= offsets_1(
-            index + i * n, n, p.size, p.wrap, step, 0, column_stride, offsets + i * n
+            index + i * n, n, p.size, p.wrap, step, -p.low * step, column_stride, offsets + i * n
         )
     return bad
+
+
+cdef inline void leave_out(
+    const Panels* p, const Unit* u, int64_t rows, int64_t* offsets
+) noexcept nogil:
+    """Let what falls outside of the band change the row behind it, in a packed tile."""
+    cdef int64_t j, out, n = u.columns, end = p.band * n * p.item
+    for _ in range(rows):
+        for j in range(n):
+            out = (offsets[j] | (end - 1 - offsets[j])) >> 63    # no branch: it is hard to foresee
+            offsets[j] = (offsets[j] & ~out) | ((end + j * p.item) & out)
+        offsets += n
 
 
 cdef inline void pack(
     const Panels* p, const Unit* u, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
     cdef int64_t i, width = u.columns * p.item
-    for i in range(p.size):
+    data += p.low * p.step
+    for i in range(p.band):
         copy_line(scratch + i * width, data + i * p.step, p.column_stride, u.columns, p.item)
 
 
 cdef inline void unpack(
     const Panels* p, const Unit* u, const uint8_t* scratch, uint8_t* out, bint streamed
 ) noexcept nogil:
-    cdef int64_t i, width = u.columns * p.item
-    for i in range(p.size):
-        store(out + i * p.step, scratch + i * width, width, streamed)
+    cdef int64_t i, width = u.columns * p.item, pitch = p.pitch if p.pitch else p.step
+    for i in range(p.band):
+        store(out + i * pitch, scratch + i * width, width, streamed)
     if streamed:
         stream_end()
 
@@ -103,8 +120,13 @@ cdef struct Units:
     bint streamed
 
 
+cdef inline int64_t room_rows(const Panels* p) noexcept nogil:
+    """Return the rows of a packed tile: the band's, and one for what falls outside of it."""
+    return p.band + (p.band < p.size)
+
+
 cdef inline uint8_t* room_of(const Units* c, int thread) noexcept nogil:
-    return c.rooms + thread * c.p.size * c.p.tile * c.p.item if c.rooms else NULL
+    return c.rooms + thread * room_rows(c.p) * c.p.tile * c.p.item if c.rooms else NULL
 
 
 cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noexcept nogil:
@@ -112,15 +134,16 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
     cdef const Units* c = <const Units*> call
     cdef const Panels* p = c.p
     cdef const uint8_t* indices = c.index
-    cdef uint8_t* out = c.to
     cdef uint8_t* room = room_of(c, thread)
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef uint8_t stage[BLOCK * STAGED]
     cdef Unit u = unit_at(p, c.first + part)
     cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
+    cdef int64_t pitch = p.pitch if p.pitch else p.index_step * p.item
     cdef int bytes_each = c.kind & BYTES
     cdef const uint8_t* source = c.data + u.data
+    cdef uint8_t* out = c.to + u.index * p.item
     cdef uint8_t* to
     cdef const int64_t* index
     cdef bint streamed = c.streamed and p.item <= STAGED
@@ -140,10 +163,10 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
             return 1
         if not room:
             ask_runs(source, offsets, rows * u.columns)
-        to = &stage[0] if streamed else out + place * p.item
+        to = &stage[0] if streamed else out + row * pitch
         gather_block(to, source, offsets, rows * u.columns, p.item, 0)
         if streamed:
-            stream(out + place * p.item, stage, rows * u.columns * p.item)
+            stream(out + row * pitch, stage, rows * u.columns * p.item)
         row += rows
     if streamed:
         stream_end()
@@ -179,6 +202,8 @@ cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) no
             prefetch_lines(updates + soon * p.item, u.columns * p.item)
         if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
             return 1
+        if p.band < p.size:
+            leave_out(p, &u, rows, offsets)
         apply_block(
             &c.updates, to, offsets, updates + place * p.item, rows * u.columns, p.item
         )

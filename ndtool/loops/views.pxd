@@ -120,3 +120,21 @@ cdef inline uint64_t copy_strip(const void* call, int64_t part, int thread) noex
             min(across, wide - column), view.item,
         )
     return 0
+
+
+cdef struct Spread:
+    # rows that stand side by side, and the array that they belong into, `pitch` bytes apart
+    const uint8_t* source
+    uint8_t* to
+    int64_t rows
+    int64_t width
+    int64_t pitch
+    int64_t parts
+
+
+cdef inline uint64_t spread_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Spread* c = <const Spread*> call
+    cdef int64_t i
+    for i in range(c.rows * part // c.parts, c.rows * (part + 1) // c.parts):
+        memcpy(c.to + i * c.pitch, c.source + i * c.width, c.width)
+    return 0

@@ -11,7 +11,7 @@ from ndtool.arrays import source
 from ndtool.arrays.local import Stretch
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import Source
-from ndtool.engine import bind, check, copies, gathers, layouts, tuning
+from ndtool.engine import bind, check, columns, copies, gathers, layouts, tuning
 from ndtool.engine.bind import Operand, Runs
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick
@@ -119,12 +119,17 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
     if runs is not None and flat:
         _gather_pieces(operands, runs, data, sink, tick)
         return
-    with whole_output(sink) as (out, _):
+    indices, threads = operands.bound, operands.threads
+    with whole_output(sink) as (out, write):
         if runs is not None:
-            done = gathers.gather(runs, data, operands.bound, out, operands.threads)
+            done = gathers.gather(runs, data, indices, out, threads)
         else:
-            units = bind.bind_units(plan, data.strides, itemsize, operands.negatives)
-            done = gathers.gather_units(units, data, operands.bound, out, operands.threads, tick)
+            panels = bind.bind_panels(plan, data.strides, itemsize, operands.negatives)
+            if write is not None and columns.suit(panels, panels.length):
+                done = gathers.gather_columns(panels, data, indices, out, threads, tick)
+            else:
+                units = bind.bind_units(panels)
+                done = gathers.gather_units(units, data, indices, out, threads, tick)
         if not done:
             raise operands.changed()
 

@@ -1,0 +1,174 @@
+"""Elements operators into mapped files: whole pages, of the reference's bits, in bounded memory."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Case, gather_elements_cases, opaque, raw, scatter_elements_cases
+from test_properties import many
+
+from ndtool import _kernels
+from ndtool.analysis import reference
+from ndtool.engine import bind, columns, gathers, tuning
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
+
+INPUTS = ("d.npy", "i.npy", "u.npy")
+PAGE = _kernels.PAGE
+
+
+@pytest.fixture
+def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Make every output along an axis that is not the last in blocks, of a few pages at most."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "WAITING", 0)
+    monkeypatch.setattr(tuning, "BLOCK", 2 * PAGE)
+    bind.bind_units.cache_clear()
+    yield monkeypatch
+    bind.bind_units.cache_clear()
+
+
+def run(case: Case, threads: int = 2, order: str = "C") -> np.ndarray:
+    """Run a case from files to a file."""
+    for name, array in zip(INPUTS, case.arrays, strict=False):
+        np.save(name, np.asarray(array, order=order))  # type: ignore[call-overload]
+    attributes = Attributes(**case.arguments)
+    request = jobs.Request(
+        case.operator, *INPUTS[: len(case.arrays)], output="o.npy", attributes=attributes,
+        threads=threads,
+    )  # fmt: skip
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    return np.load("o.npy")
+
+
+def expected(case: Case) -> np.ndarray:
+    return getattr(reference, case.operator)(*case.arrays, **case.arguments)
+
+
+def plain(case: Case) -> bool:
+    """Whether np.save and np.load leave a case's types as they are."""
+    return all(np.dtype(a.dtype.str) == a.dtype and a.dtype.char not in "gG" for a in case.arrays)
+
+
+def large(shape: tuple[int, ...], axis: int, dtype: str = "i4", more: int = 3) -> list[Any]:
+    """Return data, indices of both signs with duplicates, and updates."""
+    rng = np.random.default_rng(1)
+    place = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
+    data, updates = rng.integers(0, 99, shape), rng.integers(0, 99, place)
+    indices = rng.integers(-shape[axis], shape[axis], place)
+    return [data.astype(dtype), indices, updates.astype(dtype)]
+
+
+@many
+@given(
+    case=st.one_of(gather_elements_cases(), scatter_elements_cases()).filter(plain),
+    threads=st.integers(1, 3),
+    block=st.integers(1, 200),
+    bands=st.integers(1, 5),
+)
+def test_blocks_have_the_bits_of_the_reference(
+    blocks: pytest.MonkeyPatch, case: Case, threads: int, block: int, bands: int
+) -> None:
+    blocks.setattr(columns, "LINE", 1)
+    blocks.setattr(tuning, "BLOCK", block)
+    blocks.setattr(tuning, "BANDS", bands)
+    with np.errstate(all="ignore"):
+        want = expected(case)
+    assert raw(run(case, threads)) == raw(want)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["i1", ">f4", "c16", "S3"])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((25, 2048), 0), ((3, 10, 1024), 1), ((70, 101), 0), ((9, 10, 100), 0)]
+)
+def test_pages_bands_and_panels(
+    blocks: pytest.MonkeyPatch, shape: tuple[int, ...], axis: int, dtype: str, order: str
+) -> None:
+    data, indices, updates = large(shape, axis, dtype)
+    reduction = "none" if dtype == "S3" else "add"
+    for bands in (1, 3, 100):
+        blocks.setattr(tuning, "BANDS", bands)
+        scatter = Case(
+            "scatter_elements", (data, indices, updates), {"axis": axis, "reduction": reduction}
+        )
+        assert raw(run(scatter, 2, order)) == raw(expected(scatter))
+    gather = Case("gather_elements", (data, indices), {"axis": axis})
+    assert raw(run(gather, 2, order)) == raw(expected(gather))
+
+
+@pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
+@pytest.mark.parametrize("columns_of_row", [1024, 3072, 1000])
+def test_every_page_is_written_by_two_blocks_at_most(
+    blocks: pytest.MonkeyPatch, operator: str, columns_of_row: int
+) -> None:
+    blocks.setattr(tuning, "BLOCK", 8 * PAGE)
+    blocks.setattr(tuning, "BANDS", 100)
+    touched: Counter[int] = Counter()
+    size = 0
+    spread = _kernels.spread
+
+    def spy(rows: Any, count: int, out: Any, pitch: int, how: Any) -> None:
+        nonlocal size
+        size = max(size, len(out))  # the first block begins where the output does
+        begin = 128 + size - len(out)
+        width = len(rows) // count
+        touched.update(
+            {
+                page
+                for row in range(count)
+                for page in range(
+                    (begin + row * pitch) // PAGE, (begin + row * pitch + width - 1) // PAGE + 1
+                )
+            }
+        )
+        spread(rows, count, out, pitch, how)
+
+    blocks.setattr(_kernels, "spread", spy)
+    arrays = large((40, columns_of_row), 0)
+    arguments: dict[str, Any] = {"axis": 0}
+    if operator == "scatter_elements":
+        arguments["reduction"] = "add"
+    else:
+        arrays = arrays[:2]
+    case = Case(operator, tuple(arrays), arguments)
+    assert raw(run(case)) == raw(expected(case))
+    assert len(touched) == -(-(128 + size) // PAGE)
+    # a row that is no multiple of a page has pages of two blocks within it and of two at its end
+    assert max(touched.values()) <= (2 if columns_of_row % 1024 == 0 else 3)
+
+
+@pytest.mark.parametrize("rows", [3, 4096, 1 << 15, 1 << 18])
+@pytest.mark.parametrize("width", [100, 4096, 1 << 17])
+@pytest.mark.parametrize("bands", [1, 4, 1 << 20])
+def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
+    panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
+    cut = list(columns.blocks(panels, rows, bytearray(1), bands))
+    room = len(columns.room(panels, rows, bands, bytearray(1)))
+    assert max(block.nbytes for block in cut) <= room
+    assert room <= tuning.BLOCK + 4 * rows <= 33 << 20
+    assert sum(block.nbytes for block in cut) == rows * width * 4
+
+
+@pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
+def test_an_index_that_goes_bad_ends_the_run(blocks: pytest.MonkeyPatch, operator: str) -> None:
+    arrays = large((40, 1024), 0)
+    arrays[1][-1, -1] = 40
+    row = 4 * 1024
+    if operator == "gather_elements":
+        panels = bind.Panels((), (), (), 43, 1024, 40, row, 1024, 4, 4, True)
+        data = bind.Operand(opaque(arrays[0]).tobytes(), 0, (row, 4))
+        indices = _kernels.Indices(arrays[1].tobytes(), 8, False, False)
+        out = bytearray(43 * row)
+        assert not gathers.gather_columns(panels, data, indices, out, 2)
+        return
+    blocks.setattr("ndtool.engine.check.check", lambda *_: None)
+    case = Case(operator, tuple(arrays), {"axis": 0, "reduction": "add"})
+    with pytest.raises(Exception, match="changed during the run"):
+        run(case)
