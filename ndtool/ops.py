@@ -373,9 +373,15 @@ def _operand(data: Array) -> Operand:
     strides = data.strides
     origin = sum(-s * (n - 1) for s, n in zip(strides, data.shape, strict=True) if s < 0)
     extent = sum(abs(s) * (n - 1) for s, n in zip(strides, data.shape, strict=True))
-    lowest = data[tuple(slice(-1, None) if s < 0 else slice(0, 1) for s in strides)]
-    first = lowest.reshape(-1).view(np.uint8)
-    memory = np.lib.stride_tricks.as_strided(
-        first, (extent + data.itemsize,), (1,), writeable=False
-    )
-    return Operand(memory, origin, strides)
+    return Operand(np.asarray(_Memory(data, origin, extent + data.itemsize)), origin, strides)
+
+
+class _Memory:
+    """The bytes from an array's lowest one on, which it keeps alive; as_strided takes 10 us."""
+
+    def __init__(self, data: Array, origin: int, nbytes: int) -> None:
+        self._data = data
+        lowest = data.__array_interface__["data"][0] - origin
+        self.__array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (lowest, True), "version": 3,
+        }  # fmt: skip

@@ -21,8 +21,8 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from strategies import raw, same
 
 import ndtool
-from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError, ops
-from ndtool.engine import layouts, scatters
+from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
+from ndtool.engine import layouts, scatters, tuning
 
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
 ROWS = np.array([[2], [0]])
@@ -310,7 +310,7 @@ def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
 def test_subclasses_are_updated_in_place(
     name: str, aside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "ASIDE", aside)
+    monkeypatch.setattr(tuning, "ASIDE", aside)
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         assert call(name, data=data, out=data) is data

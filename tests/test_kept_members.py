@@ -25,7 +25,7 @@ from test_faults import faulty
 from ndtool.arrays import names as files
 from ndtool.arrays import sink, ziparchive, zipwriter
 from ndtool.arrays.streams import Streams
-from ndtool.errors import OutputError, ResourceError
+from ndtool.errors import OutputError, ResourceError, UsageError
 
 LARGE = np.arange(1 << 16)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
@@ -185,6 +185,18 @@ def test_a_name_in_another_encoding_is_the_same_name() -> None:
     Path("a.npz").write_bytes(raw)
     assert write("a.npz:\xe9-", ARRAY + 1) == ("b",)
     assert np.array_equal(load("a.npz:\xe9-"), ARRAY + 1)
+
+
+@pytest.mark.parametrize("member", ["m" + chr(code) for code in (0xDCFF, 0xD800, 0)], ids=ascii)
+def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
+    before = pack(("a.npy", npy(ARRAY)))
+    Path("x.npz").write_bytes(before)
+    with pytest.raises(
+        UsageError, match=r"the member's name .* (is not UTF-8|has a NUL)"
+    ) as refused:
+        files.check(f"x.npz:{member}")
+    assert refused.value.message.isprintable()
+    assert Path("x.npz").read_bytes() == before
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["offsets count it", "and do not"])

@@ -44,8 +44,17 @@ NOTHING = Kept()
 
 
 def member_name(name: str) -> bytes:
-    """Return the name as the archive stores it, `.npy` at its end."""
-    raw = (name.removesuffix(".npy") + ".npy").encode("utf-8", "surrogateescape")
+    """Return the name as the archive stores it, `.npy` at its end.
+
+    One that is no text would make NumPy refuse the archive, the members that stay included.
+    """
+    try:
+        raw = (name.removesuffix(".npy") + ".npy").encode("utf-8", "surrogateescape")
+        raw.decode()
+    except UnicodeError:
+        raise UsageError(f"the member's name {printable(name, 40)} is not UTF-8") from None
+    if b"\0" in raw:
+        raise UsageError(f"the member's name {printable(name, 40)} has a NUL: no name may")
     if len(raw) > 0xFF00:
         raise UsageError(f"the member's name {printable(name, 40)} is too long: valid 65276 bytes")
     return raw
