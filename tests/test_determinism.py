@@ -29,7 +29,7 @@ from test_large import expected_scatter, numbers
 import ndtool
 from ndtool import _kernels, ops
 from ndtool.arrays import npy
-from ndtool.engine import bind, gathers, scatters, tuning
+from ndtool.engine import bind, check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -295,7 +295,7 @@ def test_every_way_finds_a_bad_index_itself(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is checked before, as if the indices were changed after that."""
-    monkeypatch.setattr(gathers, "check", lambda *_: None)
+    monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size, last = way.data[way.axis or 0], indices.size - 1
@@ -317,7 +317,7 @@ def test_every_way_refuses_negative_indices_where_a_spec_has_none(
 ) -> None:
     bind = ops._bind
     monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
-    monkeypatch.setattr(gathers, "check", lambda *_: None)
+    monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
     size = way.data[way.axis or 0]
