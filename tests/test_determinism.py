@@ -29,7 +29,7 @@ from test_large import expected_scatter, numbers
 import ndtool
 from ndtool import _kernels, ops
 from ndtool.arrays import npy
-from ndtool.engine import bind, check, gathers, scatters, tuning
+from ndtool.engine import bind, check, gathers, scatters, scratch, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -483,42 +483,42 @@ def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyP
         def madvise(self, *_: int) -> None:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    scatters._spare.clear()
+    scratch._spare.clear()
     monkeypatch.setattr(mmap, "mmap", Refusing)
     call = sorted_call()
     assert same(call.run(2), call.expected)
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    scatters._spare.clear()
+    scratch._spare.clear()
     assert same(call.run(2), call.expected)
-    scatters._spare.clear()
+    scratch._spare.clear()
 
 
 def test_scratch_that_cannot_be_had(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    scatters._spare.clear()
+    scratch._spare.clear()
     monkeypatch.setattr(mmap, "mmap", failing(errno.ENOMEM))
-    with pytest.raises(ResourceError, match=r"^no memory for \d+ bytes to sort in$"):
+    with pytest.raises(ResourceError, match=r"^no memory for \d+ bytes to work in$"):
         sorted_call().run(1)
 
 
 def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that once was called by many threads does not keep as many rooms for good."""
-    room, together, made = scatters._room, Barrier(4), []
+    room, together, made = scratch.take, Barrier(4), []
 
     def noting(size: int) -> Any:
         made.append(one := room(size))
         together.wait()
         return one
 
-    scatters._spare.clear()
+    scratch._spare.clear()
     call = sorted_call()
     with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
-        patch.setattr(scatters, "_room", noting)
+        patch.setattr(scratch, "take", noting)
         for result in pool.map(lambda _: call.run(1), range(8)):
             assert same(result, call.expected)
     assert len({id(one) for one in made}) >= 4
-    (kept,) = scatters._spare
+    (kept,) = scratch._spare
     call.run(1)
-    assert scatters._spare[0] is kept
+    assert scratch._spare[0] is kept
 
 
 def test_what_is_planted_for_sanitizers_still_runs() -> None:

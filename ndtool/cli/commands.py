@@ -1,7 +1,5 @@
 """The commands: parse, call, report; only this and its options know click."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The operators from argument to argument: open, infer, check, choose a way, publish."""
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 
@@ -128,7 +126,7 @@ class Job:
         for source in self.sources.values():
             source.close()
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> "Job":
         return self
 
     def __exit__(self, *_: object) -> None:
