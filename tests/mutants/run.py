@@ -29,7 +29,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     "rules/shapes.py", "engine/layouts.py", "engine/bind.py", "engine/check.py",
-    "engine/copies.py", "engine/gathers.py", "engine/scatters.py", "arrays/grid.py",
+    "engine/columns.py", "engine/copies.py", "engine/gathers.py", "engine/scatters.py",
+    "engine/scratch.py", "arrays/grid.py",
 )  # fmt: skip
 KERNELS = (
     "loops/blocks.pxd", "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd",
@@ -114,8 +115,8 @@ EQUIVALENT = {
     ("loops/blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
     ("loops/blocks.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
-    ("engine/bind.py", "if tile < columns and tile > LINE", ">"): "the same",
-    ("engine/bind.py", "if tile < columns and tile > LINE", "<"): "the same",
+    ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
+    ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
     ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     (
         "engine/bind.py",
@@ -130,7 +131,7 @@ EQUIVALENT = {
         "change, s.out, True, how",
         "True",
     ): "threads share otherwise: one result",
-    ("engine/scatters.py", "if len(room) >= size", ">="): "a fresh room instead",
+    ("engine/scratch.py", "if len(room) >= size", ">="): "a fresh room instead",
     ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 
