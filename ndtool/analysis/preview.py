@@ -54,8 +54,12 @@ def text(operands: Operands) -> str:
         buffer = operands.stretches[role].buffer
         arrays[role] = values.as_array(buffer, *inference.inputs[role][1:], fortran)
     seen = window(inference.plan.output)
+    return written(title, elements(inference, arrays, seen), seen)
+
+
+def written(title: str, shown: Array, seen: Window) -> str:
+    """Return the elements that a window shows, under a title that says which they are."""
     corner = "[" + "0, " * seen.corner + "...] of " if seen.corner else ""
-    shown = elements(inference, arrays, seen)
     return corner + title + "\n" + values.lines(shown[(0,) * seen.corner + (...,)], seen.gaps)
 
 
