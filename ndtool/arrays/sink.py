@@ -12,6 +12,7 @@ from ndtool.arrays.storage import (
     CHUNK,
     UNMAPPABLE,
     failure,
+    is_closed,
     map_bytes,
     release,
     reserve,
@@ -222,8 +223,6 @@ class FileSink:
 
 def standard_output(facts: Facts, header: bytes) -> StreamSink:
     """Return the sink that `-` names."""
-    from ndtool.arrays.storage import is_closed
-
     try:
         there = not is_closed(os.fstat(1))
     except OSError:
