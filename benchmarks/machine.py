@@ -31,7 +31,7 @@ def use_two_cores() -> None:
 def describe(peers: list[str]) -> dict[str, Any]:
     """Return what a reader must know to compare; None for a peer that is not installed."""
     return {
-        "cpu": _from_file("/proc/cpuinfo", "model name") or platform.processor(),
+        "cpu": processor().partition(": ")[0],
         "cpus": os.cpu_count(),
         "caches": _caches(),
         "memory_bytes": memory(),
@@ -45,22 +45,23 @@ def describe(peers: list[str]) -> dict[str, Any]:
     }
 
 
+def processor() -> str:
+    """Return a processor's name and, where the system tells, what it can do."""
+    name, flags = (_from_file("/proc/cpuinfo", key) for key in ("model name", "flags"))
+    return f"{name or platform.processor()}: {flags}"
+
+
 def memory() -> int:
     """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def processor(machine: dict[str, Any]) -> str:
-    """Return what tells one kind of processor from another."""
-    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
-    return f"{machine['cpu']}, {machine['cpus']} CPUs ({caches})"
-
-
 def written(machine: dict[str, Any]) -> str:
     """Return the description as a sentence."""
     peers = ", ".join(f"{name} {number}" for name, number in machine["peers"].items() if number)
+    caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
     return (
-        f"{processor(machine)},"
+        f"{machine['cpu']}, {machine['cpus']} CPUs ({caches}),"
         f" {machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']} {machine['kernel']},"
         f" Python {machine['python']}, {machine['compiler']}. {peers}."
     )

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import peers
 import problems
+import shares
 from cases import Case
+from plainest import NoCompilerError
 from problems import Array
 from tensor_peers import as_array
 from timing import LARGE, Call, Memcpy, alternate, alternate_loops, seconds
@@ -25,9 +27,9 @@ class Measured:
     """ndtool's side of a case: its arrays, the right answer, and the call into a kept output."""
 
     def __init__(self, case: Case) -> None:
-        self.problem = problems.make(case)
+        self.problem = problems.make(case)  # placed as NumPy does
         self.wanted = problems.expected(self.problem)
-        self.out = problems.aligned(np.zeros_like(self.wanted, order="C"))
+        self.out = problems.placed(np.zeros_like(self.wanted), problems.NUMPY)
         self._operator = getattr(ndtool, case.operator)
         self.verified = self.verify(1)
         self.verified &= self.verify(peers.THREADS)
@@ -45,11 +47,18 @@ class Measured:
         return problems.same(self.out, self.wanted)
 
 
-def measure(case: Case, names: Sequence[str], repeats: int) -> Record:
+def measure(
+    case: Case,
+    names: Sequence[str],
+    repeats: int,
+    places: Sequence[str] = (),
+    threads: Sequence[int] = (),
+) -> Record:
     """Return the record of a case: medians in ms; ratios above 1 are ours.
 
     best_ratio compares the best times instead: far from ratio, the machine was not at rest. What
-    is about memcpy is None for small outputs.
+    is about memcpy is None for small outputs. limit: shares by place of the arrays and number of
+    threads; none where no compiler is.
     """
     mine = Measured(case)
     record: Record = {"ndtool_ms": None, "verified": mine.verified, "peers": {}}
@@ -62,6 +71,9 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> Record:
         beside_memcpy = alternate(mine, Memcpy(mine.out.nbytes, pool), repeats)
     large = mine.out.nbytes >= LARGE
     record["verified"] &= problems.same(mine.out, mine.wanted)
+    limit = _limit(mine, places, threads, repeats)
+    answers = [r["verified"] for by_threads in limit.values() for r in by_threads.values()]
+    record["verified"] &= all(answers)
     return record | {
         "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else beside_memcpy.ours,
         "fastest": fastest,
@@ -69,7 +81,16 @@ def measure(case: Case, names: Sequence[str], repeats: int) -> Record:
         "best_ratio": min((peer["best_ratio"] for peer in timed.values()), default=None),
         "memcpy_ms": beside_memcpy.theirs if large else None,
         "memcpy_ratio": beside_memcpy.theirs / beside_memcpy.ours if large else None,
+        "limit": limit,
     }
+
+
+def _limit(mine: Measured, places: Sequence[str], threads: Sequence[int], repeats: int) -> Record:
+    try:
+        return shares.measure(mine.problem, mine.wanted, places, threads, repeats)
+    except NoCompilerError as error:
+        print(f"no limits: {error}")
+        return {}
 
 
 def scaling(case: Case, repeats: int) -> float:

@@ -9,7 +9,7 @@ mpl.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-WIN, LOSS, MEMCPY = "#2f6f9f", "#b5483a", "#222222"
+WIN, LOSS, MEMCPY, LIMIT = "#2f6f9f", "#b5483a", "#222222", "#d08a1d"
 
 
 def draw(cases: dict[str, Any], path: Path) -> None:
@@ -23,6 +23,11 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         place: record["ratio"] / record["memcpy_ratio"]
         for place, record in enumerate(shown.values())
         if record["memcpy_ratio"]
+    }
+    limit = {
+        place: record["ratio"] / record["limit"]["numpy"]["2"]["share"]
+        for place, record in enumerate(shown.values())
+        if record["limit"]
     }
     figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
     # On a logarithmic axis bars begin at 1: as fast as the fastest peer.
@@ -38,13 +43,15 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     axes.scatter(
         [*memcpy.values()], [*memcpy], marker="|", s=130, linewidths=2, color=MEMCPY, zorder=4
     )
+    axes.scatter([*limit.values()], [*limit], marker="D", s=26, color=LIMIT, zorder=5)
     beside = axes.get_yaxis_transform()  # a column of labels, where no mark can be
     for place, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"
         axes.text(1.02, place, label, transform=beside, va="center", fontsize=8.5, weight=weight)
     axes.set_yticks(places, list(shown), fontsize=9)
-    low, high = min(*ratios, *memcpy.values(), 0.9), max(*ratios, *memcpy.values(), 1)
+    marks = [*ratios, *memcpy.values(), *limit.values()]
+    low, high = min(*marks, 0.9), max(*marks, 1)
     axes.set_xlim(low * 0.93, high * 1.1)
     ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if low * 0.93 <= t <= high * 1.1]
     axes.set_xticks(ticks)
@@ -57,7 +64,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel(
         "times as fast as the fastest peer, which the right column names; two threads each\n"
-        "|  where a memcpy of the same output bytes would be",
+        "|  where a memcpy of the same output bytes would be, ◆  the plainest loop in C, unchecked",
         fontsize=8.5,
     )
     figure.tight_layout()

@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-LINE = 64
+LINE, PAGE = 64, 4096
+# Where arrays begin, in bytes from a page's begin: large ones of NumPy after malloc's header, those
+# of a mapped .npy file after its own.
+NUMPY, ALIGNED = 16, 128
+PLACES = {"numpy": NUMPY, "aligned": ALIGNED}
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -38,18 +42,30 @@ class Problem(NamedTuple):
         return self.data, self.indices, self.updates, case.attribute, case.reduction
 
 
-def make(case: Case) -> Problem:
-    """Draw the arrays of a case, the same ones in every run."""
+def make(case: Case, place: int = NUMPY) -> Problem:
+    """Draw the arrays of a case, the same ones in every run, and place them."""
     rng = np.random.default_rng(crc32(case.name.encode()))
-    data = _laid_out(aligned(_values(rng, case.dtype, case.data)), case.layout)
-    updates = aligned(_values(rng, case.dtype, case.selected)) if case.scatters else None
-    return Problem(case, data, aligned(_indices(rng, case)), updates)
+    data = _laid_out(_values(rng, case.dtype, case.data), case.layout, place)
+    updates = placed(_values(rng, case.dtype, case.selected), place) if case.scatters else None
+    return Problem(case, data, placed(_indices(rng, case), place), updates)
 
 
-def aligned(array: Array) -> Array:
-    """Return a copy that begins with a cache line, as an array in a mapped .npy file does."""
-    room = np.empty(array.nbytes + LINE, np.uint8)
-    begin = -room.ctypes.data % LINE
+def moved(problem: Problem, place: int) -> Problem:
+    """Return the same problem with its arrays placed elsewhere, itself if they are there."""
+    if all(a.ctypes.data % PAGE == place for a in (problem.data, problem.indices)):
+        return problem
+    updates = None if problem.updates is None else placed(problem.updates, place)
+    return problem._replace(
+        data=_laid_out(problem.data, problem.case.layout, place),
+        indices=placed(problem.indices, place),
+        updates=updates,
+    )
+
+
+def placed(array: Array, place: int) -> Array:
+    """Return a copy, in row-major order, that begins `place` bytes after a page does."""
+    room = np.empty(array.nbytes + PAGE, np.uint8)
+    begin = (place - room.ctypes.data) % PAGE
     copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
@@ -116,13 +132,13 @@ def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
     return rng.random(shape, np.float32).astype(dtype)
 
 
-def _laid_out(data: Array, layout: str) -> Array:
-    """Return data in another order in memory, the same values."""
+def _laid_out(data: Array, layout: str, place: int) -> Array:
+    """Return a copy of data in an order in memory, the same values."""
     if layout == "F":
-        return np.asfortranarray(data)
+        return placed(data.T, place).T
     if layout == "reversed":
-        return np.ascontiguousarray(data[::-1])[::-1]
-    return data
+        return placed(data[::-1], place)[::-1]
+    return placed(data, place)
 
 
 def _indices(rng: np.random.Generator, case: Case) -> Array:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
 
 LOSS = "**"  # around a ratio that is a loss
+PLACED = {"numpy": "arrays as NumPy allocates them", "aligned": "arrays that begin with a line"}
 MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
 
 
@@ -24,12 +25,38 @@ def summarise(results: Results) -> Results:
     summary: Results = {"geomean": None, "worst": None}
     if ratios:
         worst = min(ratios, key=lambda name: ratios[name])
-        summary["geomean"] = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+        summary["geomean"] = _geomean(ratios.values())
         summary["worst"] = {"case": worst, "ratio": ratios[worst]}
+    summary["shares"] = _shares(results["cases"])
     targets = [*_kernel_targets(results, summary), *_run_targets(results["whole_runs"])]
     wrong = [name for name, record in _answered(results) if not record["verified"]]
     named = f"wrong answers of ndtool: {', '.join(wrong) or 'none'}"
     return {**summary, "targets": [*targets, _at_most(named, len(wrong), 0)]}
+
+
+def _shares(cases: Results) -> list[Results]:
+    """Return the geometric mean and the worst share of the limit, by place and threads."""
+    measured: dict[tuple[str, str], dict[str, float]] = {}
+    for name, record in cases.items():
+        for place, by_threads in record["limit"].items():
+            for threads, r in by_threads.items():
+                measured.setdefault((place, threads), {})[name] = r["share"]
+    made = []
+    for (place, threads), shares in measured.items():
+        worst = min(shares, key=lambda name: shares[name])
+        made.append(
+            {
+                "place": place,
+                "threads": threads,
+                "geomean": _geomean(shares.values()),
+                "worst": {"case": worst, "share": shares[worst]},
+            }
+        )
+    return made
+
+
+def _geomean(values: Collection[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
@@ -37,6 +64,10 @@ def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
         yield _at_least("geometric mean beside the fastest peer", summary["geomean"], 2.5)
         worst = summary["worst"]
         yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
+    for share in summary["shares"]:
+        of, worst = f"{PLACED[share['place']]}, {_threads(share['threads'])}", share["worst"]
+        yield _at_least(f"share of the limit, {of}", share["geomean"], 0.95)
+        yield _at_least(f"worst share, {of}: {worst['case']}", worst["share"], 0.8)
     for name in CONTIGUOUS_ROWS:
         if name in results["cases"]:
             yield _at_least(f"{name} beside memcpy", results["cases"][name]["memcpy_ratio"], 0.9)
@@ -99,6 +130,9 @@ def tables(results: Results) -> dict[str, str]:
     made = {"machine": machine.written(results["machine"]) + _missing(results["machine"])}
     if results["cases"]:
         made["cases"] = _cases_table(results["cases"])
+    if results["summary"]["shares"]:
+        made["shares"] = _shares_table(results["summary"]["shares"])
+        made["limits"] = _limits_table(results["cases"])
     if results["ladder"]:
         made["ladder"] = _ladder_table(results["ladder"])
     if results["whole_runs"]:
@@ -114,15 +148,54 @@ def _missing(described: Results) -> str:
 
 def _cases_table(cases: Results) -> str:
     names = list(dict.fromkeys(name for record in cases.values() for name in record["peers"]))
-    rows = [["case, ms", "ndtool", *names, "ratio", "of memcpy"]]
+    rows = [["case, ms", "ndtool", *names, "ratio", "of memcpy", "of limit"]]
     for case, record in cases.items():
         cells = [_peer_cell(record["peers"].get(name)) for name in names]
+        share = record["limit"].get("numpy", {}).get("2")
         ratios = _ratio(record["ratio"]), _number(record["memcpy_ratio"])
-        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, *ratios])
+        of_limit = _number(share and share["share"])
+        rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, *ratios, of_limit])
     notes = (
         "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
-        " a two-thread memcpy of the same output bytes / ndtool's time. ~: the peer's answer is not"
+        " a two-thread memcpy of the same output bytes / ndtool's time. of limit: the plainest loop"
+        " in C without checks / ndtool's time, two threads. ~: the peer's answer is not"
         " rounded as the sequential loop's; †: it is wrong. -: not offered."
+    )
+    return _markdown(rows) + "\n\n" + notes
+
+
+def _threads(number: str) -> str:
+    return "one thread" if number == "1" else "two threads"
+
+
+def _shares_table(shares: list[Results]) -> str:
+    rows = [["share of the limit", "threads", "geometric mean", "worst case"]]
+    for s in shares:
+        worst = f"{s['worst']['case']} {s['worst']['share']:.2f}"
+        rows.append([PLACED[s["place"]], s["threads"], f"{s['geomean']:.2f}", worst])
+    return _markdown(rows)
+
+
+def _limits_table(cases: Results) -> str:
+    """Return every case's shares, and what the limit is where NumPy allocates, two threads."""
+    measured = {name: record["limit"] for name, record in cases.items() if record["limit"]}
+    columns = dict.fromkeys(
+        (place, threads)
+        for limit in measured.values()
+        for place, by_threads in limit.items()
+        for threads in by_threads
+    )
+    shown = [f"{place}, {_threads(threads)}" for place, threads in columns]
+    rows = [["case", *shown, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
+    for name, limit in measured.items():
+        shares = [_number(limit[place][threads]["share"]) for place, threads in columns]
+        last = limit["numpy"]["2"]
+        times = [f"{last[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
+        rows.append([name, *shares, *times, last["variant"]])
+    notes = (
+        "share: the limit's time / ndtool's, called in turn on the same arrays. The times and the"
+        " loop are those of arrays as NumPy allocates them and two threads; its check: what reading"
+        " all indices before the first byte of out takes of ndtool's time."
     )
     return _markdown(rows) + "\n\n" + notes
 

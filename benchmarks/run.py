@@ -1,8 +1,8 @@
 """Measure ndtool beside its peers.
 
-Everything takes a quarter of an hour and writes benchmarks/results.json and results.png, and the
-tables of docs/performance.md and README.md. A part of it (--quick, --only,
---peers) is printed, and written to build/bench.
+Everything takes twenty minutes and writes benchmarks/results.json and results.png, and the tables
+of docs/performance.md and README.md. A part of it (--quick, --only, --peers) is printed, and
+written to build/bench. --limits needs no peer, but a C compiler.
 """
 
 import argparse
@@ -37,6 +37,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--only", action="append", metavar="NAME", help="cases or ladder entries, such as 'rows*'"
     )
     parser.add_argument("--peers", metavar="NAMES", help="such as numpy,torch; default: all")
+    parser.add_argument(
+        "--limits", action="store_true", help="only the shares of what plain C reaches; no peers"
+    )
+    parser.add_argument("--threads", choices=["1", "2", "both"], default="both", help="of --limits")
+    parser.add_argument(
+        "--placed", choices=["numpy", "aligned", "both"], default="both", help="of --limits: arrays"
+    )
     parser.add_argument("--repeats", type=int, help="of each pair; default 7, quick 3")
     return parser.parse_args(arguments)
 
@@ -55,13 +62,35 @@ def main() -> int:
         import ci
 
         return ci.run(options.record)
+    if options.limits:
+        return show_limits(options)
     return measure_all(options, environment)
+
+
+def show_limits(options: argparse.Namespace) -> int:
+    """Print ndtool's share of the limit of some cases."""
+    import problems
+    import shares
+    from cases import CASES
+
+    places = [*problems.PLACES] if options.placed == "both" else [options.placed]
+    threads = [1, 2] if options.threads == "both" else [int(options.threads)]
+    for case in chosen_of(CASES, options.only):
+        measured = shares.measure(*shares.drawn(case), places, threads, options.repeats or 5)
+        shares.show(case.name, measured)
+    return 0
+
+
+def chosen_of(cases: tuple, only: list[str] | None) -> list:
+    """Return the cases that a pattern names."""
+    return [case for case in cases if any(fnmatchcase(case.name, name) for name in only or ["*"])]
 
 
 def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int:
     import machine
     import measure
     import peers
+    import problems
     import report
     import whole_runs
     from cases import CASES, LADDER, LATENCY
@@ -70,11 +99,8 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
     names = options.peers.split(",") if options.peers else list(peers.PEERS)
     if options.quick and not options.peers:
         names = QUICK_PEERS
-    wanted = options.only or ["*"]
-    chosen, ladder = (
-        [case for case in group if any(fnmatchcase(case.name, name) for name in wanted)]
-        for group in (CASES, [] if options.quick and not options.only else LADDER)
-    )
+    chosen = chosen_of(CASES, options.only)
+    ladder = chosen_of(LADDER, options.only) if options.only or not options.quick else []
     results: report.Results = {
         "machine": machine.describe(names),
         "settings": {"threads": peers.THREADS, "repeats": repeats, "statistic": "median"},
@@ -90,8 +116,10 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
         run = whole_runs.quick if options.quick else whole_runs.full
         results["whole_runs"] = run(environment, repeats)
         results["small_call"] = measure.small_call(repeats)
+    places, threads = (["numpy"], [2]) if options.quick else ([*problems.PLACES], [1, 2])
     for case in chosen:
-        results["cases"][case.name] = show(case.name, measure.measure(case, names, repeats))
+        record = measure.measure(case, names, repeats, places, threads)
+        results["cases"][case.name] = show(case.name, record)
     for case in ladder:
         record = measure.measure(case, ["numpy"], repeats)
         results["ladder"][case.name] = show(case.name, record)
@@ -119,10 +147,15 @@ def show(name: str, record: dict) -> dict:
     if record["ratio"]:
         ratio = f"{record['ratio']:.2f} (of best times {record['best_ratio']:.2f})"
     memcpy = f"{record['memcpy_ratio']:.2f}" if record["memcpy_ratio"] else "-"
+    limit = ", ".join(
+        f"{r['share']:.2f} ({place} {threads})"
+        for place, by_threads in record.get("limit", {}).items()
+        for threads, r in by_threads.items()
+    )
     verdict = "" if record["verified"] else "  WRONG"
     print(
         f"{name:36} {record['ndtool_ms']:8.2f} ms  ratio {ratio}"
-        f"  of memcpy {memcpy}  ({peers}){verdict}"
+        f"  of memcpy {memcpy}  of limit {limit or '-'}  ({peers}){verdict}"
     )
     return record
 

@@ -10,6 +10,7 @@ import os as _os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ndtool import files as files
     from ndtool.errors import BoundsError as BoundsError
     from ndtool.errors import DtypeError as DtypeError
     from ndtool.errors import InputError as InputError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ndtool.errors import RuleError as RuleError
     from ndtool.errors import Status as Status
     from ndtool.errors import UsageError as UsageError
+    from ndtool.ops import gather as gather
     from ndtool.ops import gather_elements as gather_elements
     from ndtool.ops import gather_nd as gather_nd
     from ndtool.ops import scatter_elements as scatter_elements
@@ -33,7 +35,7 @@ del TYPE_CHECKING
 if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
-_OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements")
+_OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather")
 _ERRORS = (
     "NdtoolError",
     "BoundsError",
@@ -45,7 +47,7 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
-__all__ = [*_OPERATORS, *_ERRORS, "__version__"]
+__all__ = [*_OPERATORS, *_ERRORS, "__version__", "files"]
 
 
 def __getattr__(name: str) -> object:
@@ -54,10 +56,12 @@ def __getattr__(name: str) -> object:
         module = "ndtool.ops"
     elif name in _ERRORS:
         module = "ndtool.errors"
-    else:
+    elif name != "files":
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "files":
+        return import_module("ndtool.files")
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value

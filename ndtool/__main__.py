@@ -1,8 +1,9 @@
 """The program, as `ndtool` and `python -m ndtool`: every way in which a run can end."""
 
+import atexit
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from ndtool.arrays.storage import EXHAUSTED, failure, guard_descriptors
 from ndtool.errors import STOPS, NdtoolError, ResourceError, Status
@@ -15,6 +16,19 @@ class Stopped(BaseException):
 
     def __init__(self, status: Status) -> None:
         self.status = status
+
+
+def program() -> NoReturn:
+    """Run the command line, and end the process: taking Python apart would be a tenth of it."""
+    status = main()
+    try:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except Exception:
+        sys.exit(status)  # as Python would have it
+    os._exit(status)
 
 
 def main() -> int:
@@ -40,9 +54,9 @@ def _run(arguments: list[str]) -> Status:
 
     talk = Talk()
     try:
-        from ndtool.cli import commands
+        from ndtool.cli import program
 
-        commands.run(arguments, talk)
+        program.run(arguments, talk)
     except NdtoolError as exc:
         talk.error(exc)
         return exc.status
@@ -92,4 +106,4 @@ def _ignore() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

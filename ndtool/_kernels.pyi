@@ -19,6 +19,7 @@ class Addressing:
         batch_sizes: tuple[int, ...],
         batch_strides: tuple[int, ...],
         negatives: bool,
+        repeated: bool = False,
     ) -> Addressing: ...
 
 @final
@@ -87,6 +88,9 @@ def scatter(
     out: Any,
     by_batches: bool,
     how: How,
+) -> int: ...
+def scatter_copies(
+    a: Addressing, indices: Indices, first: int, count: int, change: Change, size: int, how: How
 ) -> int: ...
 def scatter_lines(
     a: Addressing,

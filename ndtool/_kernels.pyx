@@ -24,6 +24,8 @@ from ndtool.loops.blocks cimport (
     BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, widened,
 )
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
+from ndtool.loops.checks cimport Check, check_part
+from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, room_rows, scatter_unit
@@ -31,8 +33,8 @@ from ndtool.loops.parts cimport (
     Apply, Partition, Sorted, apply_part, partition_part, region_bytes, room_bytes,
 )
 from ndtool.loops.runs cimport (
-    BY_BATCHES, BY_COLUMNS, BY_RUNS, Check, Gather, GatherViews, Lines, Scatter, Updates,
-    check_part, gather_part, gather_views_part, lines_part, scatter_part,
+    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_RUNS, Lines, Scatter, Updates, lines_part,
+    scatter_part,
 )
 from ndtool.loops.share cimport share
 from ndtool.loops.startable cimport enter, leave, prepare
@@ -179,7 +181,8 @@ cdef class Addressing:
 
     sizes, strides: length of and bytes per step along each indexed axis. per_batch: tuples of
     one batch. batch_sizes, batch_strides: the batches, in row-major order. negatives: whether
-    indices count from the end.
+    indices count from the end. repeated: whether every batch has the same tuples, which then
+    stand there once.
     """
 
     cdef Nd nd
@@ -187,13 +190,16 @@ cdef class Addressing:
 
     def __cinit__(
         self, tuple sizes, tuple strides, int64_t per_batch, tuple batch_sizes,
-        tuple batch_strides, bint negatives,
+        tuple batch_strides, bint negatives, bint repeated=False,
     ):
         cdef int j
         cdef bint often
         self.nd.k = len(sizes)
         self.nd.per_batch = max(per_batch, 1)
         self.nd.batch_rank = len(batch_sizes)
+        self.nd.repeated = repeated
+        if repeated and self.nd.k != 1:
+            raise ValueError("tuples of one component can be repeated")
         if self.nd.k > _blocks.MOST_RANK or self.nd.batch_rank > _blocks.MOST_RANK:
             raise ValueError("more axes than an array can have")
         for j in range(self.nd.k):
@@ -220,10 +226,11 @@ cdef class Addressing:
     ) except -1:
         """Bind a walk to tuples [first, first + count)."""
         cdef Py_ssize_t entry = self.nd.k * (indices.kind & BYTES)
-        if indices.bytes.shape[0] < (first + count) * entry:
+        cdef int64_t stored = self.nd.per_batch if self.nd.repeated else first + count
+        if indices.bytes.shape[0] < stored * entry:
             raise ValueError("the indices buffer is shorter than its shape")
         walk.nd = &self.nd
-        walk.index = &indices.bytes[0] + first * entry
+        walk.index = &indices.bytes[0] + (0 if self.nd.repeated else first * entry)
         walk.kind = indices.kind
         walk.entry = entry
         walk.first = first
@@ -312,6 +319,7 @@ def scatter(
     cdef Scatter s
     cdef uint64_t bad
     cdef int threads = how.threads
+    cdef bint whole
     cdef int64_t per = a.nd.per_batch
     a._door(&s.walk, indices, piece.first, piece.tuples)
     a._reaches(out.shape[0], 0, 0, piece.column + piece.width)
@@ -324,7 +332,8 @@ def scatter(
     s.to = &out[0] + piece.column
     s.count = piece.tuples
     s.width = piece.width
-    s.streamed = how.streamed and (s.width | change.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
+    whole = (s.width | change.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
+    s.streamed = how.streamed and (whole or s.width >= 4 * _blocks.LINE)
     if threads == 1:
         s.sharing = BY_COLUMNS
     elif by_batches:
@@ -334,6 +343,33 @@ def scatter(
     s.parts = shares(threads) if s.sharing == BY_BATCHES else threads
     with nogil:
         bad = share(scatter_part, &s, s.parts, threads)
+    return bad != 0
+
+
+def scatter_copies(
+    Addressing a, Indices indices, int64_t first, int64_t count, Change change, Py_ssize_t size,
+    How how,
+) -> int:
+    """Apply updates to the rooms, copies of the output of `size` bytes: one for each thread.
+
+    Each takes a share of the tuples; the first room changes by the first of them.
+    """
+    cdef Scatter s
+    cdef uint64_t bad
+    a._door(&s.walk, indices, first, count)
+    a._reaches(size, 0, 0, change.pitch)
+    change._door(&s.updates, first, count)
+    s.to = how._rooms(size)
+    if s.to == NULL:
+        raise ValueError("the scratch buffer is too short")
+    s.count = count
+    s.width = change.pitch
+    s.copy = size
+    s.streamed = False
+    s.sharing = BY_COPIES
+    s.parts = how.threads
+    with nogil:
+        bad = share(scatter_part, &s, s.parts, how.threads)
     return bad != 0
 
 

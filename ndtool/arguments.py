@@ -1,12 +1,14 @@
 """What callers pass, as plain arrays, integers and words; anything else is refused by name."""
 
 import operator
+import os
 import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool import tensors
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
 from ndtool.rules import shapes
@@ -25,6 +27,15 @@ def array(name: str, value: object) -> Array:
         raise DtypeError(
             f"{name} is a masked array, and ndtool has no masks: pass{values} {name}.data"
         )
+    kind = type(value)  # which, unlike a value's class, is no matter of opinion
+    if issubclass(kind, os.PathLike) or (issubclass(kind, str) and name != "updates"):
+        raise UsageError(
+            f"{name} is the name of a file: an array is required",
+            hint="the functions of ndtool.files take names",
+        )
+    view = tensors.viewed(name, value)
+    if view is not None:
+        return view
     try:
         return np.asarray(value)
     except MemoryError:
@@ -52,13 +63,16 @@ def index_array(value: object) -> Array:
     return np.array(nearest, np.int64).reshape(exact.shape)
 
 
-def name_exactly(error: BoundsError, value: object) -> None:
-    """Put the caller's own index into an error that was found in `index_array(value)`."""
+def name_exactly(error: BoundsError, value: object, data: str = "data") -> None:
+    """Put the caller's own index into an error that was found in `index_array(value)`.
+
+    data: what data is called.
+    """
     exact = _whole_numbers(value)
     if exact is not None:
         last = () if error.component is None else (error.component,)
         error.value = int(exact[(*error.position, *last)])
-        error.name("indices", "data")
+        error.name("indices", data)
 
 
 def _whole_numbers(value: object) -> Array | None:
@@ -107,8 +121,10 @@ def word(name: str, value: object) -> str:
 
 def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Return the memory of an `out` as an ndarray that a result of this type and shape fits."""
-    if not issubclass(type(out), np.ndarray):
-        raise DtypeError(f"out is a {type(out).__name__}: it must be an ndarray")
+    if tensors.is_tensor(out):
+        tensors.require_plain("out", out)
+    elif not issubclass(type(out), np.ndarray):
+        raise DtypeError(f"out is a {type(out).__name__}: it must be an ndarray or torch tensor")
     memory = array("out", out)
     if memory.dtype != dtype:
         raise DtypeError(f"out has dtype {memory.dtype}: it must be data's, {dtype}")

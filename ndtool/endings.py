@@ -8,16 +8,25 @@ any other signal that ends a process, ndtool dies too, once those files are gone
 
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ndtool import _kernels
 from ndtool.errors import STOPS, OutputError, Status
 
 _DIES = -1  # as in _endings.pxd: no status, the signal's own end
+_settled = False  # as the handlers below see it
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
+
+
+_stopped: list[bytes] = []  # the last words, once they are known
 
 
 def prepare(lost: bytes, stopped: bytes) -> None:
     """End the process with words on stderr at a lost page, with others when asked to stop."""
+    _stopped[:] = [stopped]
     words = {name: (status, stopped) for name, status in STOPS.items()}
     words["SIGBUS"] = (Status.OUTPUT, lost)
     for name, (status, text) in words.items():
@@ -45,6 +54,49 @@ def forget(slot: int) -> None:
     _kernels.forget(slot)
 
 
+@contextmanager
+def heard() -> Iterator[None]:
+    """Let signals that end the run be raised, as without `prepare`, so that more can be undone."""
+    ours = _stopped and threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in STOPS] if ours else []
+    for number in numbers:
+        signal.signal(number, signal.getsignal(number))  # Python's own handler once more
+    try:
+        yield
+    finally:
+        for name, number in zip(STOPS, numbers, strict=False):
+            _kernels.end_on(number, STOPS[name], _stopped[0])
+
+
 def settle(settled: bool = True) -> None:
     """Let no signal end the run: outputs are about to get their names; False: let it again."""
+    global _settled
+    _settled = settled
     _kernels.settle(settled)
+
+
+def unwind() -> None:
+    """From now on, let what asks the run to end raise as it did before `prepare`.
+
+    For outputs that no handler can remove: folders. It is heard between two calls of kernels.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # whose signals are not ours
+    for name in STOPS:
+        number = getattr(signal, name)
+        handler = signal.getsignal(number)
+        if callable(handler) and not hasattr(handler, "unless_settled"):
+            signal.signal(number, _Handler(handler))
+
+
+class _Handler:
+    """A handler that does nothing once it is too late to stop."""
+
+    unless_settled = True
+
+    def __init__(self, handler: Callable[[int, Any], Any]) -> None:
+        self._handler = handler
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if not _settled:
+            self._handler(number, frame)

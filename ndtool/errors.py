@@ -26,7 +26,11 @@ STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": S
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Return `text` on one line of at most `limit` characters, control characters escaped."""
+    """Return `text` on one line of at most `limit` characters, control characters escaped.
+
+    Secrets that URLs may have are left out.
+    """
+    text = redacted(text)
     if len(text) <= limit and text.isprintable():
         return text
     escaped = "".join(
@@ -34,6 +38,20 @@ def printable(text: str, limit: int = 200) -> str:
         for c in text
     )
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
+
+
+def redacted(text: str) -> str:
+    """Return `text` without what URLs in it may have of secrets: user, password, query.
+
+    >>> redacted("https://me:word@host/a.npz?signature=1:x is not there")
+    'https://host/a.npz?...:x is not there'
+    """
+    if "://" not in text:
+        return text
+    import re
+
+    text = re.sub(r"://[^/\s@?#]*@", "://", text)
+    return re.sub(r"(://[^?\s]*\?)[^:\s]*", r"\1...", text)
 
 
 def called(argument: str) -> str:
@@ -156,12 +174,13 @@ class BoundsError(NdtoolError, IndexError):
         """Put the names of the files that were read into the places."""
         unit = "elements" if self.component is None else "index tuples"
         entry = self.position if self.component is None else (*self.position, self.component)
+        place = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         valid = f"valid {self.lowest}..{self.size - 1}" if self.size else "no index is valid"
         self.message = f"indices out of bounds: {self.count} of {self.total} {unit}"
         self.args = (self.message,)
         self.places = (
-            f"{indices}[{', '.join(map(str, entry))}] = {shown(self.value)}",
+            f"{indices}{place} = {shown(self.value)}",
             f"{axis} has size {self.size}: {valid}",
         )
 

@@ -1,4 +1,4 @@
-"""The four operators on NumPy arrays."""
+"""The operators on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ndtool import tensors
 from ndtool._kernels import Indices
 from ndtool.arguments import array, index_array, integer, name_exactly, require_apart, room_of, word
+from ndtool.buffers import copy_right, opaque, operand, put_right, raw
 from ndtool.engine import bind, check, copies, gathers, scatters, tuning
 from ndtool.engine import threads as _threads
-from ndtool.engine.bind import Operand
 from ndtool.errors import (
     BoundsError,
     DtypeError,
@@ -29,7 +30,6 @@ from ndtool.rules.operators import Attributes
 from ndtool.rules.shapes import Plan, Shape
 
 Array = NDArray[Any]
-_BYTE = np.dtype(np.uint8)
 
 
 def gather_nd(
@@ -140,6 +140,31 @@ def scatter_elements(
     return _scatter("scatter_elements", arrays, attributes, out, threads, spec)
 
 
+def gather(
+    data: ArrayLike,
+    indices: ArrayLike,
+    axis: SupportsIndex = 0,
+    *,
+    out: Array | None = None,
+    threads: int | None = None,
+    spec: str = "ndtool",
+) -> Array:
+    """Gather slices of data named by plain numbers along an axis (ONNX Gather, NumPy's take).
+
+    data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
+    -s..s-1 for the axis of size s. axis: -r..r-1. out, threads, spec: as in gather_nd.
+
+    Returns an array of data's dtype, shape data.shape[:axis] + indices.shape + data.shape[axis+1:].
+    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
+
+    >>> gather([[0, 1], [2, 3], [4, 5]], [2, 0])
+    array([[4, 5],
+           [0, 1]])
+    """
+    attributes = Attributes(axis=integer("axis", axis))
+    return _gather("gather", data, indices, attributes, out, threads, spec)
+
+
 Bound = tuple[Plan, dict[str, Dtype], bool]  # plan, the inputs' types, whether -1 is valid
 
 
@@ -203,7 +228,7 @@ def _gather(
         raise
     except (MemoryError, OSError) as error:
         raise _short(name, error) from error
-    return result if out is None else out
+    return tensors.like(data, result) if out is None else out
 
 
 def _scatter(
@@ -239,7 +264,7 @@ def _scatter(
         raise
     except (MemoryError, OSError) as error:
         raise _short(name, error) from error
-    return result if out is None else out
+    return tensors.like(data, result) if out is None else out
 
 
 def _team(threads: int | None) -> int:
@@ -274,18 +299,25 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
     dtype = types["data"]
     if not data.size:
         return False
-    operand = _operand(data)
-    runs = bind.bind_runs(plan, operand.strides, dtype.itemsize, negatives)
+    if data.nbytes <= tuning.COPIED and not data.flags.c_contiguous:
+        return _move(bound, _packed(data, dtype, team), index, target, team)
+    source = operand(data)
+    runs = bind.bind_runs(plan, source.strides, dtype.itemsize, negatives)
     if runs is None:
-        units = bind.bind_units(bind.bind_panels(plan, operand.strides, dtype.itemsize, negatives))
-        return gathers.gather_units(units, operand, index, _bytes(target), team)
+        units = bind.bind_units(bind.bind_panels(plan, source.strides, dtype.itemsize, negatives))
+        return gathers.gather_units(units, source, index, raw(target), team)
     if runs.layout is not None and copies.is_worth_packing(
         data.shape, data.strides, data.nbytes, target.nbytes
     ):
-        packed = np.empty(data.shape, data.dtype)
-        copies.put_right(operand, data.shape, dtype, dtype.order, _bytes(packed), team)
-        return _move(bound, packed, index, target, team)
-    return gathers.gather(runs, operand, index, _bytes(target), team)
+        return _move(bound, _packed(data, dtype, team), index, target, team)
+    return gathers.gather(runs, source, index, raw(target), team)
+
+
+def _packed(data: Array, dtype: Dtype, team: int) -> Array:
+    """Return a copy of data in row-major order."""
+    packed = np.empty(data.shape, data.dtype)
+    copy_right(data, dtype, dtype.order, raw(packed), team)
+    return packed
 
 
 def _scattered(
@@ -305,24 +337,24 @@ def _scattered(
     target = out
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, data.dtype)
-    if target is out or not updates.size:
+    if not updates.size:
         check.check(plan, index, negatives, team)
     source: Array | None = data
     if target is data:
         source = None
     elif not plain or not updates.size:
-        copies.put_right(_operand(data), data.shape, dtype, order, _bytes(target), team)
+        copy_right(data, dtype, order, raw(target), team)
         source = None
     if updates.size:
-        new = _put_right(updates, types["updates"], order, reduction != "none", team)
+        new = put_right(updates, types["updates"], order, reduction != "none", team)
         work = scatters.Scatter(
-            plan, dtype, None if source is None else _bytes(source), index,
-            new, reduction, _bytes(target), negatives, team,
+            plan, dtype, None if source is None else raw(source), index,
+            new, reduction, raw(target), negatives, team, guarded=target is out,
         )  # fmt: skip
         if not scatters.scatter(work):
             raise check.refusal(plan, index, negatives)
     if dtype.unit > 1 and order != dtype.order:
-        copies.swap(_bytes(target), dtype.unit)
+        copies.swap(raw(target), dtype.unit)
     return _delivered(target, out)
 
 
@@ -338,50 +370,9 @@ def _delivered(result: Array, out: Array | None) -> Array:
     """Return the result, in `out` if the caller gave one."""
     if out is None or result is out:
         return result
-    np.copyto(_opaque(out), _opaque(result))
+    np.copyto(opaque(out), opaque(result))
     return out
 
 
-def _opaque(array: Array) -> Array:
-    """Return records as plain bytes, so that a copy takes the gaps between fields along."""
-    return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
-
-
 def _bound_indices(indices: Array, dtype: Dtype, team: int) -> Indices:
-    return bind.bind_indices(_put_right(indices, dtype, dtype.order, False, team), dtype)
-
-
-def _put_right(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) -> Array:
-    """Return the bytes of an array in row-major order, of a byte order, aligned if they must be."""
-    ready = array.flags.c_contiguous and (dtype.order == order or dtype.unit == 1)
-    if ready and (array.flags.aligned or not aligned):
-        return _bytes(array)
-    room = np.empty(array.nbytes, np.uint8)
-    copies.put_right(_operand(array), array.shape, dtype, order, room, team)
-    return room
-
-
-def _bytes(array: Array) -> Array:
-    """Return the bytes of a contiguous array, without a copy."""
-    return array.ravel().view(_BYTE)
-
-
-def _operand(data: Array) -> Operand:
-    """Return data's memory from its lowest byte on, whatever its strides."""
-    if data.flags.c_contiguous:
-        return Operand(_bytes(data), 0, data.strides)
-    strides = data.strides
-    origin = sum(-s * (n - 1) for s, n in zip(strides, data.shape, strict=True) if s < 0)
-    extent = sum(abs(s) * (n - 1) for s, n in zip(strides, data.shape, strict=True))
-    return Operand(np.asarray(_Memory(data, origin, extent + data.itemsize)), origin, strides)
-
-
-class _Memory:
-    """The bytes from an array's lowest one on, which it keeps alive; as_strided takes 10 us."""
-
-    def __init__(self, data: Array, origin: int, nbytes: int) -> None:
-        self._data = data
-        lowest = data.__array_interface__["data"][0] - origin
-        self.__array_interface__ = {
-            "shape": (nbytes,), "typestr": "|u1", "data": (lowest, True), "version": 3,
-        }  # fmt: skip
+    return bind.bind_indices(put_right(indices, dtype, dtype.order, False, team), dtype)

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from ndtool.engine import tuning
+
 # Whoever runs the tests in the background may ignore these, and what we start would do so too.
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def by_kernels() -> None:
+    """Let small arrays go the way of large ones: most tests of strides have no others."""
+    tuning.COPIED = 0
 
 
 @pytest.fixture

@@ -254,8 +254,25 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
     return shape, axis, draw(indices_for(tuple(place), shape[axis]))
 
 
+@st.composite
+def gather_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather."""
+    shape, dtype = draw(shapes(1, 4)), draw(types)
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    place = draw(shapes(0, 3))
+    if not shape[axis]:
+        place = (*place, 0)
+    indices = draw(indices_for(place, shape[axis]))
+    data = draw(values_of(dtype, shape))
+    return Case("gather", (draw(awkward(data)), draw(awkward(indices))), {"axis": axis})
+
+
 cases = st.one_of(
-    gather_nd_cases(), scatter_nd_cases(), gather_elements_cases(), scatter_elements_cases()
+    gather_nd_cases(),
+    scatter_nd_cases(),
+    gather_elements_cases(),
+    scatter_elements_cases(),
+    gather_cases(),
 )
 
 

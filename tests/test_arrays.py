@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import failing
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from strategies import raw, same
+from strategies import EVERY, LAYOUTS, laid_out, opaque, random_values, raw, same
 
 import ndtool
-from ndtool import BoundsError, DtypeError, NdtoolError, ResourceError, RuleError, UsageError
+from ndtool import (
+    BoundsError,
+    DtypeError,
+    NdtoolError,
+    ResourceError,
+    RuleError,
+    UsageError,
+    buffers,
+)
 from ndtool.engine import layouts, scatters, tuning
+from ndtool.rules import dtypes
 
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
 ROWS = np.array([[2], [0]])
@@ -34,6 +44,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "gather_elements": {"data": DATA, "indices": PLACES, "axis": 0},
     "scatter_elements": {"data": DATA, "indices": PLACES, "updates": TWO, "axis": 0, "reduction": "max"},
 }  # fmt: skip
+CALLS["gather"] = {"data": DATA, "indices": [2, 0], "axis": 0}
 OPTIONS = {"out": None, "threads": None, "spec": "ndtool"}
 SCATTERS = ["scatter_nd", "scatter_elements"]
 
@@ -332,6 +343,44 @@ def test_records_of_a_record_array_are_records() -> None:
         )
     assert ndtool.scatter_nd(records, [[0]], plain[3:].copy(), out=records) is records
     assert records.a.tolist() == [3, 1, 2, 3]
+
+
+# Small arrays, which NumPy puts right
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", EVERY, ids=str)
+def test_small_arrays_are_put_right_as_large_ones_are(
+    dtype: np.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    for shape in ((), (1,), (3, 4), (2, 1, 3), (0, 2)):
+        array = laid_out(random_values(rng, dtype, shape), layout)
+        for here in (array, opaque(array).view(array.dtype.newbyteorder("S"))):
+            kind = dtypes.from_numpy(here.dtype)
+            before = raw(here)
+            for order, aligned in product("<>", (False, True)):
+                done = []
+                for limit in (0, 1 << 12):
+                    monkeypatch.setattr(tuning, "COPIED", limit)
+                    done.append(bytes(buffers.put_right(here, kind, order, aligned, 2)))
+                assert done[0] == done[1]
+                assert raw(here) == before
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_small_calls_have_the_bits_of_large_ones(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = call(name)
+    monkeypatch.setattr(tuning, "COPIED", 1 << 12)
+    for layout in LAYOUTS:
+        if layout != "broadcast":
+            assert same(call(name, data=laid_out(DATA, layout)), expected)
+    turned = {"data": DATA.astype(">f4")}
+    if name in SCATTERS:
+        turned["updates"] = TWO.astype(">f4")
+    assert call(name, **turned).tolist() == expected.tolist()
 
 
 # An out whose elements share memory

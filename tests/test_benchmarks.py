@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ import cases  # noqa: E402
 import ci  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
+import plainest  # noqa: E402
 import problems  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
+import shares  # noqa: E402
 
 EVERY = [*cases.CASES, *cases.LADDER, *cases.CI]
 NAMED = {
@@ -76,14 +79,89 @@ def test_a_wrong_answer_is_told_from_rounding() -> None:
     assert measure._judged(np.where(wanted == 1, 0, wanted), wanted) == "wrong"
 
 
-def test_the_baseline_has_every_case() -> None:
-    for recorded in json.loads(ci.BASELINE.read_text()).values():
-        assert set(recorded) == {case.name for case in cases.CI} | {"small call"}
+def narrowed(case: Any) -> Any:
+    """Return a case with few index tuples, but the runs that its loop is made for."""
+    if not case.nd:
+        return replace(case, data=(40, 160), indices=(40, 160))
+    batch, first = (3,) * case.batch_dims, case.batch_dims + case.k
+    data = batch + (300,) * case.k + case.data[first:]
+    many = 150 if case.pattern == "distinct" else 300 if len(case.data) > first else 3000
+    return replace(case, data=data, indices=(*batch, many, case.k))
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    try:
+        plainest.library()
+    except plainest.NoCompilerError as error:
+        pytest.skip(f"no compiler for the limits: {error}")
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("place", problems.PLACES)
+@pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
+def test_every_variant_of_a_limit_is_right(case: Any, place: str, threads: int) -> None:
+    begin = problems.PLACES[place]
+    problem = problems.make(narrowed(case), begin)
+    wanted = problems.expected(problem)
+    out = problems.placed(np.zeros_like(wanted), begin)
+    assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == begin
+    limit = plainest.Limit(problem, out, threads)
+    for variant in limit.every():
+        limit.variant = variant
+        out.view(np.uint8)[...] = 0xA5
+        limit()
+        assert problems.same(out, wanted), variant
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("case", cases.CI, ids=lambda case: case.name)
+def test_a_share_is_of_verified_answers(case: Any) -> None:
+    measured = shares.measure(*shares.drawn(narrowed(case)), ["aligned"], [2], 1)
+    share = measured["aligned"]["2"]
+    assert share["verified"]
+    assert share["share"] == share["limit_ms"] / share["ndtool_ms"] > 0
+
+
+def test_without_a_compiler_the_gate_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert ci.run(record=False) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("skipped")
+    assert "no-such-compiler" in line
+
+
+def test_a_disturbed_limit_makes_no_ratio_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = iter([{"key": (2.0, 90.0)}, {"key": (3.0, 1.0)}])
+    monkeypatch.setattr(ci, "_round", lambda name: next(rounds))
+    best: ci.Times = {}
+    ci._measure("case", best)
+    ci._measure("case", best)
+    assert ci._ratios(best) == {"key": 0.5}
+
+
+def test_the_gate_has_a_record_for_every_case() -> None:
+    recorded = json.loads(ci.BASELINE.read_text())
+    assert set(recorded) == {case.name for case in cases.CI} | {ci.SMALL}
+    for name, ratios in recorded.items():
+        keys = ["np.take"] if name == ci.SMALL else [*map(ci.of_limit, ("1", "2"))]
+        assert list(ratios) == keys
+        assert all(0 < ratio < 20 for ratio in ratios.values())
+
+
+SHARE = {
+    "ndtool_ms": 2.0, "limit_ms": 1.5, "ndtool_best_ms": 1.9, "limit_best_ms": 1.4,
+    "share": 0.75, "check_ms": 0.1, "without_check": 0.79, "variant": "plain", "verified": True,
+}  # fmt: skip
 
 
 def results() -> dict[str, Any]:
     """Return results of one shrunken case, beside NumPy only."""
     record = measure.measure(cases.CASES[0].shrunk(64), ["numpy"], 3)
+    record["limit"] = {place: {"1": SHARE, "2": SHARE} for place in problems.PLACES}
     assert record["verified"]
     assert record["fastest"] == "numpy"
     made = {
@@ -104,6 +182,24 @@ def test_a_run_becomes_tables_between_markers() -> None:
     assert "before\n" not in filled
     assert report.fill(filled, made) == filled
     assert "| rows256 |" in filled
+    for name in ("shares", "limits", "cases"):
+        assert "0.75" in made[name], name
+
+
+def test_a_share_below_its_target_is_missed() -> None:
+    targets = {t["target"]: t for t in results()["summary"]["targets"]}
+    target = targets["share of the limit, arrays as NumPy allocates them, two threads"]
+    assert (target["limit"], target["passed"]) == (0.95, False)
+    assert (
+        targets["worst share, arrays that begin with a line, one thread: rows256"]["limit"] == 0.8
+    )
+
+
+def test_a_run_without_a_compiler_has_no_shares() -> None:
+    made = results()
+    made["cases"]["rows256"]["limit"] = {}
+    made["summary"] = report.summarise(made)
+    assert {"shares", "limits"}.isdisjoint(report.tables(made))
 
 
 def test_results_are_written_once(tmp_path: Path) -> None:
@@ -117,7 +213,7 @@ def test_a_missing_marker_changes_nothing() -> None:
 
 def test_the_document_has_a_place_for_every_table() -> None:
     text = (ROOT / "docs/performance.md").read_text()
-    for name in ("machine", "targets", "cases", "whole-runs", "ladder"):
+    for name in ("machine", "targets", "cases", "shares", "limits", "whole-runs", "ladder"):
         assert text.count(report.begin(name)) == text.count(report.end(name)) == 1
 
 

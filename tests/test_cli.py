@@ -562,6 +562,7 @@ def test_inspect():
             "byte_order": "big",
             "shape": [4, 3],
             "order": "F",
+            "chunks": None,
             "bytes": 48,
             "npy_version": [1, 0],
             "offset": 128,
@@ -590,7 +591,7 @@ def test_inspect_shows_what_it_can():
 def test_spec():
     ran = ndtool("spec")
     assert (ran.status, ran.err) == (0, "")
-    assert len(ran.out.decode().splitlines()) == 1 + 18
+    assert len(ran.out.decode().splitlines()) == 1 + 22
     one = ndtool("spec", "scatter-nd").out.decode()
     assert "GatherND" not in one
     assert "reduction (none, add, mul, max, min)" in one

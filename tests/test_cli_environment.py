@@ -473,6 +473,36 @@ def test_a_bug_asks_for_a_report():
     assert (status, out, json.loads(err)["status"]) == (1, b"", 1)
 
 
+ENDING = """
+import atexit, sys
+class Late:
+    def __del__(self):
+        print("taken apart")
+late = Late()
+atexit.register(print, "at exit")
+sys.argv[1:] = {arguments}
+from ndtool.__main__ import program
+program()
+"""
+
+
+@pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--nonsense", 2)])
+def test_the_process_ends_at_once(argument, status):
+    """What was registered for the end is done, what was printed is out; Python is not undone."""
+    ran = python(ENDING.format(arguments=[argument]))
+    assert ran.status == status
+    assert ran.out.endswith(b"at exit\n")
+    assert (b"ndtool" in ran.out) == (status == 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_what_was_printed_and_is_lost_at_the_end():
+    """Python's own status says so."""
+    lost = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('lost')"
+    program = lost + ENDING.format(arguments=["--nonsense"])
+    assert python(program, env={"PYTHONUNBUFFERED": None}).status == 120
+
+
 def test_other_ends():
     status, out, err = broken("MemoryError")
     assert (status, out) == (6, b"")

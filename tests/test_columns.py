@@ -1,5 +1,6 @@
 """Elements operators into mapped files: whole pages, of the reference's bits, in bounded memory."""
 
+import io
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from test_properties import many
 
 from ndtool import _kernels
 from ndtool.analysis import reference
-from ndtool.engine import bind, columns, gathers, tuning
+from ndtool.engine import bind, cgroups, columns, gathers, memory, tuning
 from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
 
@@ -27,6 +28,7 @@ def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.M
     """Make every output along an axis that is not the last in blocks, of a few pages at most."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "WAITING", 0)
+    monkeypatch.setattr(memory, "available", lambda: 0)
     monkeypatch.setattr(tuning, "BLOCK", 2 * PAGE)
     bind.bind_units.cache_clear()
     yield monkeypatch
@@ -154,6 +156,37 @@ def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, 
     assert max(block.nbytes for block in cut) <= room
     assert room <= tuning.BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in cut) == rows * width * 4
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "limits", "suits"),
+    [
+        (1024, {}, True), (1025 * 16, {}, False), (1023 * 16, {}, True),
+        (1 << 20, {"memory.max": 512 << 20}, True), (1 << 20, {"memory.max": "max"}, False),
+        (1 << 20, {"memory.limit_in_bytes": 512 << 20}, True),
+        (1 << 20, {"memory.max": 1 << 40}, False), (None, {}, True),
+    ],
+)  # fmt: skip
+def test_blocks_are_for_outputs_that_are_large_beside_memory(
+    megabytes: int | None, limits: dict[str, Any], suits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 GiB of rows of 16 KiB; beside much memory they are made where they go."""
+    files = {"/proc/self/cgroup": "0::/a\n"}
+    if megabytes is not None:
+        files["/proc/meminfo"] = f"MemTotal: 1 kB\nMemAvailable: {megabytes << 10} kB\n"
+    for name, value in limits.items():
+        files[f"/sys/fs/cgroup/a/{name}"] = str(value)
+
+    def opened(path: str) -> io.StringIO:
+        if path not in files:
+            raise FileNotFoundError(path)
+        return io.StringIO(files[path])
+
+    for module in (cgroups, memory):
+        monkeypatch.setattr(module, "open", opened, raising=False)
+    rows, width = 1 << 16, 4096
+    panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
+    assert columns.suit(panels, rows) == suits
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from command import environment
 from limits import failing
+from messages import message, model, tensor
 from npyfile import ARRAY, npy, with_header
 from outputs import PROGRAM, facts_of, fill, opened, written
 
@@ -30,6 +33,10 @@ from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError
 from ndtool.rules.operators import Attributes
 from ndtool.runs import jobs
+
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+zarr.create_array({}, shape=(1,), dtype="i1")  # its threads have files open from now on
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 OLD = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
@@ -66,15 +73,73 @@ def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
     return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)
 
 
+def stored(array: Any, **how: Any) -> dict[str, bytes]:
+    """Return the files of a Zarr store."""
+    store: dict[str, Any] = {}
+    chunks = tuple(max(1, size // 2) for size in array.shape)
+    made = zarr.create_array(store, shape=array.shape, dtype=array.dtype, chunks=chunks, **how)
+    made[...] = array
+    return {name: piece.to_bytes() for name, piece in store.items()}
+
+
+def put(path: str, raw: bytes | dict[str, bytes]) -> None:
+    """Write a file, or the files of a store."""
+    if isinstance(raw, bytes):
+        Path(path).write_bytes(raw)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    for name, piece in raw.items():
+        where = Path(path, name)
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_bytes(piece)
+
+
+def found(path: str) -> bytes | dict[str, bytes]:
+    """Return the bytes of a file, or of those of a store that all can see."""
+    if os.path.isfile(path):
+        return Path(path).read_bytes()
+    inside = (one for one in Path(path).rglob("*") if one.is_file() and ".ndtool-" not in str(one))
+    return {str(one.relative_to(path)): one.read_bytes() for one in inside}
+
+
 CLAIM = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
 
 
-class Maker(NamedTuple):
-    """make: the bytes of a file of an array. huge: those of one that claims to be."""
+def tensors(array: Any) -> bytes:
+    return safetensors.numpy.save({"a": array.copy()})
 
-    make: Callable[[Any], bytes]
-    huge: bytes
+
+def with_tensors(text: str, payload: bytes = b"") -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode() + payload
+
+
+def is_tensor(array: Any) -> bool:
+    """Whether safetensors has the type, and the byte order."""
+    return array.dtype.kind in "biuf" and array.dtype.str[0] != ">"
+
+
+def is_onnx(array: Any) -> bool:
+    """Whether ONNX has the type, and the byte order."""
+    return array.dtype.kind in "biufc" and array.dtype.str[0] != ">"
+
+
+FAR = message((1, 1 << 40), (2, 11), (8, "a"))
+
+
+class Maker(NamedTuple):
+    """make: the bytes of a file of an array, or of several. huge: those of one that claims to be.
+
+    holds: whether an array can be in such a file.
+    """
+
+    make: Callable[[Any], Any]
+    huge: Any
     streamed: bool = False
+    holds: Callable[[Any], bool] = lambda _: True
+
+    @property
+    def arrays(self) -> list[Any]:
+        return [array for array in ARRAYS if self.holds(array)]
 
 
 MAKERS = {
@@ -82,12 +147,27 @@ MAKERS = {
     "npy of Fortran": Maker(lambda a: npy(np.array(a, order="F")), with_header(CLAIM), True),
     "npz": Maker(lambda a: zipped(npy(a), 0), zipped(with_header(CLAIM), 0)),
     "npz deflated": Maker(lambda a: zipped(npy(a), 8), zipped(with_header(CLAIM), 8)),
+    "safetensors": Maker(
+        tensors,
+        with_tensors(
+            '{"a":{"dtype":"F64","shape":[1099511627776],"data_offsets":[0,8796093022208]}}'
+        ),
+        holds=is_tensor,
+    ),
+    "pb": Maker(tensor, FAR, holds=is_onnx),
+    "onnx": Maker(lambda a: model(tensor(a)), model(FAR), holds=is_onnx),
     "toy": Maker(blocks, b"TOY <f8|1099511627776|1099511627776\n"),
+}
+HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
+HUGE += b' "fill_value": 0, "order": "C", "filters": null, "compressor": null}'
+STORES = {
+    "zarr": Maker(lambda a: stored(a, zarr_format=2), {".zarray": HUGE}),
+    "zarr of Fortran": Maker(lambda a: stored(a, zarr_format=2, order="F"), {".zarray": HUGE}),
 }
 PLACES = ("file", "standard input", "pipe", "FIFO")
 COMBINED = [
     pytest.param(maker, place, id=f"{name}-{place}")
-    for name, maker in MAKERS.items()
+    for name, maker in (MAKERS | STORES).items()
     for place in PLACES
     if place == "file" or maker.streamed
 ]
@@ -96,9 +176,9 @@ every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 
 @contextmanager
-def placed(place: str, raw: bytes) -> Iterator[tuple[str, Streams]]:
+def placed(place: str, raw: Any) -> Iterator[tuple[str, Streams]]:
     """Give the argument for bytes at a place, and the streams to open it with."""
-    Path("in").write_bytes(raw)
+    put("in", raw)
     if place == "file":
         yield "in", Streams()
         return
@@ -165,7 +245,7 @@ ARRAYS = [
 
 @everywhere
 def test_values_and_facts(maker: Maker, place: str) -> None:
-    for array in ARRAYS:
+    for array in maker.arrays:
         with (
             placed(place, maker.make(array)) as (argument, streams),
             closing(names.open_source(argument, streams)) as one,
@@ -274,6 +354,17 @@ def loaded(name: str) -> Any:
     """Return what another reader finds, or ours where no other knows the format."""
     if name.endswith(".toy"):
         return load(name)
+    if ".safetensors" in name:
+        (array,) = safetensors.numpy.load_file(name.partition(":")[0]).values()
+        return array
+    if ".pb" in name:
+        onnx = pytest.importorskip("onnx")
+        return onnx.numpy_helper.to_array(onnx.load_tensor(name.partition(":")[0]))
+    if ".zarr" in name:
+        path, _, node = name.partition(":")
+        got = zarr.open_array(path, path=node, mode="r")
+        dtype = load(name).dtype  # of version 3, the library gives all in this machine's byte order
+        return np.asarray(got[...]).astype(dtype)
     got = np.load(name.partition(":")[0])
     if isinstance(got, np.ndarray):
         return got
@@ -282,8 +373,30 @@ def loaded(name: str) -> Any:
         return archive[archive.files[0]]
 
 
-TARGETS = ("x.npy", "x.npz", "x.npz:a", "x.toy")
+def as_stored(target: str, array: Any) -> Any:
+    """Return an array as a target has it: safetensors and ONNX have one byte order."""
+    little = ".safetensors" in target or ".pb" in target
+    return array.astype(array.dtype.newbyteorder("<")) if little else array
+
+
+def fitting(target: str) -> list[Any]:
+    """Return the arrays that a target can hold."""
+    kinds = "biuf" if ".safetensors" in target else "biufc" if ".pb" in target else "biufcmMSUV"
+    return [array for array in ARRAYS if array.dtype.kind in kinds]
+
+
+TARGETS = (
+    "x.npy",
+    "x.npz",
+    "x.npz:a",
+    "x.safetensors",
+    "x.safetensors:a",
+    "x.pb",
+    "x.pb:a",
+    "x.toy",
+)
 targets = pytest.mark.parametrize("target", TARGETS)
+targets_and_stores = pytest.mark.parametrize("target", [*TARGETS, "x.zarr", "x.zarr:a"])
 
 
 @pytest.fixture(params=["nameless", "hidden"])
@@ -304,18 +417,24 @@ def in_any_order(out: Any, array: Any) -> None:
             out.write(at, memoryview(raw[at : at + step]), number)
 
 
-def whole_old(target: str) -> bytes:
+def whole_old(target: str) -> Any:
     """Put a file that is an array at the path of a target and return its bytes."""
     path = target.partition(":")[0]
-    raw = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
-    Path(path).write_bytes(raw)
+    raw: Any = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
+    if path.endswith(".safetensors"):
+        raw = tensors(ARRAY)
+    if path.endswith(".pb"):
+        raw = tensor(ARRAY)
+    if path.endswith(".zarr"):
+        raw = stored(ARRAY) if path == target else stored(ARRAY, name="a")
+    put(path, raw)
     return raw
 
 
-@targets
+@targets_and_stores
 @pytest.mark.parametrize("how", ["pieces", "whole"])
 def test_what_is_written_is_read(target: str, how: str) -> None:
-    for array in ARRAYS:
+    for array in fitting(target):
         with written(target, array) as out:
             assert (out.facts.dtype, out.facts.shape) == facts_of(array)[:2]
             assert not out.streamed
@@ -324,29 +443,29 @@ def test_what_is_written_is_read(target: str, how: str) -> None:
             else:
                 in_any_order(out, array)
             sink.commit(out)
-        assert same(loaded(target), array)
-        assert same(load(target), array)
+        assert same(loaded(target), as_stored(target, array))
+        assert same(load(target), as_stored(target, array))
 
 
-@targets
+@targets_and_stores
 def test_an_output_is_zero_before_it_is_written(target: str) -> None:
     with written(target) as out:
         sink.commit(out)
     assert same(loaded(target), np.zeros_like(ARRAY))
 
 
-@targets
+@targets_and_stores
 def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
     old, path = whole_old(target), target.partition(":")[0]
     for ends in ("aborted", "committed"):
         out = opened(target, ARRAY + 1)
         in_any_order(out, ARRAY + 1)
-        assert Path(path).read_bytes() == old
+        assert found(path) == old
         if ends == "committed":
             sink.commit(out)
         out.abort()
         assert os.listdir() == [path]
-        assert (Path(path).read_bytes() == old) == (ends == "aborted")
+        assert (found(path) == old) == (ends == "aborted")
     assert same(loaded(target), ARRAY + 1)
 
 
@@ -370,21 +489,21 @@ def test_a_disk_that_is_full_or_fails(
     assert Path(path).read_bytes() == old
 
 
-@targets
+@targets_and_stores
 def test_no_clobber(way: str, target: str) -> None:
     old, path = whole_old(target), target.partition(":")[0]
     for refuse in (opened, lambda name, **more: names.check(name, **more)):
         with pytest.raises(OutputError, match="exists, and nothing may be replaced"):
             refuse(target, clobber=False)
-    assert Path(path).read_bytes() == old
-    os.unlink(path)
+    assert found(path) == old
+    shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     with written(target, clobber=False) as out:
         old = whole_old(target)  # someone was faster
         fill(out, ARRAY, "map")
         with pytest.raises(OutputError, match=r"exists, and nothing|was made by others"):
             sink.commit(out)
     assert os.listdir() == [path]
-    assert Path(path).read_bytes() == old
+    assert found(path) == old
 
 
 KILLED = f"""{PROGRAM}
@@ -429,6 +548,7 @@ RUNS = [
     ("gather_nd", ("data", "tuples"), Attributes(batch_dims=1)),
     ("gather_nd", ("data", "pairs"), Attributes()),
     ("gather_elements", ("data", "along"), Attributes(axis=1)),
+    ("gather", ("data", "along"), Attributes(axis=1)),
     *(("scatter_nd", ("data", "pairs", "rows"), Attributes(reduction=r)) for r in ("none", "add")),
     *(
         ("scatter_elements", ("data", "along", "each"), Attributes(axis=1, reduction=r))
@@ -439,7 +559,7 @@ RUNS = [
 
 def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
     taken = {
-        "gather_nd": ("batch_dims",), "gather_elements": ("axis",),
+        "gather_nd": ("batch_dims",), "gather_elements": ("axis",), "gather": ("axis",),
         "scatter_nd": ("reduction",), "scatter_elements": ("axis", "reduction"),
     }  # fmt: skip
     given = {name: getattr(attributes, name) for name in taken[operator]}
@@ -447,7 +567,10 @@ def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
 
 
 @pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("output", ["out.toy", "out.npy", "out.npz:a"])
+@pytest.mark.parametrize(
+    "output",
+    ["out.toy", "out.npy", "out.npz:a", "out.safetensors", "out.pb", "out.zarr", "out.zarr:a"],
+)
 @pytest.mark.parametrize(("operator", "inputs", "attributes"), RUNS)
 def test_runs_from_blocks_to_blocks(
     operator: str, inputs: tuple[str, ...], attributes: Attributes, output: str, order: str
@@ -461,7 +584,7 @@ def test_runs_from_blocks_to_blocks(
     with jobs.Job(request) as job:
         operands = job.check()
         assert job.run(operands) is None
-    assert same(loaded(output), slow(operator, arrays, attributes))
+    assert same(loaded(output), as_stored(output, slow(operator, arrays, attributes)))
 
 
 def test_a_run_that_replaces_the_blocks_it_reads() -> None:

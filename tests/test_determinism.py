@@ -101,7 +101,13 @@ class Call(NamedTuple):
         """Return what it gives with so many threads."""
         data, *others = self.arrays
         data = data.copy() if self.way.in_place else data
-        out = data if self.way.in_place else None
+        return self._replace(arrays=(data, *others)).into(
+            data if self.way.in_place else None, threads
+        )
+
+    def into(self, out: Array | None, threads: int) -> Array:
+        """Return what it gives, written to `out` if that is one."""
+        data, *others = self.arrays
         if self.way.axis is None:
             return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
         return ndtool.scatter_elements(
@@ -309,6 +315,28 @@ def test_every_way_finds_a_bad_index_itself(
         with pytest.raises(BoundsError, match=f"{value}"):
             moved(data, wrong, way.axis or 0, threads=threads)
     assert way.taken[0] in taken
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several goes", "one go"])
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
+def test_a_bad_index_leaves_the_output_as_it_is(
+    way: Way, limit: int, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "SCRATCH", limit)
+    monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)
+    lead(way)
+    call = a_call(np.random.default_rng(44), way, np.dtype("f4"), "add", False)
+    data, indices, updates = call.arrays
+    for place, threads in product((0, indices.size - 1), (1, 3)):
+        wrong = indices.copy()
+        wrong.flat[place] = way.data[way.axis or 0]
+        for reduction in ("none", "add"):
+            again = call._replace(arrays=(data, wrong, updates), reduction=reduction)
+            for out in (data, np.full_like(data, 7)):
+                kept = out.copy()
+                with pytest.raises(BoundsError):
+                    again.into(out, threads)
+                assert same(out, kept), (place, threads, reduction)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)

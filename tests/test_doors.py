@@ -72,6 +72,10 @@ CALLS: dict[str, dict[str, Any]] = {
         "a": addressing(), "indices": indices(), "piece": piece(), "change": change(),
         "out": room(32), "by_batches": True, "how": how(),
     },
+    "scatter_copies": {
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
+        "size": 32, "how": how(32),
+    },
     "scatter_lines": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
         "data": room(32), "out": room(32), "how": how(32),
@@ -161,6 +165,11 @@ WRONG = [
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
     ("partition", {"change": change(15)}, UPDATES),
     ("partition", {"change": change(18, 9)}, SHORT),
+    ("scatter_copies", {"indices": indices(15)}, INDEX),
+    ("scatter_copies", {"change": change(15)}, UPDATES),
+    ("scatter_copies", {"size": 31}, DATA),
+    ("scatter_copies", {"how": how(31)}, SCRATCH),
+    ("scatter_copies", {"how": how()}, SCRATCH),
     ("apply_parts", {"out": room(31)}, OUT),
     ("apply_parts", {"data": room(31)}, OUT),
     ("apply_parts", {"how": how(15)}, SCRATCH),

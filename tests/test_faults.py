@@ -26,7 +26,7 @@ from npyfile import sparse
 from ndtool import __main__ as program
 from ndtool import endings
 from ndtool.arrays import local, names
-from ndtool.cli import commands
+from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
 from ndtool.errors import OutputError
 from ndtool.rules import dtypes, inference, shapes
@@ -905,7 +905,7 @@ def test_a_limit_that_is_met_anywhere(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        commands, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so"))
+        command_line, "run", Mock(side_effect=OSError(errno.EMFILE, "Too many", "lib.so"))
     )
     assert program._run([]) == 6
     assert capfd.readouterr() == ("", "error: lib.so: Too many\n")

@@ -27,6 +27,7 @@ from ndtool.engine import scratch as memory
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
+tuning.COPIED = 0  # the kernels put all arrays right
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
 
@@ -48,7 +49,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", [
-    "rows", "far", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
+    "rows", "far", "lines", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
     "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",
     "changing_indices",
 ])  # fmt: skip
@@ -153,6 +154,27 @@ def far() -> None:
             expected = data.copy()
             expected[index[:, 0]] = updates
             call(scatter_nd, expected, (data, index, updates))
+
+
+@way
+def lines() -> None:
+    """Outputs past the cache go out in whole lines, wherever they begin; no byte beside changes."""
+    rng = np.random.default_rng(16)
+    limit(WORTH=1, STREAMED=1)
+    for width in range(1, 601):
+        fences.place = ("end", "start", "odd")[width % 3]
+        data = fenced(values(rng, "u1", (5, width)))
+        index = fenced(ends(rng, (5,), (97 if width % 50 else 1100,)))
+        expected = data[index[:, 0]].tobytes()
+        whole = np.empty(len(expected) + 256, np.uint8)
+        whole = whole[-whole.ctypes.data % 64 :]
+        for phase in range(width % 4, 64, 4):
+            begin = 64 + phase
+            whole[:] = 0xA5
+            out = whole[begin : begin + len(expected)].reshape(-1, width)
+            gather_nd(data, index, out=out, threads=1 + (width + phase) % 3)
+            rest = len(whole) - begin - len(expected)
+            assert whole.tobytes() == b"\xa5" * begin + expected + b"\xa5" * rest, (width, phase)
 
 
 @way

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
 
-from ndtool.cli import commands
+from ndtool.cli import program as command_line
 
-OPERATORS = ("gather-nd", "scatter-nd", "gather-elements", "scatter-elements")
+OPERATORS = ("gather-nd", "scatter-nd", "gather-elements", "scatter-elements", "gather")
 COMMANDS = [
     *OPERATORS,
+    "convert",
     "infer",
     "inspect",
     "spec",
@@ -29,6 +30,7 @@ FOLDERS = {
     "scatter-nd": "onnx-scatter-nd-max",
     "gather-elements": "onnx-gather-elements-1",
     "scatter-elements": "onnx-scatter-elements-2",
+    "gather": "onnx-gather-1",
 }
 
 
@@ -51,7 +53,7 @@ def pages(command, path, width):
 
 
 def test_no_width_breaks_a_word_of_the_help():
-    program = commands.program()
+    program = command_line.program()
     wide = dict(pages(program, "ndtool", 500))
     for width in range(60, 121):
         for path, words in pages(program, "ndtool", width):
@@ -159,24 +161,81 @@ def test_run_between_files_loads_little(tmp_path):
         )
 
 
-def complete(words, shell="bash"):
-    env = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env})
+def complete(words, shell="bash", number=None, cwd=None):
+    env = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ") if number is None else number)}
+    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
     assert (ran.status, ran.err) == (0, "")
     return ran.out.decode().split()
 
 
-def test_completion():
-    assert complete("ndtool gather") == ["plain,gather-nd", "plain,gather-elements"]
+def test_completion_of_commands_and_options():
+    gathers = ["plain,gather-nd", "plain,gather-elements", "plain,gather"]
+    assert complete("ndtool gather") == gathers
     assert "plain,--batch-dims" in complete("ndtool gather-nd --b")
-    assert complete("ndtool gather-nd da") == ["file,da"]
-    assert complete("ndtool gather-nd a b -o ou") == ["file,ou"]
     reductions = complete("ndtool scatter-nd a b c --reduction m")
     assert reductions == ["plain,mul", "plain,max", "plain,min"]
     assert complete("ndtool spec scatter") == ["plain,scatter-nd", "plain,scatter-elements"]
     assert complete("") == complete("ndtool ")
     assert complete("ndtool 'gather") == complete("ndtool gather")
     assert "plain,--axis" in complete("ndtool gather-elements --threads x --a")
+    assert "plain,bfloat16" in complete("ndtool gather-nd --dtype bf")
+    assert complete("ndtool gather-nd --spec op") == ["plain,openvino:8"]
+    assert "plain,18" in complete("ndtool gather-nd --spec onnx : 1", number=5)
+    assert "plain,16" in complete("ndtool gather-nd --spec onnx :", number=4)
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Make a folder of arrays and of what are none."""
+    np.save(tmp_path / "data.npy", np.arange(3))
+    np.save(tmp_path / ".hidden.npy", np.arange(3))
+    np.savez(tmp_path / "many.npz", first=np.arange(2), found=np.arange(2), other=np.arange(2))
+    (tmp_path / "datasheet.txt").write_text("no array")
+    (tmp_path / "dates").mkdir()
+    return tmp_path
+
+
+def test_completion_of_files_that_can_be_arrays(arrays):
+    assert complete("ndtool gather-nd da", cwd=arrays) == ["path,data.npy", "path,dates/"]
+    assert complete("ndtool gather-nd a b -o da", cwd=arrays) == ["path,data.npy", "path,dates/"]
+    assert complete("ndtool gather-nd .h", cwd=arrays) == ["path,.hidden.npy"]
+    assert complete("ndtool gather-nd nowhere/x", cwd=arrays) == []
+
+
+def test_completion_of_members(arrays):
+    members = ["many.npz:first", "many.npz:found"]
+    typed = "ndtool gather-nd many.npz:f"
+    assert complete(typed, "zsh", cwd=arrays)[1::3] == members
+    fish = complete(typed, "fish", number="many.npz:f", cwd=arrays)
+    assert fish == [f"plain,{member}" for member in members]
+    # bash takes words apart at colons, unless it was told not to
+    assert complete("ndtool gather-nd many.npz : f", number=4, cwd=arrays) == [
+        "plain,first", "plain,found",
+    ]  # fmt: skip
+    assert complete("ndtool gather-nd many.npz :", number=3, cwd=arrays) == [
+        "plain,first", "plain,found", "plain,other",
+    ]  # fmt: skip
+    assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == [f"plain,{m}" for m in members]
+    assert len(complete("ndtool gather-nd many.npz", cwd=arrays)) == 4
+
+
+def test_bash_takes_what_is_offered(arrays):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash here")
+    (arrays / "two words.npy").write_bytes((arrays / "data.npy").read_bytes())
+    command = arrays / "ndtool"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ndtool "$@"\n')
+    command.chmod(0o755)
+    script = ndtool(env={"_NDTOOL_COMPLETE": "bash_source"}).out.decode()
+    for words in (("tw",), ("many.npz", ":", "f")):
+        script += f"""
+            COMP_WORDS=(ndtool gather-nd {" ".join(words)}); COMP_CWORD={1 + len(words)}
+            _ndtool_completion {shlex.quote(str(command))} 2> /dev/null
+            printf "%s\\n" "${{COMPREPLY[@]}}"
+        """
+    out = subprocess.check_output([bash, "--norc", "-c", script], env=environment(), cwd=arrays)
+    assert out.decode().split("\n") == ["two words.npy", "first", "found", ""]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

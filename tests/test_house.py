@@ -14,17 +14,19 @@ FLOORS = (
     ("endings",),
     ("rules",),
     ("engine",),
-    ("arguments", "ops", "arrays"),
+    ("tensors", "arguments", "buffers", "ops", "arrays"),
     ("runs",),
     ("analysis",),
+    ("files",),
     ("cli",),
     ("__main__",),
 )
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 BESIDE = {
-    frozenset((name, "arrays")) for name in ("ops", "arguments")
+    frozenset((name, "arrays")) for name in ("ops", "arguments", "buffers", "tensors")
 }  # on one floor, and strangers
-ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis"}}
+ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis", "tensors"}, "zarr": {"arrays"}}
+REMOTE = {"fsspec", "aiohttp", "yarl"}  # known to one module
 PURE = {"rules", "errors"}  # no NumPy, no system
 ALLOWED = {"__future__", "ast", "collections", "enum", "functools", "math", "re", "sys", "typing"}
 LONGEST = 400  # lines of a module
@@ -73,6 +75,7 @@ def test_imports_point_down(path: Path) -> None:
             assert frozenset((here, below)) not in BESIDE, f"{here} imports {below}"
         library = name.split(".")[0]
         assert here in ONLY.get(library, {here}), f"{here} imports {library}"
+        assert library not in REMOTE or dotted(path) == "arrays.remote", f"{here} imports {library}"
         assert here not in PURE or library in ALLOWED | {"ndtool"}, f"{here} imports {library}"
 
 

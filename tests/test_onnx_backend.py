@@ -17,11 +17,12 @@ OPERATORS = {
     "ScatterND": "scatter_nd",
     "GatherElements": "gather_elements",
     "ScatterElements": "scatter_elements",
+    "Gather": "gather",
 }
 
 
 def node_tests() -> Iterator[Any]:
-    """Yield every generated node test whose one node is one of the four operators."""
+    """Yield every generated node test whose one node is one of the operators."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
@@ -45,6 +46,7 @@ def test_every_known_case_was_collected() -> None:
             "axis", "negative_indices", "duplicate_indices", "reduction_max", "reduction_min",
         )),
         "test_scatter_elements_without_axis",
+        *(f"test_gather_{n}" for n in ("0", "1", "2d_indices", "negative_indices")),
     }  # fmt: skip
     assert known <= {case.name for case in CASES}
 

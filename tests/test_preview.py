@@ -105,6 +105,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
 def test_arrays_of_64_axes(operator: str, here: Any) -> None:
     data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
     index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
+    index = np.array([1]) if operator == "gather" else index
     every = {"data": data, "indices": index, "updates": data + 1}
     arrays = {role: every[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())

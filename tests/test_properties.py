@@ -16,6 +16,7 @@ from strategies import (
     REDUCTIONS,
     Case,
     cases,
+    gather_cases,
     gather_elements_cases,
     gather_nd_cases,
     laid_out,
@@ -104,6 +105,12 @@ def test_gather_elements(limits: None, case: Case, threads: int) -> None:
 
 
 @many
+@given(case=gather_cases(), threads=threads_used)
+def test_gather(limits: None, case: Case, threads: int) -> None:
+    check(case, threads)
+
+
+@many
 @given(case=scatter_elements_cases(), threads=threads_used)
 def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
     check(case, threads)
@@ -139,7 +146,7 @@ def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
 
 def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
     data, indices, *updates = case.arrays
-    bad = indices.copy()
+    bad = np.array(indices)
     if not bad.size:
         return None
     info = np.iinfo(indices.dtype)
@@ -207,9 +214,11 @@ def _reduction_without_meaning(case: Case, draw: st.DataObject) -> Case | None:
     return case._replace(arguments=arguments)
 
 
-def _longer_axis(case: Case, draw: st.DataObject) -> Case:
+def _longer_axis(case: Case, draw: st.DataObject) -> Case | None:
     """Repeat indices along one axis: too long off the axis, unequal batches, updates too few."""
     data, indices, *updates = case.arrays
+    if not indices.ndim:
+        return None
     axis = draw.draw(st.integers(0, indices.ndim - 1))
     longer = np.concatenate([indices] * 2 + [np.zeros_like(indices)], axis=axis)
     return case._replace(arrays=(data, longer, *updates))

@@ -22,7 +22,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool.analysis import reference
+from ndtool.analysis import reductions, reference
 from ndtool.errors import BoundsError
 
 ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]
@@ -40,7 +40,9 @@ def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -
         expected = old.copy()
         with np.errstate(all="ignore"):
             UFUNCS[reduction].at(expected, np.arange(len(old)), new)
-            actual = reference.REDUCTIONS[reduction](reference._native(old), reference._native(new))
+            actual = reductions.REDUCTIONS[reduction](
+                reductions.native(old), reductions.native(new)
+            )
         assert actual.dtype == dtype
         assert agree(actual, expected, reduction)
 

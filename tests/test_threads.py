@@ -3,18 +3,19 @@
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread, active_count
 
 import numpy as np
 import pytest
 from command import NDTOOL, environment, python
 from limits import ROOT, failing
 
-from ndtool.engine import crew, threads
+from ndtool.engine import cgroups, crew, threads
 from ndtool.errors import UsageError
 
 
@@ -82,21 +83,22 @@ def test_what_a_container_allows(monkeypatch, groups, limits, count):
             raise FileNotFoundError(path)
         return io.StringIO(files[os.path.normpath(path)])
 
-    monkeypatch.setattr(threads, "open", opened, raising=False)
+    for module in (cgroups, threads):
+        monkeypatch.setattr(module, "open", opened, raising=False)
     assert threads._quota(16) == count
 
 
 @pytest.mark.parametrize("startable", [0, 1, 2])
 def test_work_is_shared_by_as_many_threads_as_start(monkeypatch, startable):
-    submit, started, done = ThreadPoolExecutor.submit, [], []
+    start, started, done = Thread.start, [], []
 
-    def start(pool, work):
+    def start_some(thread):
         if len(started) == startable:
             raise RuntimeError("can't start new thread")
-        started.append(work)
-        return submit(pool, work)
+        started.append(thread)
+        start(thread)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", start)
+    monkeypatch.setattr(Thread, "start", start_some)
     crew.share(done.append, iter(range(100)), 4)
     assert sorted(done) == list(range(100))
     assert len(started) == startable
@@ -114,6 +116,24 @@ def test_the_first_failure_ends_all_work(count):
     with pytest.raises(KeyError):
         crew.share(work, iter(range(10**6)), count)
     assert len(done) < 10**6
+
+
+def test_a_signal_ends_all_work():
+    """It comes to the thread that called, which works or waits; no other one is left behind."""
+    for late in (0, 50):
+        done, at_work = [], active_count()
+
+        def work(item, late=late, done=done):
+            done.append(item)
+            if item == late:
+                signal.raise_signal(signal.SIGINT)
+            time.sleep(0.001)
+
+        with pytest.raises(KeyboardInterrupt):
+            crew.share(work, iter(range(10**6)), 3)
+        assert len(done) < 10**5
+        while active_count() > at_work:  # one that was about to begin ends at once
+            time.sleep(0.001)
 
 
 def test_a_buffer_is_lent_to_one_thread_at_a_time():

@@ -69,7 +69,7 @@ class Blocks:
         self.name, self.facts = name, facts
         self._place, self._start = place, start
 
-    def whole(self) -> None:
+    def whole(self, touched: Any = None) -> None:
         return None
 
     def block(self, number: int) -> memoryview:

@@ -29,19 +29,21 @@ def infer(
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
     streams = Streams()
-    inputs = {role: _given(argument, streams) for role, argument in arguments.items()}
+    inputs = {
+        role: _given(argument, streams, role == "indices") for role, argument in arguments.items()
+    }
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, streams: Streams) -> Given:
+def _given(argument: str, streams: Streams, literals: bool) -> Given:
     """Read `dtype[d0,d1,...]`, or the header of a file; a file of that name wins."""
     match = _TYPE.fullmatch(argument)
     if match and not os.path.lexists(argument):
         return Given(argument, dtypes.from_name(match[1]), _shape(argument, match[2]))
-    entries = names.describe(argument, streams)
+    entries = names.describe(argument, streams, literals=literals)
     facts = entries[0].facts if len(entries) == 1 else None
     if facts is None:
-        source = names.open_source(argument, streams)  # which says what is wrong
+        source = names.open_source(argument, streams, literals=literals)  # which says what is wrong
         facts = source.facts
         source.close()
     return Given(argument, facts.dtype, facts.shape)

@@ -50,8 +50,7 @@ def text(operands: Operands) -> str:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
     arrays = {"indices": values.as_array(operands.indices, *inference.inputs["indices"][1:])}
     for role in inference.inputs.keys() - {"indices"}:
-        fortran = operands.orders[role] == "F"
-        buffer = operands.stretches[role].buffer
+        fortran, buffer = operands.is_fortran(role), operands.stretch(role).buffer
         arrays[role] = values.as_array(buffer, *inference.inputs[role][1:], fortran)
     seen = window(inference.plan.output)
     return written(title, elements(inference, arrays, seen), seen)
@@ -114,7 +113,13 @@ def _gathered(plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Wi
     if isinstance(plan, ElementsPlan):
         along = _pick(indices, at, seen.shape)
         return _pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape)
-    b, q = len(plan.batch), len(plan.indices)
+    b = len(plan.batch)
+    if plan.repeated:
+        q = b + len(plan.indices)
+        along = _pick(indices, _open(seen.positions[b:q]), seen.shape[b:q])
+        along = along.reshape((1,) * b + along.shape + (1,) * len(plan.run))
+        return _pick(data, (*at[:b], along, *at[q:]), seen.shape)
+    q = len(plan.indices)
     lead = seen.shape[: q - 1]
     # Every component has the axes of the output: those of a run are still to come.
     wide = (*lead, *(1,) * len(plan.run))

@@ -1,4 +1,4 @@
-"""The four operators, slow and obvious: the oracle of the tests and of `verify`.
+"""The operators, slow and obvious: the oracle of the tests and of `verify`.
 
 Each one is the loop that the ONNX text prints, in row-major order, over values that were checked
 first. Nothing is shared with the fast side but the errors, so both can only agree by being right.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ndtool.analysis.reductions import REDUCTIONS, Reduction, native
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 
 Array = np.ndarray[Any, Any]
@@ -21,7 +22,6 @@ Index = tuple[Any, ...]
 Blocks = Iterator[tuple[list[Index], list[Index]]]
 New = Callable[[Position, np.dtype[Any]], Array]
 Tick = Callable[[float], None]
-Reduction = Callable[[Array, Array], Array]
 
 TUPLES = 1 << 12  # of indices that are looked at together
 PIECE = 1 << 20  # bytes that are copied, reduced or compared together
@@ -111,6 +111,31 @@ def gather_elements(
     return output
 
 
+def gather(
+    data: Array, indices: Array, axis: int = 0, *, new: New = np.empty, tick: Tick = silent
+) -> Array:
+    """Return the slices of `data` that `indices` names along `axis`, as ONNX Gather does.
+
+    output[p][i][q] = data[p][indices[i]][q] for p in data.shape[:axis], q in data.shape[axis+1:].
+    """
+    data, indices, axis = np.asarray(data), np.asarray(indices), whole(axis)
+    _check_types(data, indices)
+    _require(data.ndim >= 1, "rank 0: data must have an axis")
+    _require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
+    axis %= data.ndim
+    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    output = new(before + indices.shape + after, data.dtype)
+    source, target = _bytes(data), _bytes(output)
+    run, count = prod(after) * data.itemsize, prod(before)
+    for number, p in enumerate(np.ndindex(before)):
+        done = part(tick, 0.1 + 0.9 * number / count, 0.1 + 0.9 * (number + 1) / count)
+        for positions, places in _elements_blocks(indices, 0, run, done):
+            for i, place in zip(positions, places, strict=True):
+                target[(*p, *i, ...)] = source[(*p, place[0], ...)]
+    return output
+
+
 def scatter_elements(
     data: Array,
     indices: Array,
@@ -169,11 +194,11 @@ def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m:
         rows = _row_numbers(places, lead)
         for columns in pieces(width, output.itemsize):  # all of them, unless the block is one run
             first, shape = start + columns.start, (len(rows), columns.stop - columns.start)
-            new = _native(flat[first : first + prod(shape)].reshape(shape))
+            new = native(flat[first : first + prod(shape)].reshape(shape))
             for some in _without_duplicates(rows):
                 at = rows[some], columns
                 with np.errstate(all="ignore"):
-                    runs[at] = reduce(_native(runs[at]), new[some])
+                    runs[at] = reduce(native(runs[at]), new[some])
         start += len(rows) * width
 
 
@@ -194,72 +219,6 @@ def _without_duplicates(rows: Array) -> Iterator[slice]:
             start, seen = n, set()
         seen.add(row)
     yield slice(start, len(rows))
-
-
-def _add(old: Array, new: Array) -> Array:
-    """Return old + new; where both are NaN, the accumulated one survives."""
-    if old.dtype.kind == "c":
-        return _complex(_add(old.real, new.real), _add(old.imag, new.imag))
-    if old.dtype.name == "bfloat16":
-        return _add(_wide(new), _wide(old)).astype(old.dtype)
-    return _one_nan(old, new, old + new)
-
-
-def _mul(old: Array, new: Array) -> Array:
-    """Return old * new; where both are NaN, the accumulated one survives."""
-    if old.dtype.kind == "c":
-        real = _sub(_mul(old.real, new.real), _mul(old.imag, new.imag))
-        return _complex(real, _add(_mul(old.real, new.imag), _mul(old.imag, new.real)))
-    if old.dtype.name == "bfloat16":
-        return _mul(_wide(new), _wide(old)).astype(old.dtype)
-    return _one_nan(old, new, old * new)
-
-
-def _max(old: Array, new: Array) -> Array:
-    """Return the larger one, or the first NaN; of equals the update, in float16 the old one."""
-    stays = old >= new if old.dtype.name == "float16" else old > new
-    return np.where(np.isnan(old) | stays, old, new)
-
-
-def _min(old: Array, new: Array) -> Array:
-    """Return the smaller one, or the first NaN; of equals the update, in float16 the old one."""
-    stays = old <= new if old.dtype.name == "float16" else old < new
-    return np.where(np.isnan(old) | stays, old, new)
-
-
-REDUCTIONS: dict[str, Reduction] = {"add": _add, "mul": _mul, "max": _max, "min": _min}
-
-
-def _sub(left: Array, right: Array) -> Array:
-    return _one_nan(left, right, left - right)
-
-
-def _one_nan(first: Array, second: Array, result: Array) -> Array:
-    """Return the result; where it is NaN, the first NaN of the two, or a new negative one."""
-    # Processors and compilers differ in which NaN they keep and make; x + x only quiets x.
-    if result.dtype.kind != "f":
-        return result
-    kept = np.where(np.isnan(first), first + first, second + second)
-    made = np.copysign(np.array(np.nan, result.dtype), -1)
-    nan = np.where(np.isnan(first) | np.isnan(second), kept, made)
-    return np.where(np.isnan(result), nan, result)
-
-
-def _wide(slice_: Array) -> Array:
-    return slice_.astype(np.float32)
-
-
-def _complex(real: Array, imag: Array) -> Array:
-    result = np.empty(real.shape, np.result_type(real, np.complex64))
-    result.real, result.imag = real, imag
-    return result
-
-
-def _native(slice_: Array) -> Array:
-    """Return the slice in this machine's byte order, booleans as 0 and 1."""
-    if slice_.dtype.kind == "b":
-        return np.not_equal(slice_.view(np.uint8), 0)
-    return slice_.astype(slice_.dtype.newbyteorder("="), copy=False)
 
 
 def _bytes(array: Array) -> Array:

@@ -33,7 +33,7 @@ def verify(request: "Request", tick: Tick = silent) -> str:
         streams = Streams()
         sources: dict[str, Source] = {}
         for name, argument in arguments.items():
-            sources[name] = names.open_source(argument, streams)
+            sources[name] = names.open_source(argument, streams, literals=name == "indices")
             opened.callback(sources[name].close)
         arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
         try:

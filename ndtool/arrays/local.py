@@ -3,12 +3,14 @@
 import errno
 import os
 import stat
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, Self
 
 from ndtool.arrays.storage import (
     CHUNK,
     UNMAPPABLE,
     Window,
+    copy_bytes,
     failure,
     is_closed,
     map_bytes,
@@ -19,6 +21,8 @@ from ndtool.errors import InputError, OutputError, printable
 
 SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
 SAMPLES = 16  # places of a file that are looked at to tell whether it is in memory
+# What the folder of a Zarr store has: version 3; an array, a group, a store of version 2.
+ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -27,6 +31,27 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+Ranges = Iterable[tuple[int, int]]  # where bytes begin and stop, ascending
+
+
+class File(Protocol):
+    """What formats need of an open file, wherever it is; LocalFile says what each does."""
+
+    size: int
+
+    @property
+    def fd(self) -> int: ...
+    def look(self, start: int, nbytes: int) -> bytes: ...
+    def read(self, start: int, nbytes: int, label: str) -> bytes: ...
+    def stretch(self, start: int, nbytes: int, label: str) -> "Stretch": ...
+    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int: ...
+    def change(self) -> str: ...
+    def is_open_as(self, fd: int) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class LocalFile:
@@ -95,6 +120,10 @@ class LocalFile:
             raise _shorter(label)
         return piece
 
+    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
+        """Copy bytes to another file; return how many there were."""
+        return copy_bytes(self.fd, start, nbytes, fd, to)
+
     def close(self) -> None:
         if self._owned:
             self._owned = False
@@ -115,12 +144,21 @@ class Stretch(NamedTuple):
 
     buffer: exactly these bytes, read-only, maybe unaligned. place, position: where they are as
     they are, None where they are nowhere else. mapped: whether the buffer is a map of them.
+    fetch: brings ranges of the bytes, or all of them for None, to where the buffer is, which has
+    zeros before; None where they are there.
     """
 
     buffer: memoryview
-    place: LocalFile | None = None
+    place: File | None = None
     position: int | None = None
     mapped: bool = False
+    fetch: Callable[[Ranges | None], None] | None = None
+
+    def all(self) -> memoryview:
+        """Return the buffer with all of the bytes in it."""
+        if self.fetch is not None:
+            self.fetch(None)
+        return self.buffer
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
         """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""
@@ -156,6 +194,45 @@ class Stretch(NamedTuple):
     def release(self) -> None:
         """Let go of the bytes; the place stays open."""
         release(self.buffer)
+
+
+class LocalFolder:
+    """A folder that is a store of arrays; as a file, it is empty."""
+
+    size = 0
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.status = os.stat(path)
+
+    def look(self, start: int, nbytes: int) -> bytes:
+        """Return no bytes: a folder has none."""
+        return b""
+
+    def change(self) -> str:
+        """Say if another folder is at the path now, nothing where it is the same or gone."""
+        try:
+            here = os.stat(self.path)
+        except OSError:
+            return ""
+        return "" if os.path.samestat(here, self.status) else "was replaced during the run"
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> "LocalFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def is_store(path: str) -> bool:
+    """Whether a folder is that of a Zarr store, or of a part of one."""
+    try:
+        return any(os.path.isfile(os.path.join(path, name)) for name in ZARR_METADATA)
+    except ValueError:  # no file can have this name
+        return False
 
 
 def open_file(path: str) -> LocalFile:

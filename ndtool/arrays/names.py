@@ -7,31 +7,47 @@ A format is one module and one row of FORMATS. Its functions:
     open_source(place, name, path, member)  a Source, which closes the place
     check(target)                           what is wrong with a target, and the members that stay
     create(target, facts)                   a Sink
+    stored(dtype)                           the element type that it has there; DtypeError where
+                                            there is none; a format without it stores as .npy does
+    nodes(place, path)                      of a model: the nodes of our operators
 """
 
 import os
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ndtool.arrays import local
-from ndtool.arrays.local import LocalFile
-from ndtool.arrays.source import Entry, Facts, Source
+from ndtool.arrays import local, places
+from ndtool.arrays.local import File, LocalFolder
+from ndtool.arrays.source import Entry, Facts, OperatorNode, Source
 from ndtool.arrays.storage import failure
 from ndtool.arrays.streams import Streams
-from ndtool.arrays.targets import Target, existing
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
+from ndtool.arrays.targets import Storing, Target, existing
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    OutputError,
+    UsageError,
+    printable,
+    redacted,
+)
+from ndtool.rules.dtypes import Dtype
 
 
 class Format(NamedTuple):
     """One kind of file.
 
     suffix: of the names of outputs that are written so. members: whether a file of it holds
-    arrays by name, as `archive.npz:member`. functions: the module that has them.
+    arrays by name, as `archive.npz:member`. functions: the module that has them. marked: whether
+    its files begin or end as no others do; what else is called so is taken for a damaged one.
+    chunks: whether it stores arrays in chunks.
     """
 
     suffix: str
     members: bool
     functions: str
+    marked: bool = True
+    chunks: bool = False
 
     @property
     def module(self) -> Any:
@@ -40,7 +56,17 @@ class Format(NamedTuple):
 
 
 # The first row takes what no other recognises, and is written where no other suffix says so.
-FORMATS = (Format(".npy", False, "ndtool.arrays.npy"), Format(".npz", True, "ndtool.arrays.npz"))
+FORMATS = (
+    Format(".npy", False, "ndtool.arrays.npy"),
+    Format(".safetensors", True, "ndtool.arrays.safetensors"),
+    Format(".npz", True, "ndtool.arrays.npz"),
+    Format(".zarr", True, "ndtool.arrays.zarr", chunks=True),
+    Format(".safetensors.index.json", True, "ndtool.arrays.shards"),
+    Format(".pb", True, "ndtool.arrays.pb", marked=False),
+    Format(".onnx", True, "ndtool.arrays.onnx", marked=False),
+)
+
+DEFAULT = Storing()
 
 
 class Name(NamedTuple):
@@ -54,10 +80,14 @@ def parse(argument: str) -> Name:
     """Take `path[:member]` apart.
 
     What exists under the whole name comes first, then the longest path that is a file with
-    members; where there is neither, the suffix of a format with members tells.
+    members; where there is neither, the suffix of a format with members tells. Of a URL it tells
+    at once, without a request.
     """
     if ":" not in argument or os.path.lexists(argument):
         return Name(argument, None)
+    if places.is_url(argument):
+        path = places.local_path(argument)
+        return parse(path) if path != argument else _of_url(argument)
     at = len(argument)
     while (at := argument.rfind(":", 0, at)) > 0:
         if _has_members(argument[:at]):
@@ -69,32 +99,57 @@ def parse(argument: str) -> Name:
     return Name(argument, None)
 
 
+def _of_url(url: str) -> Name:
+    """Take `scheme://…[:member]` apart: a member follows a suffix, or the query after one."""
+    for known in FORMATS:
+        at = len(url)
+        while known.members and (at := url.rfind(known.suffix, 0, at)) > 0:
+            end = at + len(known.suffix)
+            query = url[end:].partition(":")[0]
+            end += len(query)
+            member = url[end + 1 :]
+            if query[:1] in ("", "?") and url[end:] and not member.startswith((":", "//")):
+                return Name(url[:end], member)
+    return Name(url, None)
+
+
 def _has_members(path: str) -> bool:
     if not os.path.isfile(path):
-        return False
+        return local.is_store(path)
     try:
         with local.open_file(path) as place:
-            return _of_content(place).members
+            return _of_content(place, path).members
     except (NdtoolError, OSError):
         return False
 
 
-def _of_content(place: LocalFile) -> Format:
-    return next((known for known in FORMATS if known.module.recognises(place)), FORMATS[0])
+def _of_content(place: File | LocalFolder, path: str) -> Format:
+    """Return the format of a file; the one of its suffix is tried first."""
+    name = path.partition("?")[0] if places.is_url(path) else path
+    suffixed = [known for known in FORMATS if name.endswith(known.suffix)]
+    for known in dict.fromkeys((*suffixed, *FORMATS)):
+        if known.module.recognises(place):
+            return known
+    return next((known for known in suffixed if not known.marked), FORMATS[0])
 
 
-def open_source(argument: str, streams: Streams) -> Source:
-    """Open the array that an argument names: `path[:member]`, a pipe or `-`.
+def open_source(argument: str, streams: Streams, *, literals: bool = False) -> Source:
+    """Open the array that an argument names: `path[:member]`, a pipe, `-` or `raw:…`.
 
-    Raises InputError for what is not an array, UsageError where a member must be named, and
-    ResourceError for what is too large to be unpacked.
+    literals: whether an array may also be written out, as `[5, 7]`. Raises InputError for what
+    is not an array, UsageError where a member must be named, and ResourceError for what is too
+    large to be unpacked.
     """
+    if written := _written(argument, literals):
+        unnamed: Source = written.open_source(argument)
+        return unnamed
     if stream := streams.pipe(argument):
         return stream.read()
-    path, member = parse(argument)
-    place = _opened(argument, path)
+    place, (path, member) = _opened(argument)
     try:
-        source: Source = _of_content(place).module.open_source(place, argument, path, member)
+        known = _of_content(place, path)
+        label, path = redacted(argument), redacted(path)
+        source: Source = known.module.open_source(place, label, path, member)
         return source
     except BaseException as exc:
         place.close()
@@ -103,31 +158,73 @@ def open_source(argument: str, streams: Streams) -> Source:
         raise
 
 
-def describe(argument: str, streams: Streams | None = None) -> list[Entry]:
+def _written(argument: str, literals: bool) -> Any:
+    """Return the module of an argument that is more than a name; a file of that name is none."""
+    name = {"raw:": "raw"}.get(argument[:4])
+    if literals and argument.lstrip()[:1] == "[":
+        name = "literal"
+    if name is None or os.path.lexists(argument):
+        return None
+    return import_module(f"ndtool.arrays.{name}")
+
+
+def describe(
+    argument: str, streams: Streams | None = None, *, literals: bool = False
+) -> list[Entry]:
     """Return what the headers of a file, or of every member of an archive, say.
 
     The data are not read, so damage in them is not found; but those of a stream are. A member
     that is no array is an entry without facts; a file of no known format raises InputError.
     """
+    if written := _written(argument, literals):
+        unnamed: list[Entry] = written.entries(argument)
+        return unnamed
     if stream := (streams or Streams()).pipe(argument):
         return [stream.entry()]
-    path, member = parse(argument)
-    with _opened(argument, path) as place:
-        try:
-            entries: list[Entry] = _of_content(place).module.entries(place, path, member)
-            return entries
-        except OSError as exc:
-            if isinstance(exc, NdtoolError):
-                raise
-            raise failure(exc, argument) from None
-
-
-def _opened(argument: str, path: str) -> LocalFile:
-    """Open the file at a path; where there is none, say if it was taken for an archive."""
+    place, (path, member) = _opened(argument)
     try:
-        return local.open_file(path)
-    except InputError:
-        whole, colon, _ = argument.rpartition(":")
+        known = _of_content(place, path)
+        entries: list[Entry] = known.module.entries(place, redacted(path), member)
+        return entries
+    except OSError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
+        raise failure(exc, argument) from None
+    finally:
+        place.close()
+
+
+def nodes(argument: str) -> list[OperatorNode]:
+    """Return the nodes of our operators in a model; none of what is no model, or one tensor of it.
+
+    Raises what `describe` does about a model that is damaged.
+    """
+    path, member = parse(argument)
+    named = places.is_url(path) and path.partition("?")[0].endswith(".onnx")  # or it is read twice
+    if member is not None or not (os.path.isfile(path) or named):
+        return []
+    place, (path, member) = _opened(argument)
+    try:
+        find = getattr(_of_content(place, path).module, "nodes", None)
+        return find(place, redacted(path)) if find and member is None else []
+    finally:
+        place.close()
+
+
+def _opened(argument: str) -> tuple[File | LocalFolder, Name]:
+    """Open the file or store at a path; where there is none, say if it was taken for an archive."""
+    path, member = name = parse(argument)
+    try:
+        return places.open_place(path), name
+    except InputError as exc:
+        if local.is_store(path):
+            return LocalFolder(path), name
+        whole, colon, last = argument.rpartition(":")
+        if member is None and "/" not in last and places.is_url(whole):
+            try:
+                return places.open_place(whole), Name(whole, last)
+            except InputError:
+                raise exc from None
         there = os.path.exists(whole) and not os.path.isdir(whole)
         if colon and there and not os.path.lexists(argument):
             what = "the file is one array: it has no members"
@@ -136,20 +233,29 @@ def _opened(argument: str, path: str) -> LocalFile:
 
 
 def create(
-    argument: str, facts: Facts, *, clobber: bool = True, sync: bool = False, only: bool = False
+    argument: str,
+    facts: Facts,
+    *,
+    clobber: bool = True,
+    sync: bool = False,
+    only: bool = False,
+    storing: Storing = DEFAULT,
 ) -> Any:
     """Return a Sink for an array: all that can be refused is refused here, before any work.
 
     argument: `path[:member]`, or `-` for standard output. FIFOs and devices are written to, any
     other path is replaced when the sink is committed. clobber: whether it may be. sync: whether
     the disk must have everything then. only: whether an archive has no other members any more.
+    storing: how chunks are.
     Raises OutputError, UsageError for a member's name, ResourceError where room is lacking.
     """
     from ndtool.arrays import npy, sink
 
     if argument == "-":
+        _refuse_chunks(argument, storing)
         return sink.standard_output(facts, npy.encode(facts.dtype, facts.shape))
-    known, target = _target(argument, clobber, sync, only)
+    known, target = _target(argument, clobber, sync, only, storing)
+    _stored(known, target, facts.dtype)
     if target.is_file:
         return known.module.create(target, facts)
     try:
@@ -160,29 +266,97 @@ def create(
     return sink.StreamSink(fd, target.path, facts, header, owned=True)
 
 
-def check(argument: str, *, clobber: bool = True, only: bool = False) -> tuple[str, ...] | None:
+def stored(argument: str, dtype: Dtype) -> Dtype:
+    """Return the element type that an output has for arrays of a type.
+
+    One that the format has no name for is stored as void; DtypeError where it cannot be at all.
+    """
+    from ndtool.arrays import npy
+
+    if argument == "-":
+        return npy.stored(dtype)
+    known, target = _target(argument, True, False, True, DEFAULT)
+    return _stored(known, target, dtype)
+
+
+def _stored(known: Format, target: Target, dtype: Dtype) -> Dtype:
+    from ndtool.arrays import npy
+
+    function = getattr(known.module, "stored", npy.stored) if target.is_file else npy.stored
+    try:
+        found: Dtype = function(dtype)
+        return found
+    except DtypeError as exc:
+        raise DtypeError(f"{printable(target.path)}: {exc.message}", hint=exc.hint) from None
+
+
+def check(
+    argument: str,
+    dtype: Dtype | None = None,
+    *,
+    clobber: bool = True,
+    only: bool = False,
+    storing: Storing = DEFAULT,
+) -> tuple[str, ...] | None:
     """Raise what `create` would about an output, as far as that shows without writing.
 
-    Returns the members that stay in its file, None where there are none to stay.
+    dtype: of the array. Returns the members that stay in its file, None where there are none to
+    stay.
     """
     if argument == "-":
+        _refuse_chunks(argument, storing)
         return None
-    known, target = _target(argument, clobber, False, only)
+    known, target = _target(argument, clobber, False, only, storing)
+    if dtype is not None:
+        _stored(known, target, dtype)
     if not target.is_file:
         return None
     kept: tuple[str, ...] | None = known.module.check(target)
-    target.require_folder()
+    if not target.is_store:
+        target.require_folder()
     return kept
 
 
-def _target(argument: str, clobber: bool, sync: bool, only: bool) -> tuple[Format, Target]:
+def _refuse_chunks(argument: str, storing: Storing) -> None:
+    if storing.asked:
+        raise UsageError(
+            f"{' and '.join(storing.asked)}: {printable(argument)} has no chunks:"
+            " expected a Zarr store, such as out.zarr"
+        )
+
+
+def _target(
+    argument: str, clobber: bool, sync: bool, only: bool, storing: Storing
+) -> tuple[Format, Target]:
     path, member = parse(argument)
     if member == "":
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
-    old = existing(path)
+    if _written(argument, False):
+        raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
+    url = places.is_url(path)
+    old = None if url else existing(path)
     by_suffix = [known for known in FORMATS if path.endswith(known.suffix)]
     known = by_suffix[0] if by_suffix else FORMATS[0]
-    if member is not None and not known.members:
-        with local.open_file(path) as place:  # an archive by another name
-            known = _of_content(place)
-    return known, Target(path, member, old, clobber, sync, only)
+    if url:
+        return known, _remote(argument, known, Target(path, member, None, clobber, sync, only))
+    target = Target(path, member, old, clobber, sync, only, storing)
+    if target.is_store and by_suffix and not known.chunks:
+        raise OutputError(f"{printable(path)} is a directory: expected a file")
+    if target.is_store or (member is not None and not known.members):
+        place, _ = _opened(path)  # an archive or store by another name
+        with place:
+            known = _of_content(place, path)
+    if not known.chunks:
+        _refuse_chunks(argument, storing)
+    return known, target
+
+
+def _remote(argument: str, known: Format, target: Target) -> Target:
+    """Return a target behind a URL, with what is there now."""
+    from ndtool.arrays import upload
+
+    if known.chunks:
+        raise OutputError(f"{printable(argument)}: stores in chunks are written to folders only")
+    keeps = target.member is not None and not target.only
+    version = upload.existing(target.path, matters=keeps or not target.clobber)
+    return target._replace(url=True, version=version)

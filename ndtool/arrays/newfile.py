@@ -5,12 +5,38 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from typing import Protocol
 
 from ndtool import endings
 from ndtool.arrays.storage import NAMELESS, failure, hidden_name, is_fixed
 from ndtool.errors import NdtoolError, OutputError, printable
 
 _DESCRIPTORS = "/proc/self/fd"  # where a file without a name can be linked from
+
+
+class Unpublished(Protocol):
+    """What waits for its name; path: where it will be."""
+
+    path: str
+
+    def take_name(self) -> None:
+        """Take it; OutputError if what is there may not be replaced."""
+
+    def sync_folder(self) -> None:
+        """Wait until the disk has the name, if that was asked for."""
+
+    def drop(self) -> None:
+        """Remove what was not published."""
+
+
+class Pending(Unpublished, Protocol):
+    """A file that has no name yet: descriptor is open on its bytes."""
+
+    @property
+    def descriptor(self) -> int: ...
+
+    def sync(self) -> None:
+        """Wait until the bytes are where they must be before the name is taken."""
 
 
 class NewFile:
@@ -167,7 +193,7 @@ class NewFile:
                 pass
 
 
-def publish(files: Sequence[NewFile]) -> None:
+def publish(files: Sequence[Unpublished]) -> None:
     """Give files their names, one right after the other; no signal ends the run in between.
 
     Raises OutputError where one may not be replaced and exists, or cannot have its name: those

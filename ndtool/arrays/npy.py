@@ -251,6 +251,11 @@ def open_source(place: "LocalFile", name: str, path: str, member: str | None) ->
     return Flat(name, facts_of(header), stretch, place, warning)
 
 
+def stored(dtype: dtypes.Dtype) -> dtypes.Dtype:
+    """Return the type as a header names it: as void where NumPy has no such type."""
+    return dtypes.from_code(dtype.descr) if dtype.name in dtypes.EXTENDED else dtype
+
+
 def check(target: "Target") -> None:
     """Raise what `create` would about the target alone; nothing of an old file is kept."""
     target.require_replaceable()

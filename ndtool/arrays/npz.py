@@ -6,13 +6,15 @@ import os
 import zlib
 from collections.abc import Iterator
 
-from ndtool.arrays import local, npy, ziparchive, zipwriter
-from ndtool.arrays.local import LocalFile, Stretch
+from ndtool.arrays import npy, ziparchive, zipwriter
+from ndtool.arrays.kept import OldFile
+from ndtool.arrays.local import LocalFile, Ranges, Stretch
 from ndtool.arrays.sink import FileSink, Frame
 from ndtool.arrays.source import Entry, Facts, Flat, surplus
-from ndtool.arrays.storage import CHUNK, copy_bytes, read_at, write_at
+from ndtool.arrays.storage import CHUNK, read_at, write_at
 from ndtool.arrays.targets import Target, exists
 from ndtool.arrays.ziparchive import Member
+from ndtool.arrays.zipwriter import Kept
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
 
 LISTED = 10  # members that an error names
@@ -38,13 +40,27 @@ def open_source(place: LocalFile, name: str, path: str, member: str | None) -> F
     if chosen.mappable:
         header, position = ziparchive.read_header(place.look, chosen, label)
         assert position is not None, "it is mappable"
-        ziparchive.check(place.look, chosen, label)
-        stretch = place.stretch(position, header.nbytes, label)
+        stretch = _checked(place, chosen, place.stretch(position, header.nbytes, label), label)
     else:
         header, buffer = ziparchive.inflate(place.look, chosen, label)
         stretch = Stretch(buffer)
     warning = surplus(label, chosen.size - header.offset - header.nbytes)
     return Flat(name, npy.facts_of(header), stretch, place, warning)
+
+
+def _checked(place: LocalFile, member: Member, stretch: Stretch, label: str) -> Stretch:
+    """Compare a stored member with its CRC: when all of it is there, if it must be brought."""
+    bring = stretch.fetch
+    if bring is None:
+        ziparchive.check(place.look, member, label)
+        return stretch
+
+    def fetch(ranges: Ranges | None) -> None:
+        bring(ranges)
+        if ranges is None:
+            ziparchive.check(place.look, member, label)
+
+    return stretch._replace(fetch=fetch)
 
 
 def _choose(place: LocalFile, path: str, name: str | None) -> Member:
@@ -96,19 +112,20 @@ def _entries(place: LocalFile, path: str, members: list[Member]) -> Iterator[Ent
 def check(target: Target) -> tuple[str, ...] | None:
     """Raise what `create` would about the target alone; return the members that stay."""
     zipwriter.member_name(target.member or DEFAULT)
-    archive = _old(target)
-    if archive is None:
+    archive, kept = _old(target)
+    if archive is None or archive.file is None:
         return None
     archive.close()
-    return archive.names
+    return kept.names
 
 
 def create(target: Target, facts: Facts) -> FileSink:
     """Return a new archive of one member, or the old one with that member added or replaced."""
     name = zipwriter.member_name(target.member or DEFAULT)
-    archive = _old(target)
+    archive, kept = _old(target)
     try:
-        frame = MemberFrame(name, npy.encode(facts.dtype, facts.shape), facts.nbytes, archive)
+        header = npy.encode(facts.dtype, facts.shape)
+        frame = MemberFrame(name, header, facts.nbytes, archive, kept)
         return FileSink(target, facts, frame)
     except BaseException:
         if archive is not None:
@@ -116,35 +133,48 @@ def create(target: Target, facts: Facts) -> FileSink:
         raise
 
 
-def _old(target: Target) -> OldArchive | None:
+def _old(target: Target) -> tuple[OldFile | None, Kept]:
     """Return the archive of which other members stay; OutputError if what is there must."""
     if target.member is None or target.only:
         target.require_replaceable()
-        return None
-    archive = OldArchive(target.path, target.old, target.member)
-    if archive.replaces and not target.clobber:
-        archive.close()
-        raise exists(f"{target.path}:{target.member}")
-    return archive
+        return None, zipwriter.NOTHING
+    archive, kept = None, zipwriter.NOTHING
+    try:
+        archive = OldFile(target.path, target.is_there)
+        if archive.file is not None:
+            kept = zipwriter.keep(archive.file.look, archive.file.size, target.path, target.member)
+        if kept.replaced and not target.clobber:
+            raise exists(f"{target.path}:{target.member}")
+    except BaseException as exc:
+        if archive is not None:
+            archive.close()
+        if isinstance(exc, InputError):
+            hint = "--only replaces it by an archive of the new member alone"
+            raise OutputError(exc.message, hint=hint) from None
+        raise
+    return archive, kept
 
 
 class MemberFrame(Frame):
     """What an archive has around the member that is written."""
 
-    def __init__(self, name: bytes, header: bytes, nbytes: int, archive: OldArchive | None) -> None:
-        self._name, self._archive = name, archive
-        self._kept = zipwriter.NOTHING if archive is None else archive.kept
+    def __init__(
+        self, name: bytes, header: bytes, nbytes: int, archive: OldFile | None, kept: Kept
+    ) -> None:
+        self._name, self._archive, self._kept = name, archive, kept
         self._size = len(header) + nbytes
         self._member = self._kept.at + len(self._head(0))
         super().__init__(header, nbytes, self._member)
         self.total += len(self._tail(0))
-        self.kept = None if archive is None else archive.names
+        self.kept = None if archive is None or archive.file is None else kept.names
         # what others may have made meanwhile is looked at before the archive takes its name
         self.clobbers = self.kept is not None
+        self.keeps = archive is not None
 
     def begin(self, fd: int) -> None:
-        if self._archive is not None:
-            self._archive.copy(fd)
+        if self._archive is not None and self._archive.file is not None:
+            write_at(fd, 0, self._kept.filler)
+            self._archive.copy(fd, self._kept.pieces)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
@@ -176,59 +206,3 @@ class MemberFrame(Frame):
             crc = zlib.crc32(piece, crc)
             at += len(piece)
         return crc
-
-
-class OldArchive:
-    """The archive to which a member is written, open until what stays of it is published anew.
-
-    Where there is none yet, one that others make meanwhile is not replaced either.
-    """
-
-    def __init__(self, path: str, old: os.stat_result | None, member: str) -> None:
-        self._path = path
-        self._file: LocalFile | None = None
-        self.kept = zipwriter.NOTHING
-        if old is None:
-            return
-        try:
-            self._file = local.open_file(path)
-            self.kept = zipwriter.keep(self._file.look, self._file.size, path, member)
-        except BaseException as exc:
-            self.close()
-            if isinstance(exc, InputError):
-                hint = "--only replaces it by an archive of the new member alone"
-                raise OutputError(exc.message, hint=hint) from None
-            raise
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The members that stay; None where there is no archive yet."""
-        return None if self._file is None else self.kept.names
-
-    @property
-    def replaces(self) -> bool:
-        """Whether a member goes for the new one."""
-        return self.kept.replaced
-
-    def copy(self, fd: int) -> None:
-        """Copy what stays to where it will be."""
-        if self._file is None:
-            return
-        write_at(fd, 0, self.kept.filler)
-        for start, stop, to in self.kept.pieces:
-            if copy_bytes(self._file.fd, start, stop - start, fd, to) < stop - start:
-                raise OutputError(f"{printable(self._path)} changed during the run")
-
-    def recheck(self) -> None:
-        """Raise OutputError if others have written to the archive, which would be lost."""
-        change = ""
-        if self._file is not None:
-            change = self._file.change()
-        elif os.path.lexists(self._path):
-            change = "was made by others during the run"
-        if change:
-            raise OutputError(f"{printable(self._path)} {change}")
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()

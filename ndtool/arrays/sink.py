@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Protocol
 
-from ndtool.arrays.newfile import NewFile, publish
+from ndtool.arrays.newfile import Pending, Unpublished, publish
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import (
     CHUNK,
@@ -14,6 +14,7 @@ from ndtool.arrays.storage import (
     failure,
     is_closed,
     map_bytes,
+    read_at,
     release,
     reserve,
     write_at,
@@ -21,6 +22,7 @@ from ndtool.arrays.storage import (
 )
 from ndtool.arrays.targets import Target
 from ndtool.errors import NdtoolError, OutputError, printable
+from ndtool.rules.dtypes import Dtype
 
 
 class Sink(Protocol):
@@ -42,8 +44,8 @@ class Sink(Protocol):
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block from `start` on."""
 
-    def finish(self) -> NewFile | None:
-        """Complete everything but its name; return the file that is to get it, if there is one."""
+    def finish(self) -> Unpublished | None:
+        """Complete everything but its name; return what is to get it, if there is something."""
 
     def abort(self) -> None:
         """Let go of everything, and drop what was not committed."""
@@ -54,19 +56,17 @@ def commit(*sinks: Sink) -> None:
     publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-def deliver(room: memoryview, sink: Sink) -> None:
-    """Write all of the data, in row-major order, block by block."""
-    from ndtool.arrays import grid
-
+def deliver(room: memoryview, sink: Sink, threads: int = 1) -> None:
+    """Write all of the data, in row-major order; of several blocks, each of them at once."""
     facts = sink.facts
-    for number in range(grid.blocks(facts.shape, facts.grid)):
-        at = 0
-        place = grid.box(facts.shape, facts.grid, number)
-        for start, _, nbytes in grid.runs(facts.shape, place, facts.dtype.itemsize):
-            for first in range(start, start + nbytes, CHUNK):
-                piece = room[first : min(first + CHUNK, start + nbytes)]
-                sink.write(at, piece, number)
-                at += len(piece)
+    if facts.grid == facts.shape:
+        for first in range(0, facts.nbytes, CHUNK):
+            sink.write(first, room[first : min(first + CHUNK, facts.nbytes)])
+        return
+    from ndtool.arrays import assembly
+
+    cut = assembly.Cut(facts.shape, facts.grid, facts.dtype.itemsize)
+    assembly.take_apart(room, cut, sink.write, threads)
 
 
 class StreamSink:
@@ -130,11 +130,13 @@ class Frame:
     """What a file has around the bytes of the one array that is written to it.
 
     start: where they begin. total: bytes of the whole file. kept: see Sink. clobbers: whether the
-    file takes the place of another whatever was asked for.
+    file takes the place of another whatever was asked for. keeps: whether others' work would be
+    lost if they wrote to the old file now.
     """
 
     kept: tuple[str, ...] | None = None
     clobbers = False
+    keeps = False
 
     def __init__(self, header: bytes, nbytes: int, at: int = 0) -> None:
         self._header, self._at = header, at
@@ -155,6 +157,20 @@ class Frame:
         """Let go of what it had open."""
 
 
+def put_little_endian(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
+    """Turn elements that were written as the type `given` to the byte order of formats with one."""
+    if given.order != ">" or given.unit == 1:
+        return
+    from ndtool.engine import copies
+
+    for at in range(start, stop, CHUNK):  # a multiple of every unit
+        piece = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
+        if len(piece) < min(CHUNK, stop - at):
+            raise OutputError(f"{printable(name)}: the file became shorter")
+        copies.swap(memoryview(piece), given.unit)
+        write_at(fd, at, piece)
+
+
 class FileSink:
     """A file that replaces the old one when it is published."""
 
@@ -166,7 +182,7 @@ class FileSink:
         self._view: memoryview | None = None
         try:
             clobber = target.clobber or frame.clobbers
-            self._file = NewFile(target.path, target.old, clobber, target.sync)
+            self._file = target.new_file(clobber, frame.keeps)
             try:
                 reserve(self._file.descriptor, frame.total, self.name)
                 frame.begin(self._file.descriptor)
@@ -198,7 +214,7 @@ class FileSink:
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
-    def finish(self) -> NewFile:
+    def finish(self) -> Pending:
         self._unmap()
         try:
             self._frame.finish(self._file.descriptor, self.name)

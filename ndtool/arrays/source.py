@@ -4,10 +4,11 @@ A flat array is a grid of one block. Formats whose bytes stand together make a `
 chunks has a class of its own that keeps the contract of `Source`.
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.local import LocalFile, Stretch
+from ndtool.arrays.local import Stretch
 from ndtool.errors import OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import Shape, described
@@ -16,9 +17,10 @@ from ndtool.rules.shapes import Shape, described
 class Facts(NamedTuple):
     """What is known of an array without its bytes.
 
-    order: "C" or "F": how the elements of each block follow each other. grid: the shape of a
-    block, of which the last ones along an axis may be cut; the array's own shape where it is
-    flat. notes: what else its format says of it, for `inspect`.
+    order: "C" or "F": how the elements of a flat array follow each other; those of each of
+    several blocks are in row-major order. grid: the shape of a block, of which the last ones
+    along an axis may be cut; the array's own shape where it is flat. notes: what else its format
+    says of it, for `inspect`.
     """
 
     dtype: Dtype
@@ -59,6 +61,34 @@ class Entry(NamedTuple):
         return self.problem if self.facts is None else self.facts.described
 
 
+class OperatorNode(NamedTuple):
+    """A node of a model whose operator is one of ours.
+
+    model: the file. node: its path there, by names. operator, title: our name and the standard's.
+    version: of the operator set. attributes: those that the node has. output: None where it has
+    none.
+    """
+
+    model: str
+    node: str
+    operator: str
+    title: str
+    version: int | None
+    attributes: dict[str, Any]
+    inputs: tuple[str, ...]
+    output: str | None
+
+
+class Touched(Protocol):
+    """What a run reads of an array; perhaps a little more, never less."""
+
+    def blocks(self, step: Shape) -> Iterator[int]:
+        """Yield the numbers of the blocks of a grid that hold it, ascending."""
+
+    def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
+        """Yield where its bytes begin and stop in a flat array, ascending, none twice."""
+
+
 class Source(Protocol):
     """One input array, open. name: the argument. warning: what is odd without being wrong."""
 
@@ -66,11 +96,17 @@ class Source(Protocol):
     facts: Facts
     warning: str | None
 
-    def whole(self) -> Stretch | None:
-        """Return all of the bytes where they stand together, None where they do not."""
+    def whole(self, touched: Touched | None = None) -> Stretch | None:
+        """Return all of the bytes where they stand together, None where they do not.
+
+        touched: what must be right at least; the others may be zeros.
+        """
 
     def block(self, number: int) -> memoryview:
-        """Return the bytes of a block, by its number in row-major order of the grid."""
+        """Return the bytes of a block, by its number in row-major order of the grid.
+
+        Several threads may ask for blocks at once.
+        """
 
     def recheck(self) -> None:
         """Raise OutputError if the array was modified or replaced since it was opened."""
@@ -82,6 +118,19 @@ class Source(Protocol):
         """Let go of the bytes and of the place."""
 
 
+class Place(Protocol):
+    """What the bytes of a source are from, as far as the source itself needs it."""
+
+    def change(self) -> str:
+        """Say what happened to it since it was opened, nothing if nothing did."""
+
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor is open on the same file."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class Flat:
     """A source whose bytes stand together; place: None for what came through a pipe."""
 
@@ -90,18 +139,21 @@ class Flat:
         name: str,
         facts: Facts,
         stretch: Stretch,
-        place: LocalFile | None = None,
+        place: Place | None = None,
         warning: str | None = None,
     ) -> None:
         self.name, self.facts, self.warning = name, facts, warning
         self._stretch, self._place = stretch, place
 
-    def whole(self) -> Stretch:
+    def whole(self, touched: Touched | None = None) -> Stretch:
+        if self._stretch.fetch is not None:
+            size, order = self.facts.dtype.itemsize, self.facts.order
+            self._stretch.fetch(None if touched is None else touched.ranges(size, order))
         return self._stretch
 
     def block(self, number: int) -> memoryview:
         assert number == 0, "a flat array is one block"
-        return self._stretch.buffer
+        return self.whole().buffer
 
     def recheck(self) -> None:
         if self._place is not None and (change := self._place.change()):
@@ -116,21 +168,21 @@ class Flat:
             self._place.close()
 
 
-def whole(source: Source) -> Stretch:
-    """Return all bytes of an array: its own, or its blocks put together in row-major order."""
-    stretch = source.whole()
-    if stretch is not None:
-        return stretch
-    from ndtool.arrays import grid, spill
+def whole(source: Source, touched: Touched | None = None, threads: int = 1) -> Stretch:
+    """Return all bytes of an array: its own, or its blocks put together in row-major order.
 
-    facts = source.facts
-    room = spill.room(facts.nbytes, f"temporary copy of {called(source.name)}")
-    for number in range(grid.blocks(facts.shape, facts.grid)):
-        block = source.block(number)
-        place = grid.box(facts.shape, facts.grid, number)
-        for to, at, nbytes in grid.runs(facts.shape, place, facts.dtype.itemsize):
-            room[to : to + nbytes] = block[at : at + nbytes]
-    return Stretch(room.toreadonly())
+    touched: what must be right at least; blocks without any of it are not read, and are zeros.
+    """
+    stretch = source.whole(touched)
+    if stretch is None:
+        from ndtool.arrays import assembly
+
+        facts = source.facts
+        cut = assembly.Cut(facts.shape, facts.grid, facts.dtype.itemsize)
+        blocks = None if touched is None else touched.blocks
+        label = f"temporary copy of {called(source.name)}"
+        stretch = assembly.assembled(cut, source.block, blocks, label, threads)
+    return stretch
 
 
 def surplus(label: str, count: int) -> str | None:

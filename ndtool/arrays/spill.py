@@ -2,24 +2,36 @@
 
 import errno
 import os
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from ndtool.arrays.storage import NAMELESS, failure, hidden_name, map_bytes, reserve, write_next
+from ndtool.arrays.storage import (
+    NAMELESS,
+    failure,
+    hidden_name,
+    map_bytes,
+    reserve,
+    write_at,
+    write_next,
+)
 from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
 
+Fill = Callable[[Callable[[int, memoryview], object]], object]
 MEMORY = 4 << 20  # bytes beyond this go to a temporary file: a run may need six such rooms
 
 
-def room(nbytes: int, label: str) -> memoryview:
+def room(nbytes: int, label: str, used: Iterable[tuple[int, int]] | None = None) -> memoryview:
     """Return writable bytes, zero at first; they go with their last user.
 
-    Raises ResourceError, which calls them `label`, where there is no room for so many.
+    used: the stretches that will be written, None for all: only these take space. Raises
+    ResourceError, which calls the bytes `label`, where there is no room for so many.
     """
     try:
         if nbytes <= MEMORY:
             return memoryview(bytearray(nbytes))
         fd = unnamed_file()
         try:
-            reserve(fd, nbytes, label)
+            reserve(fd, nbytes, label, used)
             return map_bytes(fd, 0, nbytes, writable=True)
         finally:
             os.close(fd)
@@ -27,6 +39,33 @@ def room(nbytes: int, label: str) -> memoryview:
         raise
     except MemoryError:
         raise ResourceError(f"{printable(label)}: no memory for {nbytes} bytes") from None
+    except OSError as exc:
+        raise failure(exc, label, OutputError) from None
+
+
+def filled(nbytes: int, label: str, fill: Fill) -> memoryview:
+    """Return read-only bytes as `fill(write)` writes them, by write(start, bytes), all of them.
+
+    Written to a file they cost less than stores through a map of it. Raises as `room` does.
+    """
+    if nbytes <= MEMORY:
+        space = room(nbytes, label)
+
+        def store(start: int, view: memoryview) -> None:
+            space[start : start + len(view)] = view
+
+        fill(store)
+        return space.toreadonly()
+    try:
+        fd = unnamed_file()
+        try:
+            reserve(fd, nbytes, label)
+            fill(partial(write_at, fd))
+            return map_bytes(fd, 0, nbytes)
+        finally:
+            os.close(fd)
+    except NdtoolError:
+        raise
     except OSError as exc:
         raise failure(exc, label, OutputError) from None
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
@@ -162,33 +162,39 @@ def write_next(fd: int, view: Any) -> None:
             select.select([], [fd], [])
 
 
-def reserve(fd: int, total: int, name: str) -> None:
+def reserve(fd: int, total: int, name: str, used: Iterable[tuple[int, int]] | None = None) -> None:
     """Make room for a file of `total` bytes; ResourceError if there is too little.
 
-    A map of a file without its room would end the process at the first byte too many.
+    A map of a file without its room would end the process at the first byte too many. used: the
+    stretches that will be written, where not all will be.
     """
     space = os.fstatvfs(fd)
     free = (space.f_bavail if os.geteuid() else space.f_bfree) * space.f_frsize
-    lacking = ResourceError(f"{printable(name)}: needs {total} bytes of disk, {free} are free")
-    if space.f_blocks and total > free:  # where fallocate writes zeros, it would fill the disk
-        raise lacking
-    try:
-        os.posix_fallocate(fd, 0, total)
-    except (OverflowError, AttributeError) as exc:
-        if isinstance(exc, OverflowError):
-            raise lacking from None
+    if used is not None:
         os.ftruncate(fd, total)
-    except OSError as exc:
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise lacking from None
-        if exc.errno == errno.EFBIG:
-            raise ResourceError(
-                f"{printable(name)}: needs {total} bytes, more than a file may have here",
-                hint="ulimit -f shows the limit on the size of files",
-            ) from None
-        if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
-            raise
-        os.ftruncate(fd, total)
+    needed = 0
+    for start, stop in ((0, total),) if used is None else used:
+        needed += stop - start
+        lacking = ResourceError(f"{printable(name)}: needs {needed} bytes of disk, {free} are free")
+        if space.f_blocks and needed > free:  # where fallocate writes zeros, it would fill the disk
+            raise lacking
+        try:
+            os.posix_fallocate(fd, start, stop - start)
+        except (OverflowError, AttributeError) as exc:
+            if isinstance(exc, OverflowError):
+                raise lacking from None
+            os.ftruncate(fd, total)
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise lacking from None
+            if exc.errno == errno.EFBIG:
+                raise ResourceError(
+                    f"{printable(name)}: needs {total} bytes, more than a file may have here",
+                    hint="ulimit -f shows the limit on the size of files",
+                ) from None
+            if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
+                raise
+            os.ftruncate(fd, total)
 
 
 def is_fixed(path: str, folder: int | None = None) -> bool:

@@ -3,10 +3,32 @@
 import errno
 import os
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ndtool.arrays.local import is_store
 from ndtool.arrays.storage import failure, is_closed, is_fixed
 from ndtool.errors import NdtoolError, OutputError, printable
+
+if TYPE_CHECKING:
+    from ndtool.arrays.newfile import Pending
+    from ndtool.arrays.remote import Version
+
+
+class Storing(NamedTuple):
+    """How an output in chunks is stored; None: as data are, else as its format does by default.
+
+    codec: zstd, blosc, gzip or none, perhaps with `:level`. like: what the format of data notes.
+    """
+
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codec: str | None = None
+    like: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options that were given."""
+        return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
 
 
 class Target(NamedTuple):
@@ -14,7 +36,8 @@ class Target(NamedTuple):
 
     member: the name of the array in the file, where one was given. old: what is at the path.
     clobber: whether it may be replaced. sync: whether the disk must have everything. only: that
-    no other members are kept.
+    no other members are kept. storing: how its chunks are. url: whether the path is one. version:
+    what is there then, None for nothing, or nothing that matters.
     """
 
     path: str
@@ -23,19 +46,47 @@ class Target(NamedTuple):
     clobber: bool = True
     sync: bool = False
     only: bool = False
+    storing: Storing = Storing()
+    url: bool = False
+    version: "Version | None" = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is something at the path."""
+        return self.old is not None or self.version is not None
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file that is replaced, no FIFO or device."""
-        return self.old is None or stat.S_ISREG(self.old.st_mode)
+        """Whether it is a file or a store that is replaced, no FIFO or device."""
+        return self.old is None or stat.S_IFMT(self.old.st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether a store is there, a folder."""
+        return self.old is not None and stat.S_ISDIR(self.old.st_mode)
 
     def require_replaceable(self) -> None:
         """Raise OutputError if something is there that must stay."""
-        if self.old is not None and not self.clobber:
+        if self.is_there and not self.clobber:
             raise exists(self.path)
+
+    def new_file(self, clobber: bool, keeps: bool) -> "Pending":
+        """Return a file that replaces what is there when it is published.
+
+        keeps: whether parts of what is there are in it, so that it must not change meanwhile.
+        """
+        if self.url:
+            from ndtool.arrays.upload import Upload
+
+            return Upload(self.path, self.version, clobber, keeps)
+        from ndtool.arrays.newfile import NewFile
+
+        return NewFile(self.path, self.old, clobber, self.sync)
 
     def require_folder(self) -> None:
         """Raise OutputError if the folder takes no file, as far as that shows without one."""
+        if self.url:
+            return
         try:
             parent = os.path.dirname(os.path.realpath(self.path))
             os.stat(os.path.join(parent, "."))
@@ -78,7 +129,7 @@ def _looked_at(path: str) -> os.stat_result | None:
         (stat.S_ISBLK, "a block device"),
         (stat.S_ISSOCK, "a socket"),
     ):
-        if test(status.st_mode):
+        if test(status.st_mode) and not is_store(path):
             raise OutputError(f"{printable(path)} is {what}: expected a file")
     # A rename needs no permission of the file itself, but its owner took it away on purpose.
     if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):

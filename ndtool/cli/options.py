@@ -10,17 +10,28 @@ from ndtool.rules.operators import REDUCTIONS
 
 
 class File(click.ParamType):  # type: ignore[type-arg]
-    """An argument that names an array; the shell completes it as a file."""
+    """An argument that names an array."""
 
     name = "file"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        """Leave the completion to the shell."""
-        from click.shell_completion import CompletionItem
+        """Offer files that can be arrays, and members."""
+        from ndtool.cli import completion
 
-        return [CompletionItem(incomplete, type="file")]
+        return completion.arrays(incomplete)
+
+
+def _offered(name: str) -> Any:
+    """Return what completes an option's value: a function of completion.py."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        from ndtool.cli import completion
+
+        return getattr(completion, name)(incomplete)
+
+    return complete
 
 
 class Integer(click.ParamType):  # type: ignore[type-arg]
@@ -56,6 +67,39 @@ class Flag(click.types.BoolParamType):
             words = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
             self.fail(f"{value!r} does not say whether it is set: {words}", param, ctx)
         return word
+
+
+class Sizes(click.ParamType):  # type: ignore[type-arg]
+    """One size for each axis, with commas between them."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the sizes, or fail with what was allowed."""
+        if isinstance(value, tuple):
+            return value
+        if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", value):
+            self.fail(f"{value!r} is no list of sizes: expected one such as 100,64", param, ctx)
+        return tuple(map(int, value.split(",")))
+
+
+class Codec(click.ParamType):  # type: ignore[type-arg]
+    """What compresses, perhaps with a level."""
+
+    name = "codec"
+    LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # noqa: RUF012 - never changed
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return what was given, or fail with what was allowed."""
+        name, colon, level = str(value).partition(":")
+        highest = self.LEVELS.get(name)
+        numbered = re.fullmatch("[0-9]{1,3}", level) and int(level) <= (highest or 0)
+        if not (name == "none" and not colon) and not (highest and (numbered or not colon)):
+            choice = ", ".join(f"{name}[:0..{most}]" for name, most in self.LEVELS.items())
+            self.fail(f"{value!r} is no codec: expected {choice} or none", param, ctx)
+        return str(value)
 
 
 def _option(name: str, flag: str, *short: str, **settings: Any) -> click.Option:
@@ -133,11 +177,16 @@ SPEC = _option(
     "--spec",
     default="ndtool",
     metavar="SPEC",
+    shell_complete=_offered("specs"),
     show_default=True,
     help="What must be satisfied: ndtool, onnx:N or openvino:N. Changes no value.",
 )
 DTYPE = _option(
-    "dtype", "--dtype", metavar="NAME", help="What elements stored as void are, such as bfloat16."
+    "dtype",
+    "--dtype",
+    metavar="NAME",
+    shell_complete=_offered("types"),
+    help="What elements stored as void are, such as bfloat16.",
 )
 OUTPUT = _option(
     "output",
@@ -179,6 +228,35 @@ ONLY = _option(
     type=FLAG,
     help="With -o x.npz:member, keep no other members of x.npz.",
 )
+AS_VOID = _option(
+    "as_void",
+    "--as-void",
+    is_flag=True,
+    type=FLAG,
+    help="Store a type that the output's format lacks, such as bfloat16, as void.",
+)
+CHUNKS = _option(
+    "chunks",
+    "--chunks",
+    type=Sizes(),
+    metavar="N,N...",
+    help="Shape of a Zarr output's chunks, such as 100,64. Default: data's, else zarr's.",
+)
+SHARDS = _option(
+    "shards",
+    "--shards",
+    type=Sizes(),
+    metavar="N,N...",
+    help="Shape of a Zarr output's shards, a multiple of its chunks. Default: data's, else none.",
+)
+CODEC = _option(
+    "codec",
+    "--codec",
+    type=Codec(),
+    metavar="NAME[:LEVEL]",
+    help="What compresses a Zarr output: zstd, blosc, gzip or none. Default: data's, else zarr's.",
+)
+STORING = (CHUNKS, SHARDS, CODEC)  # of whatever writes an array
 TRACE = _talk_option(
     "trace",
     "--trace/--no-trace",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
-from ndtool.arrays.source import Entry
-from ndtool.errors import printable
+from ndtool.arrays.source import Entry, OperatorNode
+from ndtool.errors import printable, redacted
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS
 from ndtool.rules.shapes import Trace, described
 from ndtool.rules.specs import Row
 
+if TYPE_CHECKING:
+    from ndtool.runs.convert import Conversion
+
 TRACE_COLUMNS = ("rule", "with", "result")
+NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
 _RANGES = tuple(
@@ -92,7 +96,7 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
             for role, given in inference.inputs.items()
         },
         "output": {
-            "name": output,
+            "name": output and redacted(output),
             "dtype": inference.dtype.name,
             "shape": inference.plan.output,
             "bytes": inference.nbytes,
@@ -101,11 +105,32 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
     }
 
 
+def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return what was copied where, for JSON; kept: the members that stay."""
+    origin, facts, request = conversion.source.facts, conversion.facts, conversion.request
+    output = {
+        "name": request.output,
+        "dtype": conversion.stored.name,
+        "shape": facts.shape,
+        "bytes": facts.nbytes,
+    }
+    return {
+        "version": __version__,
+        "source": {
+            "name": request.source,
+            "dtype": origin.dtype.name,
+            "shape": origin.shape,
+            "order": origin.order,
+        },
+        "output": output if kept is None else {**output, "kept": kept},
+    }
+
+
 def entry_record(entry: Entry) -> dict[str, Any]:
     """Return what a file or member holds, for JSON; where it is no array, most keys are null."""
     facts = entry.facts
     known: dict[str, Any] = dict.fromkeys(
-        ("dtype", "byte_order", "shape", "order", "bytes", "npy_version", "offset")
+        ("dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version", "offset")
     )
     if facts is not None:
         known |= {
@@ -113,6 +138,7 @@ def entry_record(entry: Entry) -> dict[str, Any]:
             "byte_order": _BYTE_ORDERS.get(facts.dtype.order),
             "shape": facts.shape,
             "order": facts.order,
+            "chunks": None if facts.grid == facts.shape else facts.grid,
             "bytes": facts.nbytes,
             **facts.notes,
         }
@@ -137,7 +163,7 @@ def notes_of(entries: list[Entry]) -> tuple[str, ...]:
 
 def note_title(key: str) -> str:
     """Return the title of a column: `npy` for npy_version."""
-    return key.removesuffix("_version")
+    return key.removesuffix("_version").removesuffix("_type")
 
 
 def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
@@ -147,10 +173,13 @@ def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
         return (name, reason, "", "", *("" for _ in notes), "")
     big = ", big-endian" if facts.dtype.order == ">" else ""
+    order = "Fortran" if facts.order == "F" else "C"
+    if facts.grid != facts.shape:
+        order = f"chunks of {list(facts.grid)}"
     return (
         name,
         facts.described,
-        ("Fortran" if facts.order == "F" else "C") + big,
+        order + big,
         str(facts.nbytes),
         *(_note(facts.notes.get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
@@ -158,7 +187,18 @@ def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _note(value: object) -> str:
-    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ".".join(map(str, value))
+    return "" if value is None else printable(str(value))
+
+
+def node_cells(node: OperatorNode) -> tuple[str, ...]:
+    """Return a row of the nodes that `inspect` shows."""
+    attributes = ", ".join(f"{name} {value}" for name, value in node.attributes.items())
+    name = f"{node.model}:{node.node}"
+    spec = "" if node.version is None else f"onnx:{node.version}"
+    cells = (name, node.title, spec, attributes or "-", ", ".join(node.inputs), node.output or "")
+    return tuple(map(printable, cells))
 
 
 def spec_record(row: Row) -> dict[str, Any]:

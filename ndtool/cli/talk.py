@@ -14,10 +14,11 @@ from ndtool.arrays.storage import LOST, write_next
 from ndtool.errors import NdtoolError, OutputError, Status, printable
 
 if TYPE_CHECKING:
-    from ndtool.arrays.source import Entry
+    from ndtool.arrays.source import Entry, OperatorNode
     from ndtool.rules.inference import Inference
     from ndtool.rules.shapes import Trace
     from ndtool.rules.specs import Row
+    from ndtool.runs.convert import Conversion
     from ndtool.runs.jobs import Job
 
 _LINE = 1000  # characters of a line of talk
@@ -73,7 +74,7 @@ class Talk:
     def begin(self, job: Job, dry_run: bool) -> None:
         """Say what was inferred, and what is odd about the inputs."""
         started = time.perf_counter()
-        self._warn(job.warnings)
+        self.warn(job.warnings)
         if self._shows_trace(dry_run):
             from ndtool.cli import records
 
@@ -91,8 +92,24 @@ class Talk:
             size = sized(job.inference.nbytes)
             say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
         elif self._for_people() and job.request.output not in (None, "-"):
-            say(_wrote(job, seconds))
+            threads = f", {job.threads} thread" + "s" * (job.threads != 1)
+            name, nbytes = job.request.output or "", job.inference.nbytes
+            say(_wrote(name, _output(job.inference), nbytes, seconds, threads))
         if kept and not (dry_run or self.json or self.quiet):
+            say(_kept(kept))
+
+    def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
+        """Say what was copied and how long it took; kept: the members that stay in the archive."""
+        seconds = time.perf_counter() - conversion.started
+        request, facts = conversion.request, conversion.facts
+        if self.json:
+            from ndtool.cli import records
+
+            record = records.conversion_record(conversion, kept)
+            self._put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
+        elif self._for_people() and request.output != "-":
+            say(_wrote(request.output, facts.described, facts.nbytes, seconds))
+        if kept and not (self.json or self.quiet):
             say(_kept(kept))
 
     def inferred(self, inference: Inference) -> None:
@@ -112,19 +129,24 @@ class Talk:
         elif self._for_people():
             say(f"verified {printable(name)}: {described}, bit for bit\n")
 
-    def entries(self, entries: list[Entry]) -> None:
-        """Print what files hold."""
+    def entries(self, entries: list[Entry], nodes: list[OperatorNode]) -> None:
+        """Print what files hold: arrays, and the nodes of our operators."""
         from ndtool.cli import records
 
         if self.json:
             arrays = [records.entry_record(entry) for entry in entries]
-            self._put_json({"version": _version(), "arrays": arrays})
+            listed = [node._asdict() for node in nodes]
+            self._put_json({"version": _version(), "arrays": arrays, "nodes": listed})
             return
         notes = records.notes_of(entries)
         titles = ("name", "array", "order", "bytes", *map(records.note_title, notes), "mappable")
         rows = [records.entry_cells(entry, notes) for entry in entries]
         put(_table(titles, rows, ("name", "array", "mappable"), 1))
-        self._warn([entry.warning for entry in entries if entry.warning])
+        if nodes:
+            columns = records.NODE_COLUMNS
+            put("\n")
+            put(_table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
+        self.warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
         """Print what the standards accept."""
@@ -193,7 +215,8 @@ class Talk:
     def _coloured(self) -> bool:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
-    def _warn(self, warnings: list[str]) -> None:
+    def warn(self, warnings: list[str]) -> None:
+        """Say what is odd without being wrong."""
         if self.quiet or self.json:
             return
         for warning in warnings:
@@ -292,16 +315,10 @@ def _output(inference: Inference) -> str:
     return described(inference.dtype, inference.plan.output)
 
 
-def _wrote(job: Job, seconds: float) -> str:
+def _wrote(name: str, what: str, nbytes: int, seconds: float, how: str = "") -> str:
     from ndtool.cli.records import lasted, sized
 
-    threads = f"{job.threads} thread" + "s" * (job.threads != 1)
-    name, size, took = (
-        printable(job.request.output or ""),
-        sized(job.inference.nbytes),
-        lasted(seconds),
-    )
-    return f"wrote {name}: {_output(job.inference)}, {size} in {took}, {threads}\n"
+    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}\n"
 
 
 def _kept(names: tuple[str, ...]) -> str:

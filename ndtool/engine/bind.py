@@ -47,7 +47,7 @@ def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> R
     b, k = len(plan.batch), plan.k
     batch = layouts.merge(plan.batch, strides[:b])
     addressing = _kernels.Addressing(
-        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives
+        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeated
     )
     run, run_strides = layouts.merge(plan.run, strides[b + k :])
     layout = None
@@ -85,7 +85,7 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
 def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, int]:
     """Return how indices are checked: (addressing, tuples, components per tuple)."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
-    tuples = plan.tuples if isinstance(plan, NdPlan) else prod(plan.indices)
+    tuples = prod(plan.positions)
     none = (0,) * len(sizes)
     return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
 

@@ -6,7 +6,7 @@ from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_check
 from ndtool.engine.threads import team
 from ndtool.errors import BoundsError, NdtoolError, OutputError
-from ndtool.rules.shapes import NdPlan, Plan
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan
 
 
 def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
@@ -37,12 +37,12 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
         count += bad
     if not count:
         return OutputError("indices changed during the run")
-    nd = isinstance(plan, NdPlan)
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
+    alone = isinstance(plan, ElementsPlan) or plan.repeated
     return BoundsError(
-        position=layouts.unravel(place, plan.indices[:-1] if nd else plan.indices),
-        component=component if nd else None,
+        position=layouts.unravel(place, plan.positions),
+        component=None if alone else component,
         axis=axis,
         value=indices.value(place * entries + component),
         size=size,

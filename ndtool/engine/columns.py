@@ -2,8 +2,9 @@
 
 Along an axis that is not the last, a unit is a tile of columns as wide as a cache line, and a page
 of the output has those of many units: where more pages wait for the rest than the system lets wait,
-each is written again and again. So a group of columns, as wide as a page or more, is finished in a
-room, in bands of rows where not all of them fit; then its rows are copied to where they belong.
+which depends on its memory, each is written again and again. There a group of columns, as wide as
+a page or more, is finished in a room, in bands of rows where not all of them fit; then its rows are
+copied to where they belong.
 """
 
 import mmap
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import LINE, PAGE, How
-from ndtool.engine import layouts, scratch, tuning
+from ndtool.engine import layouts, memory, scratch, tuning
 from ndtool.engine.bind import Buffer, Panels
 from ndtool.engine.threads import team
 
@@ -44,10 +45,15 @@ class Block(NamedTuple):
 
 
 def suit(p: Panels, rows: int) -> bool:
-    """Whether panels of so many rows are made in blocks: they keep many pages waiting."""
+    """Whether panels of so many rows are made in blocks: they keep many pages waiting.
+
+    Where memory lets them wait, stores through the map cost the system less.
+    """
     width = p.columns * p.itemsize
     whole = p.columns == p.index_step and width > LINE and p.itemsize <= LINE
-    return whole and rows * min(PAGE, width) > tuning.WAITING
+    if not whole or rows * min(PAGE, width) <= tuning.WAITING:
+        return False
+    return prod(p.sizes) * rows * width > memory.available() // tuning.DIRTY
 
 
 def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:

@@ -1,16 +1,23 @@
 """Arrays put right for the kernels: row-major, without gaps, of the byte order that is wanted."""
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import How
+from ndtool._kernels import LINE, How
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Operand
+from ndtool.engine.crew import Rooms, share
+from ndtool.engine.gathers import Tick, silent
 from ndtool.engine.layouts import Strides
 from ndtool.engine.threads import team
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import Shape
+
+Write = Callable[[int, memoryview], object]  # write(start, bytes)
 
 
 def is_right(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
@@ -20,7 +27,13 @@ def is_right(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
 
 
 def put_right(
-    data: Operand, shape: Shape, dtype: Dtype, order: str, out: Buffer, threads: int
+    data: Operand,
+    shape: Shape,
+    dtype: Dtype,
+    order: str,
+    out: Buffer,
+    threads: int,
+    tick: Tick = silent,
 ) -> None:
     """Copy an array to row-major order and a byte order ("<" or ">", where that has a meaning)."""
     size = prod(shape) * dtype.itemsize
@@ -28,11 +41,82 @@ def put_right(
         return
     layout, scattered = _bound(shape, data.strides, dtype.itemsize)
     if scattered:
-        _copy_strips(data, layout, size, out, threads)
+        _copy_strips(data, layout, size, out, threads, tick)
     else:
         _pack(data, layout, dtype.itemsize, size, out)
     if dtype.unit > 1 and dtype.order != order:
         swap(out[:size], dtype.unit)
+
+
+class Box(NamedTuple):
+    """Some elements of an array: of some of its rows the same ones, which stand side by side.
+
+    data: bytes before the first of them where they are. place: bytes before it in row-major order,
+    where rows begin `pitch` bytes apart. shape: its first axis counts the rows.
+    """
+
+    data: int
+    place: int
+    pitch: int
+    shape: Shape
+    strides: Strides
+
+
+def write_right(
+    data: Operand, shape: Shape, dtype: Dtype, order: str, write: Write, threads: int
+) -> None:
+    """Do the same in boxes, each written when it is complete, from several threads."""
+    item = dtype.itemsize
+    size = prod(shape) * item
+    if not size:
+        return
+    sizes, steps = layouts.merge(shape, data.strides)
+
+    def move(box: Box) -> None:
+        room = rooms.take()
+        to = room[: prod(box.shape) * item]
+        source = Operand(data.buffer, data.origin + box.data, box.strides)
+        put_right(source, box.shape, dtype, order, to, 1)
+        width = len(to) // box.shape[0]
+        if width == box.pitch:
+            write(box.place, to)
+        else:
+            for row in range(box.shape[0]):
+                write(box.place + row * box.pitch, to[row * width : (row + 1) * width])
+        rooms.give(room)
+
+    rooms = Rooms(min(size, max(tuning.TURNED, item)))
+    pieces = boxes(sizes or (1,), steps or (item,), item, tuning.TURNED)
+    share(move, pieces, team(threads, 2 * size))
+
+
+def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
+    """Cut an array into boxes of about `limit` bytes: whole rows, as many as there is room for.
+
+    Of longer rows some elements of so many that neighbours in Fortran's order fill a line.
+    """
+    most, places = max(1, limit // itemsize), layouts.contiguous(sizes, itemsize)
+    pitch = places[0]
+    tall = min(sizes[0], max(limit // pitch, min(LINE, most)))
+    axis, inner = len(sizes) - 1, 1  # the axis that is cut, elements of those after it
+    while axis > 1 and sizes[axis] * inner * tall <= most:
+        inner *= sizes[axis]
+        axis -= 1
+    if not axis:
+        for first in range(0, sizes[0], tall):
+            rows = min(tall, sizes[0] - first)
+            yield Box(first * steps[0], first * pitch, pitch, (rows,), steps)
+        return
+    wide = max(1, most // (tall * inner))
+    starts = range(0, sizes[0], tall), *map(range, sizes[1:axis]), range(0, sizes[axis], wide)
+    for at in product(*starts):
+        yield Box(
+            sum(map(int.__mul__, at, steps)),
+            sum(map(int.__mul__, at, places)),
+            pitch,
+            (min(tall, sizes[0] - at[0]), min(wide, sizes[axis] - at[-1]), *sizes[axis + 1 :]),
+            (steps[0], *steps[axis:]),
+        )
 
 
 def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int) -> bool:
@@ -49,7 +133,7 @@ def _bound(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layo
 
 
 def _copy_strips(
-    data: Operand, layout: _kernels.Layout, size: int, out: Buffer, threads: int
+    data: Operand, layout: _kernels.Layout, size: int, out: Buffer, threads: int, tick: Tick
 ) -> None:
     """Copy so that lines are read and written as a whole."""
     how = How(team(threads, 2 * size))
@@ -57,6 +141,7 @@ def _copy_strips(
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
         _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, how)
+        tick(stop / layout.strips)
 
 
 def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out: Buffer) -> None:

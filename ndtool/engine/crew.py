@@ -1,7 +1,7 @@
 """Pieces of work shared out to Python threads, for what waits in the system: reads and writes."""
 
 from collections.abc import Callable, Iterator
-from threading import Event, Lock
+from threading import Event, Lock, Thread, current_thread
 from typing import TypeVar
 
 from ndtool import _kernels
@@ -16,6 +16,8 @@ def share(work: Callable[[Item], object], items: Iterator[Item], threads: int) -
     The first failure, or a signal, ends all of them after their current item and is raised.
     """
     lock, stop = Lock(), Event()
+    others: list[Thread] = []  # those that work, each of which has put itself down
+    failures: list[BaseException] = []
 
     def loop() -> None:
         try:
@@ -25,31 +27,38 @@ def share(work: Callable[[Item], object], items: Iterator[Item], threads: int) -
                 if item is None:
                     return
                 work(item)
-        except BaseException:
+        except BaseException as failure:
+            failures.append(failure)
             stop.set()
-            raise
 
-    if threads <= 1:
+    def help_out() -> None:
+        with lock:
+            if stop.is_set():
+                return
+            others.append(current_thread())
         loop()
-        return
-    from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(threads, MOST)) as pool:
-        try:
-            started = []
-            with _kernels.Turn():  # to take none that another run was just told it can have
-                for _ in range(min(threads, MOST)):
-                    try:
-                        started.append(pool.submit(loop))
-                    except RuntimeError:  # the system has no thread left: fewer do it too
-                        break
-            if not started:
-                loop()
-            for one in started:
-                one.result()
-        except BaseException:
+    try:
+        if threads > 1:
+            _start(help_out, min(threads, MOST) - 1)
+        loop()
+    finally:
+        with lock:
             stop.set()
-            raise
+        for other in others:
+            other.join()
+    if failures:
+        raise failures[0]
+
+
+def _start(target: Callable[[], object], count: int) -> None:
+    """Start up to `count` threads; where the system has none left, fewer do the work."""
+    with _kernels.Turn():  # to take none that another run was just told it can have
+        for _ in range(count):
+            try:
+                Thread(target=target).start()
+            except RuntimeError:
+                return
 
 
 class Rooms:

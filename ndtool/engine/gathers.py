@@ -7,7 +7,7 @@ without gaps; data may have any strides.
 from collections.abc import Callable, Iterator
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, PAGE, How, Indices, Piece
+from ndtool._kernels import PAGE, How, Indices, Piece
 from ndtool.engine import columns, tuning
 from ndtool.engine.bind import Buffer, Operand, Panels, Runs, Units, bind_units
 from ndtool.engine.threads import team
@@ -37,8 +37,7 @@ def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
 def gather(runs: Runs, data: Operand, indices: Indices, out: Buffer, threads: int) -> bool:
     """Copy all runs to out; False if an index is out of bounds."""
     size = runs.tuples * runs.width
-    # a streamed row that ends within a line would have that line written twice
-    streamed = size >= tuning.STREAMED and (runs.width <= LINE or runs.width % LINE == 0)
+    streamed = size >= tuning.STREAMED
     if size <= tuning.PIECE:
         whole = Piece(0, runs.tuples, 0, runs.width)
         return gather_piece(runs, data, indices, whole, out, threads, streamed)

@@ -1,5 +1,7 @@
 """Strides: where the elements of an array stand, as tuples of bytes; imports no NumPy."""
 
+from functools import lru_cache
+
 from ndtool._kernels import LINE
 from ndtool.rules.shapes import Shape
 
@@ -49,6 +51,7 @@ def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
     return tuple(sizes), tuple(steps)
 
 
+@lru_cache(maxsize=1024)
 def is_scattered(shape: Shape, strides: Strides) -> bool:
     """Whether what comes next to each other in row-major order stands lines apart, as in Fortran's.
 

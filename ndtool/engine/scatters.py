@@ -2,30 +2,32 @@
 
 Results are those of the sequential loop: a thread owns a part of the output, and applies what
 falls there in row-major order of indices. Ways: by destination (tuples are sorted into parts of
-the output that fit the cache), by lines (batches have disjoint outputs), in order (of long runs
-every thread changes some), by units (along an axis that is not the last).
+the output that fit the cache), by copies (of a small output, put together at the end), by lines
+(batches have disjoint outputs), in order (of long runs every thread changes some), by units (along
+an axis that is not the last).
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import GROUP, LINE, Change, How, Indices, Parts, Piece
-from ndtool.engine import columns, layouts, scratch, tuning
+from ndtool._kernels import GROUP, LINE, Addressing, Change, How, Indices, Parts, Piece
+from ndtool.engine import check, columns, layouts, scratch, tuning
 from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick, silent, whole_elements
 from ndtool.engine.threads import team
-from ndtool.rules.dtypes import Dtype
+from ndtool.rules.dtypes import Dtype, identity
 from ndtool.rules.shapes import ElementsPlan, Plan
 
 
 class Scatter(NamedTuple):
-    """One scatter, bound to bytes; indices have been checked.
+    """One scatter, bound to bytes.
 
     data: what is copied to out first; None where it stands there already. updates, out: native,
     aligned and without gaps unless reduction is "none". limit: bytes that sorting may take, SCRATCH
     if None. write: writes bytes to out from an offset on, where that is faster than to store them.
+    guarded: whether out must stay as it is where an index is out of bounds, and nobody has looked.
     """
 
     plan: Plan
@@ -40,6 +42,7 @@ class Scatter(NamedTuple):
     limit: int | None = None
     tick: Tick = silent
     write: Callable[[int, Buffer], object] | None = None
+    guarded: bool = False
 
     def change(self, pitch: int) -> Change:
         """Bind the updates, each of `pitch` bytes, to what is done with them."""
@@ -54,7 +57,7 @@ class Scatter(NamedTuple):
 def scatter(s: Scatter) -> bool:
     """Copy data to out, then apply the updates in the way that suits the plan.
 
-    Returns False if an index is out of bounds after all: somebody changed it meanwhile.
+    Returns False if an index is out of bounds; raises BoundsError where that must be known before.
     """
     plan, itemsize = s.plan, s.dtype.itemsize
     if not len(s.updates):
@@ -66,20 +69,30 @@ def scatter(s: Scatter) -> bool:
     runs = bind_runs(plan, strides, itemsize, s.negatives)
     if runs is None:
         assert isinstance(plan, ElementsPlan)
+        _guard(s)
         return _by_panels(s, plan, bind_panels(plan, strides, itemsize, s.negatives))
     rows = len(s.out) // runs.width
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
     wide = runs.width >= tuning.WIDE and s.write is None
+    if one_line and threads > 1 and _is_worth_copies(s, threads):
+        return _by_copies(s, runs, threads)
     many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
     far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
     if many and far and not wide and (one_line or line > tuning.CACHED):
         return _by_destination(s, runs, rows)
+    _guard(s)
     if not one_line:
         return _by_lines(s, runs, line)
     copy(s)
     return _in_order(s, runs)
+
+
+def _guard(s: Scatter) -> None:
+    """Look at all indices now if that is still to be done, before out is changed."""
+    if s.guarded:
+        check.check(s.plan, s.indices, s.negatives, s.threads)
 
 
 def copy(s: Scatter) -> None:
@@ -112,6 +125,40 @@ def _in_order(s: Scatter, runs: Runs) -> bool:
                 return False
         s.tick((first + n) / runs.tuples)
     return True
+
+
+def _is_worth_copies(s: Scatter, threads: int) -> bool:
+    """Whether threads may change copies of their own: the bits stay, and they are small."""
+    copies = threads * len(s.out)
+    return copies <= min(tuning.CACHED, len(s.updates)) and bool(identity(s.dtype, s.reduction))
+
+
+def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
+    """Each thread applies a share of the updates to what changes nothing; then all to data."""
+    size, change, addressing = len(s.out), s.change(runs.width), runs.addressing
+    copies = memoryview(bytearray(threads * size))
+    how = How(threads, False, copies)
+    untouched = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
+    copies[:size] = untouched
+    step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
+    for first in range(0, runs.tuples, step):
+        n = min(step, runs.tuples - first)
+        copies[size:] = untouched * (threads - 1)
+        if _kernels.scatter_copies(addressing, s.indices, first, n, change, size, how):
+            return False
+        _put_together(s, copies[size:], copies[:size])
+        s.tick((first + n) / runs.tuples)
+    copy(s)
+    _put_together(s, copies[:size], s.out)
+    return True
+
+
+def _put_together(s: Scatter, copies: Buffer, out: Buffer) -> None:
+    """Reduce copies of out into it, in order: each is an update of the whole."""
+    whole, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
+    change = Change(copies, len(out), s.reduction, s.dtype.name)
+    nowhere = Indices(copies, s.indices.itemsize, False, False)  # tuples of no components
+    _kernels.scatter(whole, nowhere, Piece(0, n, 0, len(out)), change, out, False, How(1))
 
 
 def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
@@ -203,6 +250,8 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     limit = tuning.SCRATCH if s.limit is None else s.limit
     most = max(1, (limit - rooms) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
+    if groups * GROUP < runs.tuples:  # parts are finished before all indices are seen
+        _guard(s)
     if data is not None and width << shift > tuning.LARGEST_PART:
         copy(s)
         data = None

@@ -3,7 +3,7 @@
 import os
 from functools import cache
 
-from ndtool.engine import tuning
+from ndtool.engine import cgroups, tuning
 from ndtool.errors import UsageError, shown
 
 MOST = 1024
@@ -45,30 +45,12 @@ def _available() -> int:
 
 def _quota(otherwise: int) -> int:
     """Return the whole processors of this process's cgroup (v2 or v1), `otherwise` if unlimited."""
-    places = {"": "/sys/fs/cgroup", "cpu": "/sys/fs/cgroup/cpu"}
-    limits = [otherwise]
-    try:
-        with open("/proc/self/cgroup") as lines:
-            for line in lines:
-                _, names, path = line.rstrip("\n").split(":", 2)
-                for name in names.split(","):
-                    if name in places:
-                        limits.append(_lowest_limit(places[name], path, otherwise))
-    except (OSError, ValueError):
-        pass
-    return min(limits)
+    return cgroups.lowest("cpu", _processors, otherwise)
 
 
-def _lowest_limit(mount: str, path: str, otherwise: int) -> int:
-    """Walk from a cgroup up to the root: the tightest limit counts."""
-    lowest = otherwise
-    while True:
-        quota, period = _read_limit(mount + path)
-        if quota > 0 and period > 0:
-            lowest = min(lowest, max(1, quota // period))
-        if path in ("", "/"):
-            return lowest
-        path = os.path.dirname(path)
+def _processors(folder: str) -> int | None:
+    quota, period = _read_limit(folder)
+    return max(1, quota // period) if quota > 0 and period > 0 else None
 
 
 def _read_limit(folder: str) -> tuple[int, int]:

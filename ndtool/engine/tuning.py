@@ -9,8 +9,8 @@ WORTH = 1 << 20  # bytes of work that pay for waking a thread: a tenth of a mill
 
 # Pieces
 PIECE = 1 << 26  # bytes that one kernel call may move: a fraction of a second, even from disk
-WRITTEN = 1 << 21  # bytes that are written to a file at once
-TURNED = 1 << 20  # bytes that are put into row-major order at once
+WRITTEN = 1 << 20  # bytes that are written to a file at once, from a core's cache
+TURNED = 1 << 20  # bytes that are put into row-major order and written at once
 
 # Caches
 STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would only flush
@@ -29,9 +29,11 @@ FILE_SCRATCH = 48 << 20  # bytes that it may take in a run on files, whose memor
 
 # Files
 WAITING = 8 << 20  # bytes of pages that may wait for the rest of their columns
+DIRTY = 16  # a part of memory: a mapped output below it waits there; Linux lets a tenth wait
 BLOCK = 32 << 20  # bytes of columns that are finished before they are written, in whole pages
 BANDS = 2  # of a scatter's rows, if its tiles fit: each goes over all indices again
 
 # Arrays
 ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
+COPIED = 1 << 12  # bytes that NumPy puts right before the kernels would have begun
 PACKED = 1 << 28  # bytes of data that are put into row-major order before rows of it are gathered

@@ -8,21 +8,19 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from ndtool.loops.memory cimport AHEAD, prefetch, swap16, swap32, swap64
+from ndtool.loops.memory cimport prefetch, prefetch_lines, swap16, swap32, swap64
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
+    static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_clones;
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
     static inline uint64_t ndtool_offsets_2(
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
         uint64_t, int64_t *
-    ) ndtool_clones;
-    static inline uint64_t ndtool_outside(
-        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
     ) ndtool_clones;
     """
 
@@ -49,6 +47,7 @@ cdef struct Nd:
     int64_t strides[MOST_RANK]    # bytes
     int64_t lowest, reach         # the bytes that one batch can name: where, how many
     bint near                     # they fit the cache, and are read often: none is prefetched
+    bint repeated                 # every batch has the same tuples, which stand there once
     int64_t per_batch
     int batch_rank
     int64_t batch_sizes[MOST_RANK]
@@ -99,7 +98,17 @@ cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
 cdef inline const int64_t* widened(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
 ) noexcept nogil:
-    """Return n <= ENTRIES indices as int64: in place if they are, else copied into block.
+    """Return n <= ENTRIES indices as int64: in place if they are, else copied into block."""
+    if kind == 8 and not <size_t> indices & 7:
+        return <const int64_t*> indices
+    widen(indices, kind, n, block)
+    return block
+
+
+cdef inline void widen "ndtool_widen"(
+    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
+) noexcept nogil:
+    """Copy n indices as int64.
 
     uint64 values above INT64_MAX become INT64_MAX, which no axis is long enough for.
     """
@@ -108,8 +117,6 @@ cdef inline const int64_t* widened(
     cdef uint32_t v4
     cdef uint16_t v2
     if kind == 8:
-        if not <size_t> indices & 7:
-            return <const int64_t*> indices
         memcpy(block, indices, n * 8)
     elif kind == 4:
         for i in range(n):
@@ -141,7 +148,6 @@ cdef inline const int64_t* widened(
     else:
         for i in range(n):
             block[i] = <int8_t> indices[i]
-    return block
 
 
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
@@ -198,34 +204,27 @@ cdef inline uint64_t offsets_k(
     return bad
 
 
-cdef inline uint64_t outside "ndtool_outside"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
-    const uint8_t* stored, int bytes_each
-) noexcept nogil:
-    """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
-
-    They are stored in `bytes_each` bytes; what follows them in memory is asked for, as far ahead
-    as it is away.
-    """
-    cdef Py_ssize_t i, j
-    cdef uint64_t bad = 0
-    cdef uint64_t seen[8]    # as many as a vector has: their sum is left to the end
-    for j in range(8):
-        seen[j] = 0
-    for i in range(n // 8):
-        prefetch(stored + 8 * i * bytes_each + AHEAD)
-        for j in range(8):
-            seen[j] |= <uint64_t> index[8 * i + j] + wraps[8 * i + j] >= limits[8 * i + j]
-    for i in range(n // 8 * 8, n):
-        bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
-    for j in range(8):
-        bad |= seen[j]
-    return bad
-
-
 cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
     """Return how many tuples are taken at once: what BLOCK and ENTRIES admit."""
     return BLOCK if nd.k <= 2 else ENTRIES // nd.k
+
+
+cdef inline const int64_t* repeated(
+    const Cursor* at, const Walk* walk, Py_ssize_t n, int64_t* entries
+) noexcept nogil:
+    """Return n indices from the cursor on, of tuples that every batch begins anew."""
+    cdef int64_t per_batch = walk.nd.per_batch, first = per_batch - at.left, take
+    cdef Py_ssize_t done = 0
+    cdef const int64_t* index
+    while done < n:
+        first = 0 if first == per_batch else first
+        take = min(n - done, per_batch - first)
+        index = widened(walk.index + first * walk.entry, walk.kind, take, entries + done)
+        if index != entries + done:
+            memcpy(entries + done, index, take * 8)
+        done += take
+        first += take
+    return entries
 
 
 cdef inline uint64_t next_offsets(
@@ -237,11 +236,13 @@ cdef inline uint64_t next_offsets(
     """
     cdef int64_t entries[ENTRIES]
     cdef const Nd* nd = walk.nd
-    cdef const int64_t* index = widened(
-        walk.index + t * walk.entry, walk.kind, n * nd.k, entries
-    )
+    cdef const int64_t* index
     cdef Py_ssize_t done = 0, take
     cdef uint64_t bad = 0
+    if nd.repeated:
+        index = repeated(at, walk, n, entries)
+    else:
+        index = widened(walk.index + t * walk.entry, walk.kind, n * nd.k, entries)
     while done < n:
         if at.left == 0:
             next_batch(at, nd)
@@ -267,6 +268,24 @@ cdef inline uint64_t next_offsets(
         done += take
         at.left -= take
     return bad
+
+
+cdef inline uint64_t offsets_from(
+    Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
+) noexcept nogil:
+    """Turn tuples t.. of a walk into offsets, and ask for the indices that follow."""
+    prefetch_lines(walk.index + (t + n) * walk.entry, n * walk.entry)
+    return next_offsets(at, walk, t, n, offsets)
+
+
+cdef inline void ask_next_batch(
+    const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take, double share
+) noexcept nogil:
+    """Ask for `share` bytes of what the next batch can name for each of `take` tuples of this."""
+    cdef int64_t done = nd.per_batch - at.left
+    if nd.near and nd.batch_rank:
+        source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
+        prefetch_lines(source + <int64_t> (share * done), <int64_t> (share * take))
 
 
 cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
@@ -346,6 +365,7 @@ cdef inline void gather_block(
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
+                prefetch(source + offsets[i + ahead] + width - 1)
             copy_run(to + width * i, source + offsets[i], width)
 
 

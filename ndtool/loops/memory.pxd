@@ -36,6 +36,11 @@ cdef extern from *:
         for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
         (void) seen;
     }
+    /* the lines that n bytes touch: of a run that begins within a line, one more */
+    static inline void ndtool_prefetch_run(const uint8_t *from, Py_ssize_t n) {
+        const uint8_t *line = (const uint8_t *) ((uintptr_t) from & ~(uintptr_t) 63);
+        for (; line < from + n; line += 64) ndtool_prefetch(line);
+    }
     /* stores that bypass the cache: no line is read before it is overwritten. Those of a whole
        line at once are the fastest, where the processor has them */
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
@@ -80,6 +85,7 @@ cdef extern from *:
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
     void prefetch_soon "ndtool_prefetch_soon"(const void* address) noexcept nogil
+    void prefetch_lines_of "ndtool_prefetch_run"(const uint8_t* run, Py_ssize_t n) noexcept nogil
     void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
@@ -90,6 +96,11 @@ cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept no
     cdef Py_ssize_t i
     for i in range(0, n, 64):
         prefetch_soon(source + i)
+
+
+cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nogil:
+    """Ask for a run; of a long one for as much as lets the hardware foresee the rest."""
+    prefetch_lines_of(run, min(width, AHEAD // 8))
 
 
 cdef inline void store(

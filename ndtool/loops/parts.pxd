@@ -8,8 +8,8 @@ from libc.string cimport memcpy
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, Cursor, Walk, block_of, copy_run, next_offsets, seek,
 )
-from ndtool.loops.memory cimport prefetch, stream, stream_end, write_window
-from ndtool.loops.runs cimport Updates, apply_block, apply_row, prefetch_run
+from ndtool.loops.memory cimport prefetch, prefetch_run, stream, stream_end, write_window
+from ndtool.loops.runs cimport Updates, apply_block, apply_row
 
 cdef enum:
     GROUP = 32768        # tuples that are sorted at once: their destinations fit the L2 cache

@@ -283,3 +283,26 @@ def view_as(dtype: Dtype, name: str) -> Dtype:
             f" only V{wanted.itemsize} elements can, which are stored without a type"
         )
     return wanted._replace(descr=dtype.descr)
+
+
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+
+
+def identity(dtype: Dtype, reduction: str) -> bytes:
+    """Return the element that a reduction leaves every other as it is with, before and after it.
+
+    b"" where it matters how updates are bracketed: where sums are rounded, and for bool, whose
+    bytes other than 0 and 1 become 1 when they are touched. Not for max and min: the result is the
+    first NaN, else the last (of float16 the first) of those equal to the extreme.
+    """
+    bits, extreme, signed = 8 * dtype.itemsize, reduction in ("max", "min"), dtype.kind == "i"
+    if dtype.kind in "iu" and reduction in ("add", "mul"):
+        value = int(reduction == "mul")
+    elif dtype.kind in "iu" and extreme:
+        value = 1 << (bits - 1) if signed else 0
+        value = value if reduction == "max" else (value - 1) % (1 << bits)
+    elif dtype.name in _INFINITY and extreme:
+        value = _INFINITY[dtype.name] | (reduction == "max") << (bits - 1)
+    else:
+        return b""
+    return value.to_bytes(dtype.itemsize, sys.byteorder)

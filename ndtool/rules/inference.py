@@ -1,9 +1,10 @@
 """Types, shapes, attributes and a spec in; what follows from them out, before any value is read."""
 
+import re
 from math import prod
 from typing import NamedTuple
 
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, printable
 from ndtool.rules import dtypes, shapes, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
@@ -100,3 +101,12 @@ def point_out(error: NdtoolError, inputs: Inputs) -> None:
         error.name(called(inputs["indices"].name), called(inputs["data"].name))
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
+        if error.hint.endswith(shapes.PLAIN):
+            names = _quoted(inputs["data"].name), _quoted(inputs["indices"].name)
+            error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
+
+
+def _quoted(name: str) -> str:
+    """Return an argument as a shell takes it."""
+    plain = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
+    return name if plain else "'" + printable(name).replace("'", "'\\''") + "'"

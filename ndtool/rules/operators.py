@@ -40,5 +40,6 @@ OPERATORS = {
         Operator("scatter_nd", "ScatterND", _SCATTER, ("reduction",)),
         Operator("gather_elements", "GatherElements", _GATHER, ("axis",)),
         Operator("scatter_elements", "ScatterElements", _SCATTER, ("axis", "reduction")),
+        Operator("gather", "Gather", _GATHER, ("axis",)),
     )
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
 MOST_RANK = 64  # NumPy's limit
+PLAIN = "ndtool gather DATA INDICES"  # the call for indices that are no tuples
 
 
 class Step(NamedTuple):
@@ -42,6 +43,7 @@ class NdPlan(NamedTuple):
 
     batch: data's leading shape that the indices share. tuples: N, over all batches.
     sizes: the k axis lengths that the components index. run: the shape of one slice.
+    repeated: whether every batch has the same index tuples, each one number that stands alone.
     """
 
     operator: str
@@ -52,6 +54,7 @@ class NdPlan(NamedTuple):
     tuples: int
     sizes: Shape
     run: Shape
+    repeated: bool = False
 
     @property
     def k(self) -> int:
@@ -64,9 +67,14 @@ class NdPlan(NamedTuple):
         return prod(self.run)
 
     @property
+    def positions(self) -> Shape:
+        """How index tuples are numbered in indices."""
+        return self.indices if self.repeated else self.indices[:-1]
+
+    @property
     def per_batch(self) -> int:
         """Index tuples of one batch."""
-        return prod(self.indices[len(self.batch) : -1])
+        return prod(self.positions[0 if self.repeated else len(self.batch) :])
 
 
 class ElementsPlan(NamedTuple):
@@ -77,6 +85,11 @@ class ElementsPlan(NamedTuple):
     indices: Shape
     output: Shape
     axis: int
+
+    @property
+    def positions(self) -> Shape:
+        """How indices are numbered."""
+        return self.indices
 
 
 Plan = NdPlan | ElementsPlan
@@ -89,10 +102,10 @@ class _Tracer:
         self.operator = operator
         self.steps: list[Step] = []
 
-    def require(self, holds: bool, rule: str, numbers: str, broken: str) -> None:
+    def require(self, holds: bool, rule: str, numbers: str, broken: str, hint: str = "") -> None:
         self.steps.append(Step(rule, numbers, "ok" if holds else "broken"))
         if not holds:
-            error = RuleError(broken)
+            error = RuleError(broken, hint=hint)
             error.trace = self.trace()
             raise error
 
@@ -103,14 +116,17 @@ class _Tracer:
         return Trace(self.operator, tuple(self.steps))
 
     def ranks(self, data: Shape, indices: Shape) -> None:
-        for name, shape in (("data", data), ("indices", indices)):
-            rank = len(shape)
-            self.require(
-                rank >= 1,
-                f"rank({name}) >= 1",
-                f"{rank} >= 1",
-                f"{name} has rank 0: rank({name}) must be at least 1",
-            )
+        self.rank("data", data)
+        self.rank("indices", indices)
+
+    def rank(self, name: str, shape: Shape) -> None:
+        rank = len(shape)
+        self.require(
+            rank >= 1,
+            f"rank({name}) >= 1",
+            f"{rank} >= 1",
+            f"{name} has rank 0: rank({name}) must be at least 1",
+        )
 
     def output(self, rule: str, numbers: str, shape: Shape) -> None:
         self.derive(f"output.shape = {rule}", numbers, written(shape))
@@ -183,6 +199,7 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
         f"1 <= {k} <= {r} - {b}",
         f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
         f" 1..{r - b}",
+        hint=f"{k} rows by their numbers? {PLAIN}" if q == 1 and k and b == 0 else "",
     )
     output = indices[:-1] + data[b + k :]
     numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
@@ -258,6 +275,32 @@ def scatter_elements(
     return t.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
 
 
+@lru_cache(maxsize=1024)
+def gather(data: Shape, indices: Shape, axis: int) -> tuple[Trace, NdPlan]:
+    """Infer ONNX Gather: output.shape = data.shape[:a] + indices.shape + data.shape[a+1:].
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> gather((128, 64), (5,), 0)[1].output
+    (5, 64)
+    """
+    t = _Tracer("gather")
+    t.rank("data", data)
+    a = _axis(t, data, axis)
+    before, run, tuples = data[:a], data[a + 1 :], prod(data[:a]) * prod(indices)
+    output = before + indices + run
+    numbers = " + ".join(map(written, (before, indices, run)))
+    t.output("data.shape[:a] + indices.shape + data.shape[a+1:]", numbers, output)
+    t.derive(
+        "N = prod(data.shape[:a]) * prod(indices.shape)",
+        f"{written(before)} * {written(indices)}",
+        f"{number(tuples)} slices",
+    )
+    t.derive("W = prod(data.shape[a+1:])", written(run), f"{number(prod(run))} elements each")
+    sizes = data[a : a + 1]
+    return t.trace(), NdPlan("gather", data, indices, output, before, tuples, sizes, run, True)
+
+
 def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
     """Check what both elements operators ask of ranks, axis and sizes; return axis >= 0."""
     t.ranks(data, indices)
@@ -268,13 +311,7 @@ def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
         f"{q} = {r}",
         f"indices has rank {q}: it must equal rank(data) = {r}",
     )
-    t.require(
-        -r <= axis < r,
-        "-r <= axis <= r - 1",
-        f"{-r} <= {number(axis)} <= {r - 1}",
-        f"axis is {number(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
-    )
-    a = axis % r
+    a = _axis(t, data, axis)
     for d in range(r):
         if d != a:
             t.require(
@@ -287,6 +324,18 @@ def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
     return a
 
 
+def _axis(t: _Tracer, data: Shape, axis: int) -> int:
+    """Check an axis of data; return it counted from the front."""
+    r = len(data)
+    t.require(
+        -r <= axis < r,
+        "-r <= axis <= r - 1",
+        f"{-r} <= {number(axis)} <= {r - 1}",
+        f"axis is {number(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
+    )
+    return axis % r
+
+
 _RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
     "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
     "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"]),
@@ -294,6 +343,7 @@ _RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] 
     "scatter_elements": lambda s, a: scatter_elements(
         s["data"], s["indices"], s["updates"], a.axis
     ),
+    "gather": lambda s, a: gather(s["data"], s["indices"], a.axis),
 }
 
 

@@ -39,6 +39,7 @@ _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
 _BATCH, _AXIS, _REDUCE = ("batch_dims",), ("axis",), ("reduction",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GND, _SND, _GEL, _SEL = "gather_nd", "scatter_nd", "gather_elements", "scatter_elements"
+_GAT = "gather"
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
     # standard, name, version, attributes, reductions, indices, data, negatives
@@ -55,11 +56,15 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("onnx", _SEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
     ("onnx", _SEL, 16, _AXIS + _REDUCE, _ADD_MUL, _I32, _ONNX_13, True),
     ("onnx", _SEL, 18, _AXIS + _REDUCE, _ALL, _I32, _ONNX_13, True),
+    ("onnx", _GAT, 1, _AXIS, _NONE, _I32, _ONNX_11, False),
+    ("onnx", _GAT, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
+    ("onnx", _GAT, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
     ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
     ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True),
     ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True),
     ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
     ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True),
+    ("ndtool", _GAT, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
 )
 TABLE = tuple(Row(row[0], row[1], OPERATORS[row[1]].title, *row[2:]) for row in _ROWS)
 

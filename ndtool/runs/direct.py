@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import Source
 from ndtool.engine import bind, check, columns, copies, gathers, layouts, tuning
 from ndtool.engine.bind import Operand, Runs
+from ndtool.engine.copies import Write
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick
 from ndtool.engine.threads import team
@@ -20,19 +21,17 @@ from ndtool.errors import OutputError, called
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
 
-Write = Callable[[int, memoryview], object]
-
 
 class Operands(NamedTuple):
     """The inputs of a run whose indices are all within bounds.
 
-    stretches: their bytes, by the standards' names. orders: "C" or "F", how elements stand there.
+    sources: by the standards' names. stretches: their bytes, as far as they were asked for.
     indices: their bytes in row-major order.
     """
 
     inference: Inference
+    sources: dict[str, Source]
     stretches: dict[str, Stretch]
-    orders: dict[str, str]
     indices: memoryview
     threads: int
 
@@ -46,11 +45,30 @@ class Operands(NamedTuple):
         """Whether indices count from the end."""
         return self.inference.row.negatives
 
+    def stretch(self, role: str) -> Stretch:
+        """Return an input's bytes; of what a gather reads from, all that it comes to.
+
+        What is not in memory, nor can be mapped, is read when it is asked for first.
+        """
+        if role not in self.stretches:
+            touched = None
+            if role == "data" and "updates" not in self.sources:
+                from ndtool.runs.touched import Gathered
+
+                dtype = self.inference.inputs["indices"].dtype
+                touched = Gathered(self.inference.plan, self.indices, dtype)
+            self.stretches[role] = source.whole(self.sources[role], touched, self.threads)
+        return self.stretches[role]
+
+    def is_fortran(self, role: str) -> bool:
+        """Whether an input's elements stand in Fortran order."""
+        return self.sources[role].facts.order == "F"
+
     def operand(self, role: str) -> Operand:
         """Return an input as the kernels take it."""
         _, dtype, shape = self.inference.inputs[role]
-        strides = layouts.contiguous(shape, dtype.itemsize, self.orders[role] == "F")
-        return Operand(self.stretches[role].buffer, 0, strides)
+        strides = layouts.contiguous(shape, dtype.itemsize, self.is_fortran(role))
+        return Operand(self.stretch(role).buffer, 0, strides)
 
     def put_right(self, role: str, order: str, aligned: bool) -> memoryview:
         """Return an input's bytes in row-major order and a byte order, where they are if they can.
@@ -58,15 +76,17 @@ class Operands(NamedTuple):
         aligned: whether elements must stand at multiples of their size.
         """
         name, dtype, shape = self.inference.inputs[role]
-        stretch, data = self.stretches[role], self.operand(role)
+        stretch, data = self.stretch(role), self.operand(role)
         odd = aligned and (stretch.position or 0) % dtype.itemsize != 0
         if copies.is_right(shape, data.strides, dtype, order) and not odd:
             return stretch.buffer
         from ndtool.arrays import spill
 
-        room = spill.room(len(stretch.buffer), f"temporary copy of {called(name)}")
-        copies.put_right(data, shape, dtype, order, room, self.threads)
-        return room.toreadonly()
+        return spill.filled(
+            len(stretch.buffer),
+            f"temporary copy of {called(name)}",
+            lambda write: copies.write_right(data, shape, dtype, order, write, self.threads),
+        )
 
     def changed(self) -> OutputError:
         """An index that was checked is out of bounds now: say that somebody changed it."""
@@ -76,10 +96,8 @@ class Operands(NamedTuple):
 
 
 def checked(inference: Inference, sources: dict[str, Source], threads: int) -> Operands:
-    """Return the inputs as whole buffers; BoundsError if an index is out of bounds."""
-    stretches = {role: source.whole(one) for role, one in sources.items()}
-    orders = {role: one.facts.order for role, one in sources.items()}
-    operands = Operands(inference, stretches, orders, memoryview(b""), threads)
+    """Return the inputs, of which only indices are read; BoundsError if one is out of bounds."""
+    operands = Operands(inference, sources, {}, memoryview(b""), threads)
     order = inference.inputs["indices"].dtype.order
     operands = operands._replace(indices=operands.put_right("indices", order, False))
     check.check(inference.plan, operands.bound, operands.negatives, threads)
@@ -87,7 +105,7 @@ def checked(inference: Inference, sources: dict[str, Source], threads: int) -> O
 
 
 @contextmanager
-def whole_output(sink: Sink) -> Iterator[tuple[memoryview, Write | None]]:
+def whole_output(sink: Sink, threads: int = 1) -> Iterator[tuple[memoryview, Write | None]]:
     """Give all of an output as writable bytes, and what is faster than stores to them, if any.
 
     They are the sink's own where it has them, else a room that is written to it at the end.
@@ -100,27 +118,26 @@ def whole_output(sink: Sink) -> Iterator[tuple[memoryview, Write | None]]:
 
     room = spill.room(sink.facts.nbytes, f"temporary copy of {sink.name}")
     yield room, None
-    deliver(room, sink)
+    deliver(room, sink, threads)
 
 
 def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
     """Gather into a sink."""
     inference, data = operands.inference, operands.operand("data")
-    plan, itemsize = inference.plan, inference.dtype.itemsize
+    plan, itemsize, stretch = inference.plan, inference.dtype.itemsize, operands.stretch("data")
     runs = bind.bind_runs(plan, data.strides, itemsize, operands.negatives)
     if runs is not None and runs.layout is not None:
         shape, nbytes = inference.inputs["data"].shape, len(data.buffer)
         if copies.is_worth_packing(shape, data.strides, nbytes, inference.nbytes):
-            order = inference.dtype.order
-            strides = layouts.contiguous(shape, itemsize)
-            data = Operand(operands.put_right("data", order, False), 0, strides)
-            runs = bind.bind_runs(plan, strides, itemsize, operands.negatives)
+            stretch, data = _packed(operands)
+            runs = bind.bind_runs(plan, data.strides, itemsize, operands.negatives)
     flat = sink.facts.grid == sink.facts.shape
     if runs is not None and flat:
-        _gather_pieces(operands, runs, data, sink, tick)
+        one_by_one = _read_ahead(stretch, runs, inference.nbytes)
+        _gather_pieces(operands, runs, data, sink, tick, one_by_one)
         return
     indices, threads = operands.bound, operands.threads
-    with whole_output(sink) as (out, write):
+    with whole_output(sink, threads) as (out, write):
         if runs is not None:
             done = gathers.gather(runs, data, indices, out, threads)
         else:
@@ -134,12 +151,23 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
             raise operands.changed()
 
 
-def _gather_pieces(operands: Operands, runs: Runs, data: Operand, sink: Sink, tick: Tick) -> None:
-    """Gather in pieces, each written when it is complete."""
+def _packed(operands: Operands) -> tuple[Stretch, Operand]:
+    """Return data in row-major order."""
+    stretch = operands.stretch("data")
+    if stretch.cached() < 0.5:
+        _ask_for_all(stretch)
+    _, dtype, shape = operands.inference.inputs["data"]
+    packed = operands.put_right("data", dtype.order, False)
+    return Stretch(packed), Operand(packed, 0, layouts.contiguous(shape, dtype.itemsize))
+
+
+def _gather_pieces(
+    operands: Operands, runs: Runs, data: Operand, sink: Sink, tick: Tick, one_by_one: bool
+) -> None:
+    """Gather in pieces, each written when it is complete; one_by_one: ask for each piece's runs."""
     nbytes, indices = operands.inference.nbytes, operands.bound
     writers = 1 if sink.streamed else team(operands.threads, nbytes)
     each = operands.threads if writers == 1 else 1
-    one_by_one = _read_ahead(operands.stretches["data"], runs, nbytes)
 
     def move(piece: Piece) -> None:
         if one_by_one:
@@ -162,12 +190,17 @@ def _read_ahead(data: Stretch, runs: Runs, gathered: int) -> bool:
     size = len(data.buffer)
     cold = data.cached() < 0.5
     if cold and gathers.needs_all(runs, size):
-        for start in range(0, size, ASKED):
-            data.advise("willneed", start, ASKED)
+        _ask_for_all(data)
         cold = False
     if gathered < size // 2:
         data.advise("random")  # or every run would bring its neighbours along
     return cold
+
+
+def _ask_for_all(data: Stretch) -> None:
+    """Ask the system to read all of data, in order."""
+    for start in range(0, len(data.buffer), ASKED):
+        data.advise("willneed", start, ASKED)
 
 
 def scatter(operands: Operands, sink: Sink, tick: Tick) -> None:
@@ -179,10 +212,13 @@ def scatter(operands: Operands, sink: Sink, tick: Tick) -> None:
     order = dtype.order if reduction == "none" else NATIVE
     updates = operands.put_right("updates", order, reduction != "none")
     data, shape = operands.operand("data"), inference.plan.data
-    with whole_output(sink) as (out, write):
+    with whole_output(sink, operands.threads) as (out, write):
         source = data.buffer
         if not copies.is_right(shape, data.strides, dtype, order):
-            copies.put_right(data, shape, dtype, order, out, operands.threads)
+            if write is None:
+                copies.put_right(data, shape, dtype, order, out, operands.threads)
+            else:
+                copies.write_right(data, shape, dtype, order, write, operands.threads)
             source = None
         work = scatters.Scatter(
             inference.plan, dtype, source, operands.bound, updates, reduction, out,

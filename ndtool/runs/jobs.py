@@ -6,10 +6,11 @@ from typing import NamedTuple
 from ndtool.arrays import names, sink
 from ndtool.arrays.source import Facts, Source
 from ndtool.arrays.streams import Streams
+from ndtool.arrays.targets import Storing
 from ndtool.engine import threads
 from ndtool.engine.gathers import Tick, silent
-from ndtool.errors import BoundsError, OutputError, called
-from ndtool.rules import inference
+from ndtool.errors import BoundsError, NdtoolError, OutputError, called
+from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct
@@ -20,7 +21,7 @@ class Request(NamedTuple):
     """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
 
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
-    archive it goes to loses its other members.
+    archive it goes to loses its other members. chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -35,6 +36,9 @@ class Request(NamedTuple):
     clobber: bool = True
     sync: bool = False
     only: bool = False
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codec: str | None = None
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -45,17 +49,18 @@ class Request(NamedTuple):
 class Job:
     """A run whose inputs are open and fit together; a context manager that lets go of them.
 
-    sources: the inputs by the standards' names. inference: what follows from their types and
-    shapes. started: when, by time.perf_counter.
+    given: inputs that are open already, by the standards' names; the others are those that the
+    request names. sources: all of them. inference: what follows from their types and shapes.
+    started: when, by time.perf_counter.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
         self.request = request
         self.started = time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.sources: dict[str, Source] = {}
         try:
-            self._open()
+            self._open(given or {})
             self.inference = inference.infer(
                 request.operator,
                 {
@@ -70,17 +75,35 @@ class Job:
             self.close()
             raise
 
-    def _open(self) -> None:
+    def _open(self, given: dict[str, Source]) -> None:
         streams = Streams()
         for role, argument in self.request.arguments.items():
-            source = self.sources[role] = names.open_source(argument, streams)
+            source = given.get(role) or names.open_source(
+                argument, streams, literals=role == "indices"
+            )
+            self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(f"standard output is {called(argument)}, which is an input")
 
     @property
     def warnings(self) -> list[str]:
-        """What is odd about the inputs without being wrong."""
-        return [source.warning for source in self.sources.values() if source.warning]
+        """What is odd about the inputs and the output without being wrong."""
+        odd = [source.warning for source in self.sources.values() if source.warning]
+        return odd + self._forgotten()
+
+    def _forgotten(self) -> list[str]:
+        """Say if the output's format lacks an element type that data's format has."""
+        output, dtype = self.request.output, self.inference.dtype
+        if output is None or self.sources["data"].facts.dtype.name not in dtypes.EXTENDED:
+            return []
+        try:
+            stored = names.stored(output, dtype)
+        except NdtoolError:
+            return []  # to be told when the output is made
+        if stored.name == dtype.name:
+            return []
+        where = "standard output" if output == "-" else called(output)
+        return [f"{where}: {dtype.name} is stored as {stored.name}: --dtype {dtype.name} reads it"]
 
     def check(self) -> Operands:
         """Return the inputs as the kernels take them; BoundsError if an index is out of bounds."""
@@ -92,12 +115,23 @@ class Job:
 
     def run(self, operands: Operands, tick: Tick = silent) -> tuple[str, ...] | None:
         """Compute the output and publish it, whole; return the members that stay in its file."""
-        request, plan = self.request, self.inference.plan
+        request = self.request
         assert request.output is not None, "there is nowhere to write to"
-        facts = Facts(self.inference.dtype, plan.output, "C", plan.output, {})
         output: sink.Sink = names.create(
-            request.output, facts, clobber=request.clobber, sync=request.sync, only=request.only
-        )
+            request.output, self.facts,
+            clobber=request.clobber, sync=request.sync, only=request.only, storing=self.storing,
+        )  # fmt: skip
+        self.fill(output, operands, tick)
+        return output.kept
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of the output."""
+        shape = self.inference.plan.output
+        return Facts(self.inference.dtype, shape, "C", shape, {})
+
+    def fill(self, output: sink.Sink, operands: Operands, tick: Tick = silent) -> None:
+        """Compute the output into a sink, and publish that, whole."""
         try:
             if self.inference.nbytes:
                 way = direct.scatter if "updates" in self.sources else direct.gather
@@ -106,15 +140,24 @@ class Job:
             sink.commit(output)
         finally:
             output.abort()
-        return output.kept
 
     def check_output(self) -> tuple[str, ...] | None:
         """Raise what `run` would about the output, as far as that shows without writing."""
         if self.request.output is None:
             return None
         return names.check(
-            self.request.output, clobber=self.request.clobber, only=self.request.only
+            self.request.output,
+            self.inference.dtype,
+            clobber=self.request.clobber,
+            only=self.request.only,
+            storing=self.storing,
         )
+
+    @property
+    def storing(self) -> Storing:
+        """How the chunks of an output are."""
+        request, like = self.request, self.sources["data"].facts.notes
+        return Storing(request.chunks, request.shards, request.codec, like)
 
     def recheck(self) -> None:
         """Raise OutputError if an input changed since it was opened."""

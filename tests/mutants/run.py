@@ -33,16 +33,17 @@ SOURCES = (
     "engine/scratch.py", "arrays/grid.py",
 )  # fmt: skip
 KERNELS = (
-    "loops/blocks.pxd", "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd",
-    "loops/views.pxd", "loops/arithmetic.pxd", "loops/memory.pxd", "_kernels.pyx",
+    "loops/blocks.pxd", "loops/checks.pxd", "loops/gathers.pxd",
+    "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd", "loops/views.pxd",
+    "loops/arithmetic.pxd", "loops/reductions.pxd", "loops/memory.pxd", "_kernels.pyx",
 )  # fmt: skip
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
     "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
-    "test_determinism.py", "test_guard_pages.py", "test_report.py", "test_spec_examples.py",
-    "test_cli.py",
+    "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_report.py",
+    "test_spec_examples.py", "test_cli.py",
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:7]  # the others call the same kernels with less
+KERNEL_TESTS = TESTS[1:8]  # the others call the same kernels with less
 # One seed, so that a mutant is noticed again, and no time for a smaller example.
 # A test that takes 15 seconds of a processor hangs, and ends with SIGPROF.
 PROFILE = """
@@ -94,7 +95,8 @@ TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\"
 EQUIVALENT = {
     ("loops/blocks.pxd", "indices & 7", "&"): "aligned indices are copied, too",
     ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
-    ("loops/runs.pxd", "return 1", "1"): "whatever is not 0 says so",
+    ("loops/gathers.pxd", "return 1", "1"): "whatever is not 0 says so",
+    ("loops/runs.pxd", "return 1", "1"): "the same",
     ("loops/parts.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
     (

@@ -17,6 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from memory import own_megabytes
 from npyfile import sparse
 
 NDTOOL = [sys.executable, "-m", "ndtool"]
@@ -70,16 +71,6 @@ PIPES = (
     "scatter-nd swapped pairs ones --reduction add",
     "scatter-elements fortran down_fortran down_ones --reduction add",
 )
-
-
-def own_megabytes(pid: int) -> float:
-    """Return what a process has of its own now, 0 when it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    fields = dict(line.split(":", 1) for line in lines)
-    return sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem")) / 1024
 
 
 def peak(run: str, piped: bool) -> float:

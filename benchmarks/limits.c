@@ -1,0 +1,268 @@
+/* What the machine allows: the plainest loop of every kind of case, without any check.
+ *
+ * Nothing but loops, prefetches and streamed stores; built for the processor at hand. Indices must
+ * be inside and not negative. A sum is that of the sequential loop: two threads own parts of the
+ * output. limits.py chooses among the variants. */
+#include "limits.h"
+
+/* Gathers of runs longer than a line. */
+
+INLINE void rows_loop(
+    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near
+) {
+    const Job j = *job;
+    while (t < stop) {
+        int64_t batch = t / j.per_batch, end = (batch + 1) * j.per_batch;
+        const char *data = j.data + batch * j.pitch;
+        if (end > stop) end = stop;
+        for (; t < end; t++) {
+            const char *from = data + j.indices[t] * j.strides[0];
+            int64_t later = t + j.ahead < end ? t + j.ahead : t;
+            const char *next = data + j.indices[later] * j.strides[0];
+            copy_run(j.out + t * width, from, next, width, streamed, head, near);
+        }
+    }
+    end_stream(streamed);
+}
+
+static void rows_part(const Job *j, int64_t t, int64_t stop) {
+    switch (j->width) {
+    case 256: BY_STORE(rows_loop, j, t, stop, 256); break;
+    case 512: BY_STORE(rows_loop, j, t, stop, 512); break;
+    case 4096: BY_STORE(rows_loop, j, t, stop, 4096); break;
+    default: BY_NEAR(rows_loop, j, t, stop, j->width, 0, 0);
+    }
+}
+
+void gather_rows(const Job *j) {
+    int64_t count = j->batches * j->per_batch;
+#pragma omp parallel num_threads(j->threads)
+    {
+        int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+        rows_part(j, count * part / parts, count * (part + 1) / parts);
+    }
+}
+
+/* Gathers of short runs: in place, or in a stage of a few lines that is then streamed. */
+
+INLINE void short_loop(
+    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t k, int near
+) {
+    const Job j = *job;
+    char stage[1024] __attribute__((aligned(64)));
+    int64_t per = (int64_t) sizeof stage / width, last = j.batches * j.per_batch - 1;
+    if (streamed) {
+        int64_t begin = t + head_of(j.out + t * width) / width;
+        for (; t < begin && t < stop; t++) memcpy(j.out + t * width, j.data + place(&j, t, k), width);
+        for (; t + per <= stop; t += per) {
+            for (int64_t i = 0; i < per; i++) {
+                int64_t later = t + i + j.ahead;
+                ask(j.data + place(&j, later < last ? later : last, k), near);
+                memcpy(stage + i * width, j.data + place(&j, t + i, k), width);
+            }
+            for (int64_t i = 0; i < (int64_t) sizeof stage; i += LINE)
+                put_line(j.out + t * width + i, stage + i, streamed);
+        }
+    }
+    for (; t < stop; t++) {
+        int64_t later = t + j.ahead;
+        ask(j.data + place(&j, later < last ? later : last, k), near);
+        memcpy(j.out + t * width, j.data + place(&j, t, k), width);
+    }
+    end_stream(streamed);
+}
+
+#define SHORT_BY_STORE(j, a, b, w, k)                                                             \
+    do {                                                                                          \
+        if ((j)->streamed) BY_NEAR(short_loop, j, a, b, w, 1, k);                                 \
+        else BY_NEAR(short_loop, j, a, b, w, 0, k);                                               \
+    } while (0)
+
+static void short_part(const Job *j, int64_t t, int64_t stop) {
+    if (j->width == 4 && j->k == 1) SHORT_BY_STORE(j, t, stop, 4, 1);
+    else if (j->width == 4 && j->k == 2) SHORT_BY_STORE(j, t, stop, 4, 2);
+    else if (j->width == 16 && j->k == 1) SHORT_BY_STORE(j, t, stop, 16, 1);
+    else BY_NEAR(short_loop, j, t, stop, j->width, 0, j->k);
+}
+
+void gather_short(const Job *j) {
+    int64_t count = j->batches * j->per_batch;
+#pragma omp parallel num_threads(j->threads)
+    {
+        int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+        short_part(j, count * part / parts, count * (part + 1) / parts);
+    }
+}
+
+/* Scatters of runs: data is copied, then rows are set or added to. */
+
+INLINE void change_row(
+    char *to, const char *update, const char *next, int64_t width, int64_t op, int streamed,
+    int64_t head, int near
+) {
+    if (op == NONE) {
+        copy_run(to, update, next, width, streamed, head, near);
+        return;
+    }
+    ask_run(next, width, near);
+    for (int64_t i = 0; i < width; i += 4) apply(to + i, update + i, op);
+}
+
+/* tuples [t, stop) whose rows are in bytes [low, high) of out, columns from `column` on */
+INLINE void change_loop(
+    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near,
+    int64_t op, int64_t low, int64_t high, int64_t column
+) {
+    const Job j = *job;
+    int64_t at[BLOCK], number[BLOCK];
+    while (t < stop) {
+        int64_t n = 0, end = t + BLOCK < stop ? t + BLOCK : stop;
+        for (; t < end; t++) {
+            at[n] = j.indices[t] * j.strides[0];
+            number[n] = t;
+            n += at[n] >= low && at[n] < high;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            int64_t later = i + j.ahead < n ? i + j.ahead : i;
+            const char *next = j.updates + number[later] * j.width + column;
+            if (!streamed) ask_run(j.out + at[later] + column, width, near);
+            change_row(
+                j.out + at[i] + column, j.updates + number[i] * j.width + column, next, width, op,
+                streamed, head, near
+            );
+        }
+    }
+    end_stream(streamed);
+}
+
+INLINE void set_loop(
+    const Job *j, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near,
+    int64_t low, int64_t high
+) {
+    change_loop(j, t, stop, width, streamed, head, near, NONE, low, high, 0);
+}
+
+#define SET(j, a, b, w, s, h, n) set_loop(j, a, b, w, s, h, n, low, high)
+#define SUM(j, a, b, w, s, h, n) change_loop(j, a, b, w, 0, 0, n, ADD, low, high, column)
+
+static void change_part(
+    const Job *j, int64_t t, int64_t stop, int64_t low, int64_t high, int64_t column, int64_t width
+) {
+    if (j->op == NONE) {
+        if (width == 256) BY_STORE(SET, j, t, stop, 256);
+        else BY_NEAR(SET, j, t, stop, width, 0, 0);
+    } else if (width == 256) BY_NEAR(SUM, j, t, stop, 256, 0, 0);
+    else if (width == 128) BY_NEAR(SUM, j, t, stop, 128, 0, 0);
+    else BY_NEAR(SUM, j, t, stop, width, 0, 0);
+}
+
+/* the last update of every row first, then every row once, from data or from updates */
+INLINE void inverted_loop(
+    const Job *job, int64_t low, int64_t high, int64_t width, int streamed, int64_t head, int near
+) {
+    const Job j = *job;
+    int64_t count = j.batches * j.per_batch;
+    for (int64_t r = low; r < high; r++) j.room[r] = -1;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t r = j.indices[t];
+        if (r >= low && r < high) j.room[r] = (int32_t) t;
+    }
+    for (int64_t r = low; r < high; r++) {
+        int64_t later = r + j.ahead < high ? r + j.ahead : r;
+        const char *from = j.room[r] < 0 ? j.data + r * width : j.updates + j.room[r] * width;
+        const char *next =
+            j.room[later] < 0 ? j.data + later * width : j.updates + j.room[later] * width;
+        copy_run(j.out + r * width, from, next, width, streamed, head, near);
+    }
+    end_stream(streamed);
+}
+
+static void inverted_part(const Job *j, int64_t low, int64_t high) {
+    if (j->width == 256) BY_STORE(inverted_loop, j, low, high, 256);
+    else BY_NEAR(inverted_loop, j, low, high, j->width, 0, 0);
+}
+
+void scatter_rows(const Job *j) {
+    int64_t count = j->batches * j->per_batch, rows = j->size / j->width;
+#pragma omp parallel num_threads(j->threads)
+    {
+        int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+        int64_t first = rows * part / parts, stop = rows * (part + 1) / parts;
+        int64_t low = first * j->width, high = stop * j->width;
+        if (j->way == INVERTED) inverted_part(j, first, stop);
+        else {
+            copy_part(j, low, high);
+            if (j->way == OWNED) change_part(j, 0, count, low, high, 0, j->width);
+            else {
+#pragma omp barrier
+                if (j->way == TUPLES)
+                    change_part(
+                        j, count * part / parts, count * (part + 1) / parts, 0, j->size, 0, j->width
+                    );
+                else {
+                    int64_t begin = j->width / 4 * part / parts * 4;
+                    int64_t end = j->width / 4 * (part + 1) / parts * 4;
+                    change_part(j, 0, count, 0, j->size, begin, end - begin);
+                }
+            }
+        }
+    }
+}
+
+/* Scatters of single floats. */
+
+INLINE void scalars_loop(const Job *job, int64_t count, int64_t k, int64_t op, int near) {
+    const Job j = *job;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t later = t + j.ahead < count ? t + j.ahead : t;
+        ask(j.out + place(&j, later, k), near);
+        apply(j.out + place(&j, t, k), j.updates + t * 4, op);
+    }
+}
+
+/* the same for those in bytes [low, high) only: kept aside in blocks, asked for, applied */
+INLINE void owned_loop(
+    const Job *job, int64_t count, int64_t k, int64_t op, int near, int64_t low, int64_t high
+) {
+    const Job j = *job;
+    int64_t at[2][BLOCK], n[2] = {0, 0}, block = j.ahead ? j.ahead : 512;
+    float value[2][BLOCK];
+    if (block > BLOCK) block = BLOCK;
+    for (int64_t t = 0, turn = 0; t < count + block; t += block, turn ^= 1) {
+        int64_t kept = 0, end = t + block < count ? t + block : count;
+        for (int64_t i = t; i < end; i++) {
+            int64_t here = place(&j, i, k);
+            at[turn][kept] = here;
+            memcpy(&value[turn][kept], j.updates + i * 4, 4);
+            kept += here >= low && here < high;
+        }
+        n[turn] = kept;
+        for (int64_t i = 0; i < kept; i++) ask(j.out + at[turn][i], near);
+        for (int64_t i = 0; i < n[turn ^ 1]; i++)
+            apply(j.out + at[turn ^ 1][i], (const char *) &value[turn ^ 1][i], op);
+        n[turn ^ 1] = 0;
+    }
+}
+
+INLINE void scalars_by(
+    const Job *j, int64_t count, int64_t k, int64_t op, int near, int64_t low, int64_t high
+) {
+    if (low == 0 && high == j->size) scalars_loop(j, count, k, op, near);
+    else owned_loop(j, count, k, op, near, low, high);
+}
+
+#define SCALARS(j, a, b, k, op, _, n) scalars_by(j, count, k, op, n, a, b)
+
+void scatter_scalars(const Job *j) {
+    int64_t count = j->batches * j->per_batch;
+#pragma omp parallel num_threads(j->threads)
+    {
+        int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+        int64_t low = j->size / 4 * part / parts * 4, high = j->size / 4 * (part + 1) / parts * 4;
+        copy_part(j, low, high);
+        if (j->k == 1 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 1, ADD, 0);
+        else if (j->k == 2 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 2, ADD, 0);
+        else if (j->k == 2 && j->op == MAX) BY_NEAR(SCALARS, j, low, high, 2, MAX, 0);
+        else BY_NEAR(SCALARS, j, low, high, j->k, j->op, 0);
+    }
+}

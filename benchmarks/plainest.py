@@ -1,0 +1,201 @@
+"""The limit of a case: the fastest of its plainest loops, in C without checks, on the same arrays.
+
+They are built for the processor at hand on first use. A variant is a way to share or to cut the
+work, a distance of prefetches, and a kind of store; all are tried, one choice after the other.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import machine
+import numpy as np
+import problems
+from cases import Case
+from problems import Array, Problem
+from timing import seconds
+
+HERE = Path(__file__).parent
+SOURCES = [HERE / "limits.c", HERE / "limits_elements.c"]
+FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-shared", "-fPIC"]
+FOLDER = HERE.parent / "build" / "bench"
+
+OPERATIONS = {"none": 0, "add": 1, "max": 2}
+OWNED, TUPLES, INVERTED, COLUMNS = range(4)
+WAYS = ["each its part", "by tuples", "last update first", "by columns"]
+TRIES = 3  # of a variant, unless the first one is far behind
+FAR = 1.3
+
+
+class NoCompilerError(Exception):
+    """The limits cannot be built here; the reason is the message."""
+
+
+class Job(ctypes.Structure):
+    """As in limits.c."""
+
+    _fields_ = (
+        [(name, ctypes.c_void_p) for name in ("data", "updates", "indices", "out", "room")]
+        + [(name, ctypes.c_int64) for name in ("size", "batches", "per_batch", "pitch", "k")]
+        + [("strides", ctypes.c_int64 * 4)]
+        + [(name, ctypes.c_int64) for name in ("width", "rows", "columns", "index_rows", "op")]
+        + [(name, ctypes.c_int64) for name in ("ahead", "near", "streamed", "way", "threads")]
+    )
+
+
+class Variant(NamedTuple):
+    """way: what the loop calls so; ahead: tuples or elements, or bytes of rows; near: cache."""
+
+    way: int
+    ahead: int
+    near: int
+    streamed: int
+
+
+def library() -> ctypes.CDLL:
+    """Return the loops, built for this processor; raises NoCompilerError."""
+    return _built(os.environ.get("CC") or "gcc")
+
+
+@lru_cache
+def _built(compiler: str) -> ctypes.CDLL:
+    command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES)]
+    texts = [path.read_text() for path in [HERE / "limits.h", *SOURCES]]
+    kind = repr([command, *texts, platform.machine(), machine.processor()])
+    built = FOLDER / f"limits-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.so"
+    if not built.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        made = FOLDER / f"limits-{os.getpid()}.so"
+        try:
+            subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            raise NoCompilerError(lines[0]) from error
+        made.replace(built)
+    return ctypes.CDLL(str(built))
+
+
+class Limit:
+    """The loops of one case, called on its arrays and ndtool's output."""
+
+    def __init__(self, problem: Problem, out: Array, threads: int) -> None:
+        self._kept = problem, out
+        self._threads = threads
+        self._job = _job(problem, out, threads)
+        self._name, self.grid = _loop(problem, threads, out)
+        self._loop = getattr(library(), self._name)
+        if problem.case.operator == "scatter_nd" and INVERTED in self.grid[0]:
+            self._room = problems.placed(np.zeros(len(problem.data), np.int32), problems.NUMPY)
+            self._job.room = self._room.ctypes.data
+        self.variant = Variant(*(choices[len(choices) // 2] for choices in self.grid))
+
+    @property
+    def variant(self) -> Variant:
+        return self._variant
+
+    @variant.setter
+    def variant(self, variant: Variant) -> None:
+        self._variant = variant
+        for name, value in variant._asdict().items():
+            setattr(self._job, name, value)
+
+    def __call__(self) -> None:
+        self._loop(ctypes.byref(self._job))
+
+    def search(self) -> None:
+        """Keep the fastest variant: the best of each choice in turn, twice."""
+        known: dict[Variant, float] = {}
+        for place in (0, 1, 3, 2) * 2:
+            self.variant = min(
+                (
+                    self._variant._replace(**{Variant._fields[place]: value})
+                    for value in self.grid[place]
+                ),
+                key=lambda variant: self._seconds(variant, known),
+            )
+
+    def _seconds(self, variant: Variant, known: dict[Variant, float]) -> float:
+        if variant not in known:
+            self.variant = variant
+            took = seconds(self)
+            if took < FAR * min(known.values(), default=took):
+                took = min(took, *(seconds(self) for _ in range(TRIES - 1)))
+            known[variant] = took
+        return known[variant]
+
+    def every(self) -> list[Variant]:
+        """Return all variants, for tests."""
+        return [Variant(*choice) for choice in product(*self.grid)]
+
+    def written(self) -> str:
+        way, ahead, near, streamed = self._variant
+        cut = f"{way} columns, " if self._name.endswith("axis0") else ""
+        if self._name == "scatter_rows" and (self._threads > 1 or way == INVERTED):
+            cut = f"{WAYS[way]}, "
+        asked = f"ahead {ahead} L{2 - near}" if ahead else "no prefetch"
+        return f"{cut}{asked}, {'streamed' if streamed else 'plain'} stores"
+
+
+def _job(problem: Problem, out: Array, threads: int) -> Job:
+    case, item = problem.case, problem.data.itemsize
+    b = case.batch_dims
+    steps = problem.data.strides
+    job = Job(
+        data=problem.data.ctypes.data,
+        updates=problem.updates.ctypes.data if problem.updates is not None else None,
+        indices=problem.indices.ctypes.data,
+        out=out.ctypes.data,
+        size=problem.data.nbytes,
+        op=OPERATIONS[case.reduction],
+        threads=threads,
+    )
+    if case.nd:
+        job.batches = int(np.prod(case.indices[:b], dtype=np.int64))
+        job.per_batch = int(np.prod(case.indices[b:-1], dtype=np.int64))
+        job.pitch = steps[b - 1] if b else 0
+        job.k = case.k
+        job.strides = (ctypes.c_int64 * 4)(*steps[b : b + case.k])
+        job.width = int(np.prod(case.data[b + case.k :], dtype=np.int64)) * item
+    else:
+        job.rows, job.columns = case.data
+        job.index_rows = case.indices[0]
+    return job
+
+
+def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
+    """Return the name of a case's loop, and what its choices are: (way, ahead, near, streamed)."""
+    case, near = problem.case, [0, 1]
+    stores = [0] if out.ctypes.data % 16 else [0, 1]
+    if case.nd:
+        width = int(np.prod(case.data[case.batch_dims + case.k :], dtype=np.int64)) * 4
+        rows = [n for n in (0, 1, 2, 4, 8, 16, 32, 64) if n * width <= 1 << 15]
+        if not case.scatters and width > problems.LINE:
+            return "gather_rows", ([0], rows, near, stores)
+        if not case.scatters:
+            return "gather_short", ([0], [0, 16, 32, 64, 128, 256], near, stores)
+        if width > 4:
+            return "scatter_rows", (_sharings(case, threads), rows, near, stores)
+        return "scatter_scalars", ([0], [0, 16, 32, 64, 128, 256, 512, 1024], near, stores)
+    if case.attribute:
+        name = "scatter_axis1" if case.scatters else "gather_axis1"
+        row = case.data[1] * 4
+        return name, ([0], [0, 1024, row // 2, row, 2 * row], near, stores)
+    name = "scatter_axis0" if case.scatters else "gather_axis0"
+    if case.scatters:
+        stores = [0]
+    return name, ([32, 64, 256, 1024, 2048], [0, 16, 32, 64, 128, 256], near, stores)
+
+
+def _sharings(case: Case, threads: int) -> list[int]:
+    """Return how threads may share a scatter of rows without changing its answer."""
+    if case.reduction == "none":
+        by_tuples = threads > 1 and case.pattern == "distinct"
+        return [OWNED, INVERTED, *([TUPLES] if by_tuples else [])]
+    return [OWNED, *([COLUMNS] if threads > 1 else [])]

@@ -1,0 +1,107 @@
+"""ndtool's share of the limit: what it reaches of the speed of plain C, on the same arrays."""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import problems
+from cases import Case
+from plainest import Limit
+from problems import Array, Problem
+from timing import Call, alternate, median, seconds
+
+import ndtool
+from ndtool.engine import bind, check
+from ndtool.rules import dtypes, inference
+from ndtool.rules.operators import Attributes
+
+Record = dict[str, Any]
+
+
+def measure(
+    problem: Problem, wanted: Array, places: Sequence[str], threads: Sequence[int], repeats: int
+) -> Record:
+    """Return records by place of the arrays and number of threads: {"numpy": {"2": {...}}}."""
+    records: Record = {}
+    for name in places:
+        place = problems.PLACES[name]
+        there = problems.moved(problem, place)
+        out = problems.placed(np.zeros_like(wanted, order="C"), place)
+        records[name] = {str(n): _share(there, out, wanted, n, repeats) for n in threads}
+        del there, out
+        gc.collect()
+    return records
+
+
+def drawn(case: Case) -> tuple[Problem, Array]:
+    """Return the arrays of a case and its answer."""
+    problem = problems.make(case)
+    return problem, problems.expected(problem)
+
+
+def _share(problem: Problem, out: Array, wanted: Array, threads: int, repeats: int) -> Record:
+    """Time ndtool and the fastest plain loop in turn; medians in ms, and the best.
+
+    check_ms: of ndtool, reading all indices before the first byte of out; without_check: the share
+    when it is subtracted.
+    """
+    operator = getattr(ndtool, problem.case.operator)
+    limit = Limit(problem, out, threads)
+    limit.search()
+
+    def ours() -> None:
+        operator(*problem.arguments, out=out, threads=threads)
+
+    verified = _answers(ours, out, wanted) and _answers(limit, out, wanted)
+    pair = alternate(ours, limit, repeats)
+    checking = _check(problem, threads)
+    check_ms = median(seconds(checking) for _ in range(repeats)) * 1e3
+    return {
+        "ndtool_ms": pair.ours,
+        "limit_ms": pair.theirs,
+        "share": pair.theirs / pair.ours,
+        "ndtool_best_ms": pair.our_best,
+        "limit_best_ms": pair.their_best,
+        "check_ms": check_ms,
+        "without_check": pair.theirs / max(pair.ours - check_ms, 1e-9),
+        "variant": limit.written(),
+        "verified": verified,
+    }
+
+
+def _answers(call: Call, out: Array, wanted: Array) -> bool:
+    out.view(np.uint8)[...] = 0xA5
+    call()
+    return problems.same(out, wanted)
+
+
+def _check(problem: Problem, threads: int) -> Call:
+    """Return a call of the check alone, bound as the operators bind it."""
+    case = problem.case
+    arrays = {"data": problem.data, "indices": problem.indices}
+    attributes: Record = {}
+    if case.scatters:
+        arrays["updates"] = problem.updates
+        attributes["reduction"] = case.reduction
+    if case.operator == "gather_nd":
+        attributes["batch_dims"] = case.attribute
+    elif not case.nd:
+        attributes["axis"] = case.attribute
+    types = {name: dtypes.from_numpy(array.dtype) for name, array in arrays.items()}
+    sizes = {name: array.shape for name, array in arrays.items()}
+    row, _, plan = inference.check(case.operator, types, sizes, Attributes(**attributes), "ndtool")
+    indices = bind.bind_indices(problem.indices.reshape(-1).view(np.uint8), types["indices"])
+    return lambda: check.check(plan, indices, row.negatives, threads)
+
+
+def show(case: str, records: Record) -> None:
+    """Print a line for every place and number of threads."""
+    for place, by_threads in records.items():
+        for threads, r in by_threads.items():
+            times = f"{r['ndtool_ms']:8.2f} {r['limit_ms']:8.2f} ms"
+            best = r["limit_best_ms"] / r["ndtool_best_ms"]
+            share = f"share {r['share']:.2f} (of best times {best:.2f})"
+            check = f"check {r['check_ms']:5.2f} ms, without it {r['without_check']:.2f}"
+            loop = f"({r['variant']}){'' if r['verified'] else '  WRONG'}"
+            print(f"{case:27} {place:7} {threads} {times}  {share}  {check}  {loop}", flush=True)

@@ -1,0 +1,88 @@
+"""JSON that goes no deeper than its reader expects, so that no text takes much memory or depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from ndtool.errors import shown
+
+_GAP = re.compile(r"[ \t\n\r]*")
+# What a value that nobody asks for is made of; colons and commas among them are not looked at.
+_TOKEN = re.compile(r'[ \t\n\r,:]*("(?:[^"\\\x00-\x1f]|\\.)*"|[\[\]{}]|[-+.0-9A-Za-z]+)')
+
+
+class Text:
+    """A text that is read from front to back; `at` is how far. fail: raises what is wrong."""
+
+    def __init__(self, text: str, fail: Callable[[str], NoReturn]) -> None:
+        import json
+
+        self.text, self.fail, self.at = text, fail, 0
+        self._string = json.JSONDecoder().raw_decode
+
+    def keys(self, what: str) -> Iterable[str]:
+        """Yield the keys of an object; whoever takes one goes on behind its value."""
+        seen = set()
+        self._expect("{")
+        if self._follows("}"):
+            return
+        while True:
+            key = self.word(f"the name of a {what}")
+            if key in seen:
+                self.fail(f"two of the name {shown(key)}: all must differ")
+            seen.add(key)
+            self._expect(":")
+            yield key
+            if self._follows("}"):
+                return
+            self._expect(",")
+
+    def word(self, what: str) -> str:
+        """Return the string that is next; what: it is expected to be."""
+        self.skip()
+        if self.text[self.at : self.at + 1] != '"':
+            self.fail(f"expected {what} at character {self.at}")
+        try:
+            word, self.at = self._string(self.text, self.at)
+            word.encode()
+        except ValueError:  # the JSON is wrong, or half a surrogate pair was spelled out
+            self.fail(f"expected {what} at character {self.at}")
+        assert isinstance(word, str)
+        return word
+
+    def pass_value(self) -> None:
+        """Go on behind a value, whatever it is."""
+        depth = 0
+        while True:
+            token = _TOKEN.match(self.text, self.at)
+            if token is None:
+                self.fail(f"expected a value at character {self.at}")
+            self.at = token.end()
+            depth += (token[1] in "[{") - (token[1] in "]}")
+            if depth <= 0:
+                return
+
+    def end(self) -> None:
+        """See that nothing follows."""
+        self.skip()
+        if self.at < len(self.text):
+            self.fail(f"expected nothing more at character {self.at}")
+
+    def skip(self) -> None:
+        """Go on behind spaces."""
+        match = _GAP.match(self.text, self.at)
+        assert match is not None, "it may be empty"
+        self.at = match.end()
+
+    def _follows(self, mark: str) -> bool:
+        """Whether a mark is next; then it is passed."""
+        self.skip()
+        there = self.text.startswith(mark, self.at)
+        self.at += there
+        return there
+
+    def _expect(self, mark: str) -> None:
+        if not self._follows(mark):
+            self.fail(f"expected {mark!r} at character {self.at}")

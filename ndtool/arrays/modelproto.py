@@ -1,0 +1,230 @@
+"""ONNX's ModelProto: its nodes and the tensors that it holds, one after the other.
+
+What stands in subgraphs and functions is known by its path: node/attribute/name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+from ndtool.arrays import tensorproto
+from ndtool.arrays.storage import CHUNK
+from ndtool.arrays.tensorproto import ELEMENTS, Tensor, Values
+from ndtool.arrays.wire import FIXED32, LENGTH, VARINT, Field, Message
+from ndtool.errors import InputError, printable
+
+DEEPEST = 32  # graphs within graphs
+DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
+IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
+_NODE, _INITIALIZER, _INPUT, _SPARSE = 1, 5, 11, 15  # of a GraphProto
+_FLOAT, _INT64 = 1, 7  # of ELEMENTS
+# The fields of a Constant's attribute: its name, the element type, how a value is encoded.
+_LITERALS = {
+    2: ("f", _FLOAT, FIXED32), 3: ("i", _INT64, VARINT),
+    7: ("floats", _FLOAT, FIXED32), 8: ("ints", _INT64, VARINT),
+}  # fmt: skip
+_EMPTY = {"value_floats": _FLOAT, "value_ints": _INT64}  # lists that may be
+_ALONE = ("f", "i")
+_CONTINUED = bytes(range(0x80, 0x100))  # of varints, all bytes but the last
+
+
+class Value(NamedTuple):
+    """Something that a model holds, or a name without a value in it.
+
+    path: of what it stands in, ending with a slash. kind: "initializer", "sparse initializer",
+    "constant" or "input". message: the tensor, or a Constant's attribute.
+    """
+
+    path: str
+    name: str | None
+    kind: str
+    message: Message
+
+    @property
+    def member(self) -> str:
+        """What names it in the model."""
+        return self.path + (_name_of(self) if self.name is None else self.name)
+
+    def tensor(self, label: str) -> Tensor:
+        """Return the tensor; InputError, which calls it `label`, where it is none that we read."""
+        message = self.message._replace(label=label)
+        if self.kind == "sparse initializer":
+            _refuse(message, "it is sparse: expected a tensor with all of its elements")
+        return _constant(message) if self.kind == "constant" else tensorproto.read(message)
+
+
+class Node(NamedTuple):
+    """A node. path: of what it stands in. versions: of the operator sets there, by domain."""
+
+    path: str
+    operator: str
+    message: Message
+    versions: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        """Its path: where it has no name of its own, its first output's."""
+        return self.path + (
+            _text(self.message, 3) or next(iter(self.texts(2)), None) or self.operator
+        )
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether its operator is one of ONNX's own."""
+        return _text(self.message, 7) in DOMAINS
+
+    def texts(self, number: int) -> list[str]:
+        """Return its inputs (1) or its outputs (2)."""
+        message = self.message
+        return [message.text(field) for field in message.fields() if field.number == number]
+
+
+def walk(model: Message) -> Iterator[Value | Node]:
+    """Yield all values and nodes of a model, its functions' too."""
+    versions = _versions(model, OPSETS)
+    for field in model.fields():
+        if field.number == GRAPH:
+            yield from _graph(model.within(field), "", versions, 0)
+        elif field.number == FUNCTIONS:
+            yield from _function(model.within(field))
+
+
+def _versions(message: Message, number: int) -> dict[str, int]:
+    """Return the versions of the operator sets that a model or function imports."""
+    versions = {}
+    for field in message.fields():
+        if field.number == number:
+            inner = message.within(field)
+            domain, version = "", 0
+            for part in inner.fields():
+                if part.number == 1:
+                    domain = inner.text(part)
+                elif part.number == 2:
+                    version = part.signed
+            versions["" if domain in DOMAINS else domain] = version
+    return versions
+
+
+def _function(function: Message) -> Iterator[Value | Node]:
+    name, domain, overload = (_text(function, number) for number in (1, 10, 13))
+    path = f"{domain}.{name}" if domain else name
+    path += f":{overload}/" if overload else "/"
+    versions = _versions(function, 9)
+    for field in function.fields():
+        if field.number == 7:
+            yield from _node(function.within(field), path, versions, 0)
+
+
+def _graph(
+    graph: Message, path: str, versions: dict[str, int], depth: int
+) -> Iterator[Value | Node]:
+    if depth >= DEEPEST:
+        _refuse(graph, f"graphs stand in graphs more than {DEEPEST} deep")
+    for field in graph.fields():
+        if field.number == _NODE:
+            yield from _node(graph.within(field), path, versions, depth)
+        elif field.number == _INITIALIZER:
+            yield Value(path, None, "initializer", graph.within(field))
+        elif field.number == _SPARSE:
+            yield Value(path, None, "sparse initializer", graph.within(field))
+        elif field.number == _INPUT:
+            inner = graph.within(field)
+            yield Value(path, _text(inner, 1), "input", inner)
+
+
+def _node(
+    message: Message, path: str, versions: dict[str, int], depth: int
+) -> Iterator[Value | Node]:
+    operator, attributes = "", []
+    for field in message.fields():
+        if field.number == 4:
+            operator = message.text(field)
+        elif field.number == 5:
+            attributes.append(message.within(field))
+    node = Node(path, operator, message, versions)
+    yield node
+    constant = attributes and operator == "Constant" and node.is_standard
+    for attribute in attributes:
+        if constant:
+            yield Value(path, next(iter(node.texts(2)), ""), "constant", attribute)
+        graphs = [field for field in attribute.fields() if field.number in (6, 11)]
+        here = f"{node.name}/{_text(attribute, 1)}/" if graphs else ""
+        for number, field in enumerate(graphs):
+            place = here if field.number == 6 else f"{here}{number}/"
+            yield from _graph(attribute.within(field), place, versions, depth + 1)
+
+
+def _text(message: Message, number: int) -> str:
+    """Return the text of a field, empty where there is none."""
+    for field in message.fields():
+        if field.number == number:
+            return message.text(field)
+    return ""
+
+
+def _name_of(value: Value) -> str:
+    """Return the name in an initializer; that of a sparse one is the name of its values."""
+    message = value.message
+    if value.kind == "sparse initializer":
+        for field in message.fields():
+            if field.number == 1:
+                return _text(message.within(field), tensorproto.NAME)
+    return _text(message, tensorproto.NAME)
+
+
+def _constant(attribute: Message) -> Tensor:
+    """Return the tensor that a Constant's attribute is."""
+    found: dict[int, list[Field]] = {}
+    for field in attribute.fields():
+        if field.number == 5:
+            return tensorproto.read(attribute.within(field))
+        if field.number in (4, 9):
+            _refuse(attribute, "the elements are strings: expected a type of a fixed size")
+        if field.number == 22:
+            _refuse(attribute, "it is sparse: expected a tensor with all of its elements")
+        if field.number == 21:
+            _refuse(attribute, "its value is given where the function is called")
+        if field.number in _LITERALS:
+            title, _, kind = _LITERALS[field.number]
+            if field.kind not in (kind, LENGTH):
+                _refuse(attribute, f"{title} has values of the wrong kind")
+            found.setdefault(field.number, []).append(field)
+    if len(found) > 1:
+        _refuse(attribute, "the constant has several values: expected one")
+    if found:
+        return _literal(attribute, *found.popitem())
+    code = _EMPTY.get(_text(attribute, 1))
+    if code is None:
+        _refuse(attribute, "the constant has no value")
+    return Tensor("", ELEMENTS[code], (0,), None, None)
+
+
+def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
+    """Return the tensor of numbers that stand in an attribute themselves."""
+    title, code, kind = _LITERALS[number]
+    first, nbytes = fields[0], sum(field.nbytes for field in fields)
+    if title in _ALONE and (len(fields) > 1 or first.kind == LENGTH):
+        _refuse(attribute, f"{title} has several values: expected one")
+    if kind == FIXED32:
+        count, rest = divmod(nbytes, 4)
+        if rest:
+            _refuse(attribute, f"{title} has {nbytes} bytes: expected a multiple of 4")
+    else:
+        count = sum(1 if f.kind == VARINT else _count(attribute, f) for f in fields)
+    values = Values(attribute, number, title, kind, first, nbytes, len(fields))
+    shape = () if title in _ALONE else (count,)
+    return Tensor("", ELEMENTS[code], shape, values if nbytes else None, None)
+
+
+def _count(message: Message, field: Field) -> int:
+    """Return how many varints a packed field has."""
+    count = 0
+    for start in range(field.start, field.stop, CHUNK):
+        raw = message.raw(start, min(CHUNK, field.stop - start))
+        count += len(raw.translate(None, _CONTINUED))
+    return count
+
+
+def _refuse(message: Message, text: str) -> NoReturn:
+    raise InputError(f"{printable(message.label)}: {text}")

@@ -1,0 +1,106 @@
+"""A new folder that takes its name only when all in it is complete."""
+
+import ctypes
+import os
+import shutil
+import stat
+
+from ndtool import endings
+from ndtool.arrays.storage import hidden_name
+from ndtool.arrays.targets import exists
+from ndtool.errors import OutputError, printable
+
+_HERE, _EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+
+
+class NewFolder:
+    """A folder that replaces what is at `path` when it is published.
+
+    It is made in a hidden folder beside `path`, which goes at every end but a kill -9, a SIGQUIT or
+    a lost page: these leave the hidden folder. Where the system cannot exchange two names, what is
+    replaced moves into the hidden folder first: a kill in the microseconds between leaves nothing
+    at `path`, and both in the hidden folder. inside: where to make it. replaces:
+    whether it is to take the place of another; what others make meanwhile is never replaced.
+    Raises OSError.
+    """
+
+    def __init__(self, path: str, replaces: bool, clobber: bool, sync: bool) -> None:
+        self.path = path
+        self._replaces = replaces
+        self._real = os.path.realpath(path)
+        self._clobber, self._sync = clobber, sync
+        parent, name = os.path.split(self._real)
+        self._hidden = os.path.join(parent, hidden_name(name))
+        self.inside = os.path.join(self._hidden, "new")
+        self._open = True
+        endings.settle(False)
+        endings.unwind()
+        try:
+            os.mkdir(self._hidden)
+        except BaseException:
+            self.drop()
+            raise
+
+    def sync(self) -> None:
+        """Wait until the disk has all files, if that was asked for."""
+        if not self._sync:
+            return
+        for folder, _, files in os.walk(self.inside):
+            for name in (*files, "."):
+                _fsync(os.path.join(folder, name))
+
+    def take_name(self) -> None:
+        """Give the folder its name; OutputError if what is there may not be replaced."""
+        try:
+            old = os.lstat(self._real)
+        except FileNotFoundError:
+            os.rename(self.inside, self._real)
+            return
+        if not self._clobber or not stat.S_ISDIR(old.st_mode):
+            raise exists(self.path)
+        if not self._replaces:
+            raise OutputError(f"{printable(self.path)} was made by others during the run")
+        os.chmod(self.inside, stat.S_IMODE(old.st_mode))
+        if not _exchanged(self.inside, self._real):
+            aside = os.path.join(self._hidden, "old")
+            os.rename(self._real, aside)
+            try:
+                os.rename(self.inside, self._real)
+            except BaseException:
+                os.rename(aside, self._real)
+                raise
+
+    def sync_folder(self) -> None:
+        """Wait until the disk has the name, if that was asked for."""
+        if not self._sync:
+            return
+        try:
+            _fsync(os.path.dirname(self._real))
+        except OSError as exc:
+            raise OutputError(
+                f"{printable(self.path)} is written, but may not survive a power cut:"
+                f" {exc.strerror}"
+            ) from None
+
+    def drop(self) -> None:
+        """Remove what was not published, and what was replaced."""
+        if self._open:
+            self._open = False
+            shutil.rmtree(self._hidden, ignore_errors=True)
+
+
+def _exchanged(one: str, other: str) -> bool:
+    """Let two paths change places in one step; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+
+
+def _fsync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,191 @@
+"""The .onnx format: initializers and constants of a model, by their names, where they stand."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from ndtool.arrays import modelproto, tensordata
+from ndtool.arrays.local import LocalFile
+from ndtool.arrays.modelproto import Node, Value
+from ndtool.arrays.source import Entry, Facts, Flat, OperatorNode
+from ndtool.arrays.targets import Target
+from ndtool.arrays.tensordata import Folder
+from ndtool.arrays.wire import LENGTH, VARINT, Message
+from ndtool.errors import InputError, UsageError, printable
+
+LISTED = 10  # tensors that an error names
+MOST = 1 << 20  # tensors of a model that are listed
+OPERATORS = {
+    "GatherND": "gather_nd",
+    "ScatterND": "scatter_nd",
+    "GatherElements": "gather_elements",
+    "ScatterElements": "scatter_elements",
+    "Gather": "gather",
+    "Scatter": "scatter_elements",
+}
+# Of a ModelProto: which fields there are, and how each is encoded.
+_FIELDS = {
+    1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 7: LENGTH, 8: LENGTH,
+    14: LENGTH, 20: LENGTH, 25: LENGTH, 26: LENGTH,
+}  # fmt: skip
+
+
+def recognises(place: LocalFile) -> bool:
+    """Tell whether a file is a ModelProto by all of its fields, as there is no magic string."""
+    if place.look(0, 1) != b"\x08":
+        return False
+    message, found = Message(place.look, 0, place.size, ""), set()
+    try:
+        for field in message.fields():
+            found.add(field.number)
+            if _FIELDS.get(field.number) != field.kind:
+                return False
+        return {modelproto.IR_VERSION, modelproto.GRAPH} <= found
+    except InputError:
+        return False
+
+
+def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
+    """Return what is said of all tensors, or of one; one that cannot be read has no facts."""
+    folder = Folder(path)
+    if member is not None:
+        return [_entry(_choose(place, path, member), place, path, folder)]
+    return [_entry(value, place, path, folder) for value in _values(place, path)]
+
+
+def nodes(place: LocalFile, path: str) -> list[OperatorNode]:
+    """Return the nodes of the operators that ndtool has."""
+    found = []
+    for item in modelproto.walk(_model(place, path)):
+        if isinstance(item, Node) and item.operator in OPERATORS and item.is_standard:
+            found.append(_operator_node(item, path))
+    return found
+
+
+def _operator_node(node: Node, path: str) -> OperatorNode:
+    message = node.message
+    return OperatorNode(
+        path,
+        node.name,
+        OPERATORS[node.operator],
+        node.operator,
+        node.versions.get(""),
+        dict(_attribute(message.within(field)) for field in message.fields() if field.number == 5),
+        tuple(node.texts(1)),
+        next(iter(node.texts(2)), None),
+    )
+
+
+def _attribute(message: Message) -> tuple[str, Any]:
+    """Return name and value of an attribute that is a number or a text; None for others."""
+    name, value = "", None
+    for field in message.fields():
+        if field.number == 1:
+            name = message.text(field)
+        elif field.number == 2:
+            (value,) = struct.unpack("<f", field.value.to_bytes(4, "little"))
+        elif field.number == 3:
+            value = field.signed
+        elif field.number == 4:
+            value = message.text(field)
+    return name, value
+
+
+def open_source(place: LocalFile, name: str, path: str, member: str | None) -> Flat:
+    """Return one tensor, the only one where none is named; it closes the place."""
+    chosen = _choose(place, path, member)
+    label = f"{path}:{chosen.member}"
+    tensor = chosen.tensor(label)
+    return tensordata.open_tensor(place, name, label, Folder(path), tensor, chosen.kind)
+
+
+def _model(place: LocalFile, path: str) -> Message:
+    model = Message(place.look, 0, place.size, path)
+    if not any(field.number == modelproto.GRAPH for field in model.fields()):
+        raise InputError(f"{printable(path)}: it has no graph: expected an ONNX model")
+    return model
+
+
+def _values(place: LocalFile, path: str) -> list[Value]:
+    """Return what has a value."""
+    values: list[Value] = []
+    for item in modelproto.walk(_model(place, path)):
+        if isinstance(item, Value) and item.kind != "input":
+            values.append(item)
+            if len(values) > MOST:
+                raise InputError(f"{printable(path)}: it has more than {MOST} tensors")
+    return values
+
+
+def _entry(value: Value, place: LocalFile, path: str, folder: Folder) -> Entry:
+    try:
+        tensor = value.tensor(path)
+    except InputError as exc:
+        member = value.member
+        reason = exc.message.removeprefix(f"{printable(path)}: ")
+        return Entry(f"{path}:{member}", member, None, None, place.size, reason, None)
+    member = value.path + (tensor.name if value.name is None else value.name)
+    label = f"{path}:{member}"
+    return tensordata.entry(tensor, label, member, place.size, folder, value.kind)
+
+
+def _choose(place: LocalFile, path: str, name: str | None) -> Value:
+    """Return the one tensor of a name, or the only one; the error lists what there is."""
+    if name is None:
+        values = _values(place, path)
+        if len(values) == 1:
+            return values[0]
+        if not values:
+            raise InputError(f"{printable(path)}: the model has no initializers and no constants")
+        raise UsageError(
+            f"{printable(path)}: the model has {len(values)} tensors: name one of them",
+            places=_listing(values, place, path),
+            hint=f"for example {printable(path)}:{printable(values[0].member)}",
+        )
+    found = [one for one in _values(place, path) if one.member == name]
+    if len(found) == 1:
+        return found[0]
+    reason = "is more than one tensor of the model" if found else _missing(place, path, name)
+    raise InputError(
+        f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+        places=_listing(found or _alike(_values(place, path), name), place, path),
+    )
+
+
+def _missing(place: LocalFile, path: str, name: str) -> str:
+    """Return why a name has no value."""
+    for item in modelproto.walk(_model(place, path)):
+        if isinstance(item, Value):
+            if item.kind == "input" and item.member == name:
+                return "is an input of the graph, and has no value in the model"
+        elif any(item.path + output == name for output in item.texts(2)):
+            return "is computed by a node, and has no value in the model"
+    return "is no tensor of the model"
+
+
+def _alike(values: list[Value], name: str) -> list[Value]:
+    """Return those in subgraphs that have the name there, else all."""
+    return [value for value in values if value.member.endswith(f"/{name}")] or values
+
+
+def _listing(values: list[Value], place: LocalFile, path: str) -> tuple[str, ...]:
+    """Return a line for each tensor, and for the rest how many they are."""
+    folder = Folder(path)
+    listed = (_entry(value, place, path, folder) for value in values[:LISTED])
+    lines = [f"{printable(entry.member or '', 80)}: {entry.label}" for entry in listed]
+    more = len(values) - LISTED
+    return (*lines, f"and {more} more") if more > 0 else tuple(lines)
+
+
+def check(target: Target) -> None:
+    """Refuse the target: a model is more than its tensors."""
+    raise UsageError(
+        f"{printable(target.path)}: models are read, not written",
+        hint="a .pb file is one ONNX tensor",
+    )
+
+
+def create(target: Target, facts: Facts) -> Any:
+    """Refuse the target."""
+    check(target)

@@ -1,0 +1,38 @@
+"""Where files are: in the file system, or behind a URL."""
+
+import os
+from typing import TYPE_CHECKING
+
+from ndtool.arrays.local import LocalFile, open_file
+
+if TYPE_CHECKING:
+    from ndtool.arrays.ranged import RemoteFile
+
+_SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+.-")
+
+
+def is_url(argument: str) -> bool:
+    """Tell whether an argument begins as a URL does, and no file has it for a name.
+
+    >>> is_url("s3://bucket/x.npy"), is_url("C://x.npy"), is_url("x.npy")
+    (True, False, False)
+    """
+    scheme, found, _ = argument.partition("://")
+    if not found or not scheme[:1].isalpha() or not _SCHEME.issuperset(scheme):
+        return False
+    return not os.path.lexists(argument)
+
+
+def local_path(path: str) -> str:
+    """Return what a `file://` URL says of this machine's files, any other path as it is."""
+    return path.removeprefix("file://") if path.startswith("file://") and is_url(path) else path
+
+
+def open_place(path: str) -> "LocalFile | RemoteFile":
+    """Open a file, or what is behind a URL, to be read."""
+    path = local_path(path)
+    if not is_url(path):
+        return open_file(path)
+    from ndtool.arrays.ranged import RemoteFile
+
+    return RemoteFile(path)

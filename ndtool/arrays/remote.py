@@ -1,0 +1,342 @@
+"""Objects behind URLs, read in ranges: what fsspec's file systems make of a URL, and the requests.
+
+Those for http and S3 are our own, over the sessions that fsspec's file systems have: a reply is
+passed on as it arrives, and belongs to the same version of the object as those before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ndtool.arrays.failures import (
+    WAIT,
+    ChangedError,
+    CutShortError,
+    RefusedError,
+    failure,
+    status_of,
+)
+from ndtool.errors import InputError, NdtoolError, UsageError, printable
+
+T = TypeVar("T")
+Write = Callable[[int, bytes], object]  # takes bytes and where they are in the object
+
+AT_ONCE = 10  # requests
+LARGEST = 16 << 20  # bytes of a request whose reply is passed on as it arrives
+HELD = 4 << 20  # bytes of one whose reply is held in memory
+_PIECE = 1 << 18
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
+    "https": "aiohttp", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "adl": "adlfs",
+    "hf": "huggingface_hub", "sftp": "paramiko", "ssh": "paramiko", "smb": "smbprotocol",
+    "oss": "ossfs", "oci": "ocifs", "tos": "tosfs", "webdav": "webdav4", "github": "requests",
+}  # fmt: skip
+
+
+class Version(NamedTuple):
+    """What tells one content of an object from another; None for what a server does not say."""
+
+    etag: str | None = None
+    modified: str | None = None
+    size: int | None = None
+
+    def differs(self, other: Version) -> bool:
+        """Whether two replies cannot be about the same bytes."""
+        tags = self.etag and other.etag
+        first, second = (
+            (self._replace(modified=None), other._replace(modified=None)) if tags else (self, other)
+        )
+        pairs = zip(first, second, strict=True)
+        return any(a is not None and b is not None and a != b for a, b in pairs)
+
+
+class Opened(NamedTuple):
+    """What the first reply says. head: the first bytes. ranged: whether ranges can be asked for."""
+
+    version: Version
+    head: bytes
+    ranged: bool
+
+
+class Requests(Protocol):
+    """How one object is read. largest: bytes of one request. at_once: how many there may be."""
+
+    largest: int
+    at_once: int
+
+    async def open(self, count: int) -> Opened:
+        """Ask for the first `count` bytes, and what there is to know."""
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        """Pass on the bytes from `start` to `stop`, in order; ChangedError if another's."""
+
+    async def download(self, write: Write) -> Version:
+        """Pass on all bytes, in order, from one reply."""
+
+    async def version(self) -> Version:
+        """Ask which version there is now."""
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, and what it calls the object there."""
+    protocol = url.partition("://")[0]
+    package = _PACKAGES.get(protocol)
+    try:
+        import fsspec
+    except ImportError:
+        raise _missing(url, "fsspec", package) from None
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except ImportError as exc:
+        if package is None:
+            raise UsageError(f"{printable(url)}: {exc}") from None
+        raise _missing(url, package, package) from None
+    except ValueError as exc:
+        raise UsageError(
+            f"{printable(url)}: {printable(str(exc))}: expected s3://, gs://, https:// or another"
+            " that fsspec knows"
+        ) from None
+    except Exception as exc:
+        raise failure(exc, url) from None
+    return fs, path
+
+
+def _missing(url: str, package: str, more: str | None) -> UsageError:
+    also = f" {more}" if more else ""
+    return UsageError(
+        f"{printable(url)} needs the {package} package", hint=f"pip install 'ndtool[remote]'{also}"
+    )
+
+
+def requests(url: str) -> Requests:
+    """Return how the object behind a URL is read."""
+    fs, path = filesystem(url)
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "http" in protocols:
+        return Http(fs, path)
+    if "s3" in protocols and hasattr(fs, "get_s3"):
+        return S3(fs, path)
+    return Plain(fs, path)
+
+
+def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
+    """Run a coroutine in fsspec's loop; an interrupt ends it, and its failure is one of ours."""
+    from fsspec.asyn import get_loop
+
+    future = asyncio.run_coroutine_threadsafe(coroutine, get_loop())
+    try:
+        return future.result()
+    except (NdtoolError, FileExistsError):
+        raise
+    except Exception as exc:
+        raise failure(exc, url, kind) from None
+    finally:
+        future.cancel()
+
+
+class Http:
+    """An object at an http server; whether it knows ranges shows its first reply."""
+
+    largest, at_once = LARGEST, AT_ONCE
+
+    def __init__(self, fs: Any, url: str) -> None:
+        self._fs, self._url = fs, url
+
+    async def open(self, count: int) -> Opened:
+        async with self._get(0, count) as reply:
+            if reply.status == 416:  # there is no first byte
+                return Opened(self._version(reply)._replace(size=0), b"", True)
+            version, ranged = self._version(reply), reply.status == 206
+            head = await _up_to(reply.content.read, count)
+            if not ranged and len(head) < count:
+                version = version._replace(size=len(head))
+            return Opened(version, head, ranged and version.size is not None)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        async with self._get(start, stop) as reply:
+            now = self._version(reply)
+            if reply.status == 416 or now.differs(version):
+                raise ChangedError
+            if reply.status != 206 or _first(reply) != start:
+                raise RefusedError(reply.status, "no range of bytes, although one was asked for")
+            await _pass_on(reply.content.read, start, stop, write)
+
+    async def download(self, write: Write) -> Version:
+        async with self._get() as reply:
+            version, at = self._version(reply), 0
+            while piece := await reply.content.read(_PIECE):
+                write(at, piece)
+                at += len(piece)
+            return version._replace(size=at)
+
+    async def version(self) -> Version:
+        async with self._get(0, 1) as reply:
+            return self._version(reply)
+
+    @asynccontextmanager
+    async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
+        import aiohttp
+        import yarl
+
+        fs, url = self._fs, self._url
+        options = dict(fs.kwargs)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        if stop:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        # What is encoded already stays as it is, or the signature in it may be wrong.
+        encoded = fs.encoded or (url.isascii() and url.isprintable() and " " not in url)
+        options.setdefault(
+            "timeout", aiohttp.ClientTimeout(total=None, sock_connect=WAIT, sock_read=WAIT)
+        )
+        session = await fs.set_session()
+        async with session.get(yarl.URL(url, encoded=encoded), headers=headers, **options) as reply:
+            if reply.status not in (200, 206, 416):
+                raise RefusedError(reply.status, reply.reason or "")
+            if reply.headers.get("Content-Encoding", "identity") != "identity":
+                raise InputError(f"{printable(url)}: it is sent compressed, although asked not to")
+            yield reply
+
+    @staticmethod
+    def _version(reply: Any) -> Version:
+        headers, size = reply.headers, None
+        if reply.status == 200:
+            size = reply.content_length
+        elif (total := headers.get("Content-Range", "").rpartition("/")[2]).isdecimal():
+            size = int(total)
+        return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
+
+
+def _first(reply: Any) -> int:
+    """Return where the range of a reply begins."""
+    text = reply.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    return int(text) if text.isdecimal() else -1
+
+
+async def _up_to(read: Callable[[int], Any], count: int) -> bytes:
+    pieces, got = [], 0
+    while got < count and (piece := await read(count - got)):
+        pieces.append(piece)
+        got += len(piece)
+    return b"".join(pieces)
+
+
+async def _pass_on(read: Callable[[int], Any], start: int, stop: int, write: Write) -> None:
+    while start < stop:
+        piece = await read(min(_PIECE, stop - start))
+        if not piece:
+            raise CutShortError
+        write(start, piece)
+        start += len(piece)
+
+
+class S3:
+    """An object in an S3 bucket."""
+
+    largest, at_once = LARGEST, AT_ONCE
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs = fs
+        bucket, key, version = fs.split_path(path)
+        if not key:
+            raise InputError(f"s3://{printable(path)}: a bucket, not an object")
+        self._name = {"Bucket": bucket, "Key": key}
+        if version:
+            self._name["VersionId"] = version
+
+    async def open(self, count: int) -> Opened:
+        try:
+            reply = await self.call("get_object", Range=f"bytes=0-{count - 1}")
+        except Exception as exc:
+            if status_of(exc) != 416:
+                raise
+            return Opened(await self.version(), b"", True)
+        async with reply["Body"] as body:
+            head = await _up_to(body.read, count)
+        total = reply.get("ContentRange", "").rpartition("/")[2]
+        size = int(total) if total.isdecimal() else reply["ContentLength"]
+        return Opened(self._version(reply)._replace(size=size), head, True)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        same = {"IfMatch": version.etag} if version.etag else {}
+        reply = await self.call("get_object", Range=f"bytes={start}-{stop - 1}", **same)
+        async with reply["Body"] as body:
+            if self._version(reply)._replace(size=None).differs(version):
+                raise ChangedError
+            await _pass_on(body.read, start, stop, write)
+
+    async def download(self, write: Write) -> Version:
+        raise NotImplementedError("S3 has ranges")
+
+    async def version(self) -> Version:
+        reply = await self.call("head_object")
+        return self._version(reply)._replace(size=reply["ContentLength"])
+
+    async def call(self, operation: str, *names: str, **arguments: Any) -> Any:
+        """Ask for an operation on the object, as s3fs would, but only once.
+
+        names: what of the object's name it takes, all of it where none are given.
+        """
+        fs = self._fs
+        await fs.set_session()
+        method = getattr(await fs.get_s3(self._name["Bucket"]), operation)
+        name = {key: value for key, value in self._name.items() if key in names or not names}
+        return await method(**fs._get_s3_method_kwargs(method, **name, **arguments))
+
+    @staticmethod
+    def _version(reply: dict[str, Any]) -> Version:
+        modified = reply.get("LastModified")
+        return Version(reply.get("ETag"), str(modified) if modified else None)
+
+
+class Plain:
+    """An object in any other file system of fsspec's; one request at a time where it blocks."""
+
+    largest = HELD
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs, self._path = fs, path
+        self.at_once = AT_ONCE if fs.async_impl else 1
+
+    async def open(self, count: int) -> Opened:
+        version = await self.version()
+        head = await self._read(0, min(count, version.size or 0))
+        return Opened(version, head, True)
+
+    async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
+        piece = await self._read(start, stop)
+        if len(piece) != stop - start:
+            raise CutShortError
+        write(start, piece)
+
+    async def download(self, write: Write) -> Version:
+        raise NotImplementedError("a file system of fsspec's has ranges")
+
+    async def version(self) -> Version:
+        self._fs.invalidate_cache()
+        found = await self._call("info", self._path)
+        if found.get("type") == "directory":
+            raise InputError(f"{printable(self._path)}: a directory, not an object")
+        if type(found.get("size")) is not int:
+            raise InputError(f"{printable(self._path)}: nothing says how large it is")
+        etag = next((found[k] for k in ("ETag", "etag", "generation", "md5") if found.get(k)), None)
+        times = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+        modified = next((found[key] for key in times if found.get(key)), None)
+        return Version(
+            None if etag is None else str(etag),
+            None if modified is None else str(modified),
+            found["size"],
+        )
+
+    async def _read(self, start: int, stop: int) -> bytes:
+        if stop <= start:
+            return b""
+        piece: bytes = await self._call("cat_file", self._path, start=start, end=stop)
+        return piece
+
+    async def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        if self._fs.async_impl:
+            return await getattr(self._fs, f"_{name}")(*arguments, **options)
+        return await asyncio.to_thread(getattr(self._fs, name), *arguments, **options)

@@ -1,0 +1,314 @@
+"""ONNX's TensorProto: what a message says of one tensor, compared with what is there."""
+
+from math import prod
+from typing import NamedTuple, NoReturn
+
+from ndtool.arrays.wire import FIXED32, FIXED64, LENGTH, LONGEST, SIZES, VARINT, Field, Message
+from ndtool.errors import InputError, printable
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.shapes import Shape, described
+
+RANK = 64
+LARGEST = 2**63 - 1
+STRING = 8
+DIMS, DATA_TYPE, SEGMENT, NAME, RAW, DOC = 1, 2, 3, 8, 9, 12
+EXTERNAL_DATA, LOCATION, METADATA = 13, 14, 16
+# The fields that elements may be in, and how each of their values is encoded.
+VALUES = {
+    4: ("float_data", FIXED32),
+    5: ("int32_data", VARINT),
+    6: ("string_data", LENGTH),
+    7: ("int64_data", VARINT),
+    RAW: ("raw_data", LENGTH),
+    10: ("double_data", FIXED64),
+    11: ("uint64_data", VARINT),
+}
+FIELDS = {DIMS, DATA_TYPE, SEGMENT, NAME, DOC, EXTERNAL_DATA, LOCATION, METADATA, *VALUES}
+_KINDS = {DATA_TYPE: VARINT, SEGMENT: LENGTH, DOC: LENGTH, LOCATION: VARINT, METADATA: LENGTH}
+_STORED = 1 << 12  # bytes of all that says where external data are
+
+
+class Element(NamedTuple):
+    """An element type. title: ONNX's name. field: where its values are unless they are raw.
+
+    bits: of an element in raw data; the elements of less than 8 are unpacked.
+    """
+
+    title: str
+    dtype: Dtype
+    field: int
+    bits: int
+
+
+def _element(title: str, name: str, field: int, bits: int = 0) -> Element:
+    dtype = dtypes.from_name(name)
+    if dtype.order != "|":
+        code = dtype.descr if dtype.kind == "V" else "<" + dtype.descr[1:]
+        dtype = dtype._replace(order="<", descr=code)
+    return Element(title, dtype, field, bits or 8 * dtype.itemsize)
+
+
+ELEMENTS = {
+    1: _element("FLOAT", "float32", 4),
+    2: _element("UINT8", "uint8", 5),
+    3: _element("INT8", "int8", 5),
+    4: _element("UINT16", "uint16", 5),
+    5: _element("INT16", "int16", 5),
+    6: _element("INT32", "int32", 5),
+    7: _element("INT64", "int64", 7),
+    9: _element("BOOL", "bool", 5),
+    10: _element("FLOAT16", "float16", 5),
+    11: _element("DOUBLE", "float64", 10),
+    12: _element("UINT32", "uint32", 11),
+    13: _element("UINT64", "uint64", 11),
+    14: _element("COMPLEX64", "complex64", 4),
+    15: _element("COMPLEX128", "complex128", 10),
+    16: _element("BFLOAT16", "bfloat16", 5),
+    17: _element("FLOAT8E4M3FN", "float8_e4m3fn", 5),
+    18: _element("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 5),
+    19: _element("FLOAT8E5M2", "float8_e5m2", 5),
+    20: _element("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 5),
+    21: _element("UINT4", "uint8", 5, 4),
+    22: _element("INT4", "int8", 5, 4),
+    23: _element("FLOAT4E2M1", "float4_e2m1fn", 5, 4),
+    24: _element("FLOAT8E8M0", "float8_e8m0fnu", 5),
+    25: _element("UINT2", "uint8", 5, 2),
+    26: _element("INT2", "int8", 5, 2),
+    27: _element("FLOAT6E2M3", "float6_e2m3fn", 5, 6),
+    28: _element("FLOAT6E3M2", "float6_e3m2fn", 5, 6),
+}
+
+
+class Values(NamedTuple):
+    """The elements in a message: all fields of one number.
+
+    field, title: that number, and its name. kind: how each value is encoded. first: the first such
+    field. nbytes: of all values. pieces: how many fields.
+    """
+
+    message: Message
+    field: int
+    title: str
+    kind: int
+    first: Field
+    nbytes: int
+    pieces: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the values follow each other without keys between them."""
+        return self.pieces == 1
+
+
+class Tensor(NamedTuple):
+    """One tensor of which everything fits together, except for what only its values show.
+
+    values: None where there are none, external: what says where they are in another file.
+    """
+
+    name: str
+    element: Element
+    shape: Shape
+    values: Values | None
+    external: dict[str, str] | None
+
+    @property
+    def count(self) -> int:  # type: ignore[override] # a tensor is no tuple to its readers
+        """How many elements it has."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the elements as raw data."""
+        return -(-self.count * self.element.bits // 8)
+
+    @property
+    def claimed(self) -> str:
+        """Type and shape as ONNX has them."""
+        return f"{self.element.title}{list(self.shape)}"
+
+    @property
+    def field(self) -> str:
+        """Where the elements are."""
+        if self.external is not None:
+            return "external_data"
+        return "" if self.values is None else self.values.title
+
+    @property
+    def odd(self) -> str:
+        """Why the elements cannot be used as they are, nothing where they can."""
+        values = self.values
+        if self.element.bits % 8:
+            return f"{self.element.bits} bits an element"
+        if values is None or (values.together and values.kind != VARINT):
+            return ""
+        return "encoded number by number"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, a byte at least for each."""
+        return self.count * self.element.dtype.itemsize
+
+
+class Parts:
+    """The fields of a TensorProto, collected: of values only where they are."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.name = ""
+        self.code: int | None = None
+        self.dims: list[int] = []
+        self.values: dict[int, Values] = {}
+        self.external: dict[str, str] = {}
+        self.elsewhere = False
+        self.segment = False
+        self.unknown = False
+        self._seen: set[int] = set()
+        for field in message.fields():
+            self._take(field)
+
+    def _take(self, field: Field) -> None:
+        number, message = field.number, self.message
+        if number not in FIELDS:
+            self.unknown = True
+        elif field.kind != _KINDS.get(number, field.kind):
+            self.refuse(f"field {number} of TensorProto has the wrong kind")
+        elif number in VALUES:
+            self._take_values(field)
+        elif number == DIMS:
+            self.dims += message.numbers(field, RANK)
+            if len(self.dims) > RANK:
+                self.refuse(f"dims has more than {RANK} entries")
+        elif number == EXTERNAL_DATA:
+            pair, value = entry(message.within(field))
+            self._once(f"external_data has {printable(pair)}", pair in self.external)
+            self.external[pair] = value
+            if sum(map(len, self.external.values())) > _STORED:
+                self.refuse(f"external_data has more than {_STORED} characters")
+        elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
+            self._once(f"field {number} of TensorProto stands there", number in self._seen)
+            self._seen.add(number)
+            self._take_one(field)
+
+    def _take_one(self, field: Field) -> None:
+        if field.number == DATA_TYPE:
+            self.code = field.signed
+        elif field.number == NAME:
+            self.name = self.message.text(field)
+        elif field.number == SEGMENT:
+            self.segment = True
+        elif field.value not in (0, 1):
+            self.refuse(f"data_location is {field.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
+        else:
+            self.elsewhere = field.value == 1
+
+    def _take_values(self, field: Field) -> None:
+        number = field.number
+        title, kind = VALUES[number]
+        if field.kind not in (kind, LENGTH):
+            self.refuse(f"{title} has values of the wrong kind")
+        nbytes = field.nbytes
+        if nbytes % SIZES.get(kind, 1):
+            self.refuse(f"{title} has {nbytes} bytes: expected a multiple of {SIZES[kind]}")
+        old = self.values.get(number)
+        if old is None:
+            self.values[number] = Values(self.message, number, title, kind, field, nbytes, 1)
+            return
+        self._once("raw_data stands there", number == RAW)
+        self.values[number] = old._replace(nbytes=old.nbytes + nbytes, pieces=old.pieces + 1)
+
+    def _once(self, what: str, twice: bool) -> None:
+        if twice:
+            self.refuse(f"{what} twice: valid once")
+
+    def refuse(self, text: str) -> NoReturn:
+        """Raise InputError about the tensor."""
+        raise InputError(f"{printable(self.message.label)}: {text}")
+
+    def tensor(self) -> Tensor:
+        """Return the tensor, compared with what is there."""
+        element = self._element()
+        if self.segment:
+            self.refuse("it is one segment of a tensor: expected a whole one")
+        for axis, size in enumerate(self.dims):
+            if size > LARGEST:
+                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{LARGEST}")
+        shape = tuple(self.dims)
+        if prod(size or 1 for size in shape) * element.dtype.itemsize > LARGEST:
+            claimed = described(element.dtype, shape)
+            self.refuse(f"it claims {claimed}: valid up to {LARGEST} bytes, sizes of 0 count as 1")
+        external = self.external if self.elsewhere else None
+        tensor = Tensor(self.name, element, shape, self._found(element), external)
+        check_size(tensor, self)
+        return tensor
+
+    def _element(self) -> Element:
+        if self.code is None:
+            self.refuse("it has no data_type: expected an ONNX TensorProto")
+        if self.code == STRING:
+            self.refuse("the elements are strings: expected a type of a fixed size")
+        if self.code not in ELEMENTS:
+            self.refuse(f"data_type is {self.code}: valid 1..{max(ELEMENTS)} without {STRING}")
+        return ELEMENTS[self.code]
+
+    def _found(self, element: Element) -> Values | None:
+        """Return the one field that has values; where all are empty, any."""
+        filled = [one for one in self.values.values() if one.nbytes] or [*self.values.values()][:1]
+        names = [one.title for one in filled]
+        if self.elsewhere and names and filled[0].nbytes:
+            self.refuse(f"the elements are in external_data and in {names[0]}: valid in one place")
+        if len(filled) > 1:
+            self.refuse(f"the elements are in {' and in '.join(names)}: valid in one place")
+        if self.elsewhere or not filled:
+            return None
+        if filled[0].field not in (RAW, element.field):
+            wanted = VALUES[element.field][0]
+            self.refuse(
+                f"the elements are {element.title} in {names[0]}: valid in raw_data, {wanted}"
+            )
+        return filled[0]
+
+
+def check_size(tensor: Tensor, parts: Parts) -> None:
+    """Refuse a tensor that claims more or fewer bytes than there are; external data come later."""
+    values = tensor.values
+    if tensor.external is not None:
+        return
+    found = 0 if values is None else values.nbytes
+    title = "raw_data" if values is None else values.title
+    if values is None or values.field == RAW:
+        if found != tensor.stored:
+            what = f"expected {tensor.stored} bytes of {title} for {tensor.claimed}"
+            parts.refuse(f"{what}, found {found}")
+        return
+    numbers = stored_numbers(tensor)
+    if values.kind == VARINT:
+        if not numbers <= found <= numbers * LONGEST:
+            parts.refuse(f"expected {numbers} values in {title}, found {found} bytes of them")
+    elif found != numbers * (size := SIZES[values.kind]):
+        parts.refuse(f"expected {numbers} values of {size} bytes in {title}, found {found} bytes")
+
+
+def stored_numbers(tensor: Tensor) -> int:
+    """Return how many values a field has for the elements, where they are not raw."""
+    element = tensor.element
+    if element.dtype.kind == "c":
+        return 2 * tensor.count
+    return tensor.stored if element.bits in (2, 4) else tensor.count
+
+
+def entry(message: Message) -> tuple[str, str]:
+    """Return key and value of a StringStringEntryProto."""
+    key = value = ""
+    for field in message.fields():
+        if field.number == 1:
+            key = message.text(field)
+        elif field.number == 2:
+            value = message.text(field)
+    return key, value
+
+
+def read(message: Message) -> Tensor:
+    """Return the tensor that a message is; InputError where something does not fit."""
+    return Parts(message).tensor()

@@ -1,0 +1,193 @@
+"""What the zarr package tells of stores: which arrays they have, and what these are like."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from ndtool.arrays.local import ZARR_METADATA, LocalFolder
+from ndtool.arrays.source import Facts
+from ndtool.arrays.storage import failure
+from ndtool.errors import DtypeError, InputError, NdtoolError, ResourceError, UsageError, printable
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
+
+LISTED = 10  # arrays that an error names
+LARGEST = 1 << 31  # bytes of a chunk: each thread holds one
+_REASON = 200  # characters of what the library says
+
+
+def library() -> Any:
+    """Return the zarr package; UsageError where there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import zarr
+    except ImportError:
+        raise UsageError(
+            "a Zarr store needs the zarr package", hint="pip install 'ndtool[zarr]'"
+        ) from None
+    if int(zarr.__version__.partition(".")[0]) < 3:
+        raise UsageError(
+            f"zarr is of version {zarr.__version__}: expected 3 or later",
+            hint="pip install --upgrade 'ndtool[zarr]'",
+        )
+    return zarr
+
+
+@contextmanager
+def said(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Turn whatever the library raises about metadata or chunks into one sentence."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: no memory for a chunk") from None
+    except OSError as exc:
+        raise failure(exc, label, kind) from None
+    except Exception as exc:  # it raises of every kind where what it reads is wrong
+        reason = printable(" ".join(str(exc).split()) or type(exc).__name__, _REASON)
+        raise kind(f"{printable(label)}: {reason}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's warnings, on what others may not be able to read, to itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def arrays_in(place: LocalFolder) -> list[str]:
+    """Return the paths of all arrays of a store, sorted; "" is the store itself."""
+    found, waiting = [], [""]
+    while waiting:
+        path = waiting.pop()
+        folder = os.path.join(place.path, path)
+        here = kind(folder)
+        if here == "array":
+            found.append(path)
+        elif here == "group":
+            with os.scandir(folder) as inside:
+                names = [one.name for one in inside if one.is_dir(follow_symlinks=False)]
+            waiting += [f"{path}/{name}" if path else name for name in names]
+    return sorted(found)
+
+
+def kind(folder: str) -> str:
+    """Say whether a folder holds an array or a group; "" where it is neither."""
+    there = [os.path.isfile(os.path.join(folder, name)) for name in ZARR_METADATA]
+    new, old_array, old_group = there[:3]
+    if new:
+        with open(os.path.join(folder, "zarr.json"), "rb") as file:
+            return "group" if b'"group"' in file.read().replace(b" ", b"") else "array"
+    return "array" if old_array else "group" if old_group else ""
+
+
+def label(path: str, node: str) -> str:
+    """Return what an array of a store is called."""
+    return f"{path}:{node}" if node else path
+
+
+def open_array(place: LocalFolder, path: str, node: str) -> Any:
+    """Return the library's array at a path of a store."""
+    zarr = library()
+    called = label(path, node)
+    with said(called), quiet():
+        store = zarr.storage.LocalStore(place.path, read_only=True)
+        array = zarr.open(store=store, path=node, mode="r")
+        if not isinstance(array, zarr.Array):
+            raise InputError(f"{printable(called)} is a group: expected an array")
+        return array
+
+
+def facts_of(array: Any, label: str) -> Facts:
+    """Return what the metadata of an array say."""
+    with said(label), quiet():
+        metadata = array.metadata
+        dtype = _dtype(array, label)
+        shape, chunks = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
+        shards = None if array.shards is None else list(map(int, array.shards))
+        notes = {
+            "zarr_format": int(metadata.zarr_format),
+            "chunks": list(chunks),
+            "shards": shards,
+            "codecs": ", ".join(_described(array)) or "none",
+        }
+    if len(shape) > shapes.MOST_RANK:
+        raise InputError(f"{printable(label)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
+    facts = Facts(dtype, shape, "C", chunks, notes)
+    if min(shape, default=0) < 0 or min(chunks, default=1) < 1 or facts.nbytes > shapes.MOST:
+        raise InputError(f"{printable(label)}: no array can have shape {list(shape)}")
+    if (held := prod(chunks) * dtype.itemsize) > LARGEST:
+        raise ResourceError(
+            f"{printable(label)}: a chunk has {held} bytes: at most {LARGEST} are read at once"
+        )
+    return facts
+
+
+def _dtype(array: Any, label: str) -> Dtype:
+    from numpy.lib.format import dtype_to_descr
+
+    dtype = array.dtype
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV":
+        kind = getattr(array.metadata, "data_type", None) or array.metadata.dtype
+        kind = printable(str(kind), 80)
+        raise InputError(
+            f"{printable(label)}: elements of type {kind}: expected a type of fixed size"
+        )
+    if _is_big(array.metadata.to_dict()):
+        dtype = dtype.newbyteorder(">")
+    try:
+        return dtypes.from_descr(dtype_to_descr(dtype))
+    except DtypeError as exc:
+        raise InputError(f"{printable(label)}: {exc.message}") from None
+
+
+def _is_big(metadata: dict[str, Any]) -> bool:
+    """Whether the codecs of version 3 store the other byte order than that of its types."""
+    return any(
+        codec.get("name") in ("bytes", "endian") and _configured(codec).get("endian") == "big"
+        for codec in _chain(metadata)
+    )
+
+
+def _chain(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what encodes a chunk, in order: of a shard, what encodes a chunk in it."""
+    if metadata.get("zarr_format") == 2:
+        chain = [*(metadata.get("filters") or ()), metadata.get("compressor")]
+        return [_as_dict(codec) for codec in chain if codec is not None]
+    chain = [_as_dict(codec) for codec in metadata.get("codecs") or ()]
+    inner = [_configured(c).get("codecs") for c in chain if c.get("name") == "sharding_indexed"]
+    return [_as_dict(codec) for codec in inner[0]] if inner and inner[0] else chain
+
+
+def _as_dict(codec: Any) -> dict[str, Any]:
+    if isinstance(codec, dict):
+        return codec
+    told: dict[str, Any] = (codec.get_config if hasattr(codec, "get_config") else codec.to_dict)()
+    return told
+
+
+def _configured(codec: dict[str, Any]) -> dict[str, Any]:
+    told = codec.get("configuration") or {}
+    return {key: getattr(value, "value", value) for key, value in told.items()}
+
+
+def codecs(array: Any) -> list[str]:
+    """Return the names of what encodes a chunk."""
+    return [str(codec.get("name") or codec.get("id")) for codec in _chain(array.metadata.to_dict())]
+
+
+def _described(array: Any) -> Iterator[str]:
+    """Yield what encodes a chunk, with the levels."""
+    for name, codec in zip(codecs(array), _chain(array.metadata.to_dict()), strict=True):
+        told = _configured(codec) or codec
+        level = told.get("level", told.get("clevel"))
+        inner = f" {told['cname']}" if "cname" in told else ""
+        yield name + inner + (f" {level}" if level is not None else "")

@@ -1,0 +1,120 @@
+"""What a shell offers while a command is typed: files that can be arrays, and their members."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    get_completion_class,
+    split_arg_string,
+)
+
+from ndtool.arrays import names
+from ndtool.errors import NdtoolError
+
+# Quoted by bash as names of files are; what goes on has no space behind it.
+_BASH = """\
+%(complete_func)s() {
+    local kind value
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        COMPREPLY+=("$value")
+        [[ $kind == path ]] && compopt -o filenames
+        [[ $value == *[/:] ]] && compopt -o nospace
+    done < <(
+        COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" %(complete_var)s=bash_complete "$1"
+    )
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class Bash(BashComplete):
+    """Bash, which takes a word apart at every colon, and wants what follows the last one."""
+
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one that is typed, and that one, each put together."""
+        words = split_arg_string(os.environ["COMP_WORDS"])
+        number = int(os.environ["COMP_CWORD"])
+        self._behind = ""
+        whole: list[str] = []
+        glued = False
+        for word in [*words[: number + 1], *[""] * (number + 1 - len(words))]:
+            colon = word.startswith(":") and len(whole) > 1
+            if glued or colon:
+                whole[-1] += word
+            else:
+                whole.append(word)
+            glued = colon
+        if whole and whole[-1] != (words[number] if number < len(words) else ""):
+            self._behind = whole[-1][: whole[-1].rindex(":") + 1]
+        return whole[1:-1], whole[-1] if whole else ""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return a line for one word."""
+        return f"{item.type},{item.value.removeprefix(self._behind)}"
+
+
+def shell(name: str) -> type[Any] | None:
+    """Return what talks to a shell; None for one that is not known."""
+    return Bash if name == "bash" else get_completion_class(name)
+
+
+def arrays(typed: str) -> list[CompletionItem]:
+    """Offer folders and files that can hold arrays, and behind a colon the members of one."""
+    path, colon, _ = typed.rpartition(":")
+    if colon and os.path.exists(path) and not os.path.exists(typed):
+        return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
+    offered = list(_paths(typed))
+    if offered == [typed]:
+        offered += _members(typed)
+    return [CompletionItem(name, type="path") for name in offered]
+
+
+def _paths(typed: str) -> list[str]:
+    folder, begun = os.path.split(typed)
+    suffixes = tuple(known.suffix for known in names.FORMATS if known.suffix)
+    found = []
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as listed:
+            for entry in listed:
+                hidden = entry.name.startswith(".") and not begun.startswith(".")
+                if not entry.name.startswith(begun) or hidden:
+                    continue
+                name = os.path.join(folder, entry.name)
+                if entry.name.endswith(suffixes):
+                    found.append(name)
+                elif entry.is_dir():
+                    found.append(name + "/")
+    except OSError:
+        pass  # there is nothing to offer
+    return sorted(found)
+
+
+def _members(path: str) -> list[str]:
+    """Return a file's members as arguments; none where it has none or cannot be read."""
+    try:
+        return [entry.name for entry in names.describe(path) if entry.member is not None]
+    except (NdtoolError, OSError):
+        return []
+
+
+def specs(typed: str) -> list[CompletionItem]:
+    """Offer every version of every standard."""
+    from ndtool.rules.specs import TABLE
+
+    rows = {(row.standard, row.version) for row in TABLE if row.standard != "ndtool"}
+    known = ["ndtool", *(f"{standard}:{version}" for standard, version in sorted(rows))]
+    return [CompletionItem(name) for name in known if name.startswith(typed)]
+
+
+def types(typed: str) -> list[CompletionItem]:
+    """Offer the types that .npy stores as void."""
+    from ndtool.rules.dtypes import EXTENDED
+
+    return [CompletionItem(name) for name in EXTENDED if name.startswith(typed)]

@@ -1,0 +1,141 @@
+"""The commands that answer a question about a call, a file or a standard."""
+
+from functools import partial
+from typing import Any
+
+import click
+
+from ndtool.cli import options
+from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command
+from ndtool.cli.talk import Talk
+from ndtool.errors import NdtoolError
+from ndtool.rules.operators import OPERATORS, Operator
+
+
+@click.pass_obj
+def _infer(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+    from ndtool.analysis import infer
+
+    talk.trace = True  # where a rule is broken, the trace is still the result
+    arguments = {role: asked.pop(role) for role in OPERATORS[operator].inputs}
+    talk.inferred(infer.infer(operator, arguments, attributes_of(operator, asked), **asked))
+
+
+@click.pass_obj
+def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+    from ndtool import endings
+    from ndtool.analysis import verify
+    from ndtool.runs import jobs
+
+    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    endings.prepare(*talk.last_words())
+    with talk.progress() as tick:
+        described = verify.verify(request, tick)
+    talk.verified(request.output or "", described)
+
+
+@click.pass_obj
+def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
+    from ndtool.arrays.names import describe, nodes
+    from ndtool.arrays.source import Entry, OperatorNode
+    from ndtool.arrays.streams import Streams
+
+    entries: list[Entry] = []
+    found: list[OperatorNode] = []
+    failed: NdtoolError | None = None
+    streams = Streams()
+    for name in names:
+        try:
+            entries += describe(name, streams)
+            found += nodes(name)
+        except NdtoolError as exc:
+            if len(names) == 1:
+                raise
+            failed = failed or exc
+            entries.append(Entry(name, None, None, None, 0, exc.message, None))
+    talk.entries(entries, found)
+    if failed is not None:
+        raise failed
+
+
+@click.pass_obj
+def _spec(talk: Talk, /, *, command: str | None) -> None:
+    from ndtool.rules import specs
+
+    names = [name for name, operator in OPERATORS.items() if command in (None, operator.command)]
+    talk.specs([row for row in specs.TABLE if row.operator in names])
+
+
+def infer() -> list[click.Command]:
+    """Return a command for every operator that infers what it gives."""
+    return list(map(_infer_command, OPERATORS.values()))
+
+
+def verify() -> list[click.Command]:
+    """Return a command for every operator that checks an output."""
+    return list(map(_verify_command, OPERATORS.values()))
+
+
+def _infer_command(operator: Operator) -> click.Command:
+    return command(
+        f"infer {operator.command}",
+        partial(_infer, operator=operator.name),
+        (
+            *map(argument, operator.inputs),
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            options.SPEC,
+            options.DTYPE,
+            options.JSON,
+        ),
+        f"Infer what {operator.command} gives: each argument is a file, of which only the"
+        " header is read, or dtype[d0,d1,...].",
+        HELP[operator.name].types,
+    )
+
+
+def _verify_command(operator: Operator) -> click.Command:
+    files = " ".join(FILES[role] for role in (*operator.inputs, "output"))
+    return command(
+        f"verify {operator.command}",
+        partial(_verify, operator=operator.name),
+        (
+            *map(argument, (*operator.inputs, "output")),
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            options.DTYPE,
+            options.QUIET,
+            options.JSON,
+        ),
+        f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
+        " and every bit. The exit status is 8 if they differ.",
+        f"{files} {HELP[operator.name].flags}",
+    )
+
+
+def inspect() -> click.Command:
+    """Return the command that shows what files hold."""
+    return command(
+        "inspect",
+        _inspect,
+        (
+            argument("names", nargs=-1, required=True, metavar="FILE..."),
+            options.QUIET,
+            options.JSON,
+        ),
+        "Show what files hold, also nodes of ONNX models: from their headers, without the data.",
+        "data.npy stored.npz",
+    )
+
+
+def spec() -> click.Command:
+    """Return the command that shows what the standards accept."""
+    choice = click.Choice([operator.command for operator in OPERATORS.values()])
+    return command(
+        "spec",
+        _spec,
+        (
+            click.Argument(["command"], type=choice, required=False, metavar="[OPERATOR]"),
+            options.JSON,
+        ),
+        "Show what each standard accepts: a row for every version of one operator, or of all.",
+        "gather-nd",
+    )

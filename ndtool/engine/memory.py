@@ -1,0 +1,31 @@
+"""How much memory this process may come to have, pages of files included."""
+
+from ndtool.engine import cgroups
+
+UNKNOWN = 1 << 30  # bytes, where the system does not tell
+
+
+def available() -> int:
+    """Return the bytes that are free or can be freed, no more than its control groups allow."""
+    return cgroups.lowest("memory", _limit, _free())
+
+
+def _free() -> int:
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return UNKNOWN
+
+
+def _limit(folder: str) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            with open(f"{folder}/{name}") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            pass  # "max" is none
+    return None

@@ -1,0 +1,235 @@
+"""The operators on files of any size: as the command line runs them, from Python.
+
+Wherever an operator takes an array, a str or a path names one, as on the command line:
+`table.npy`, `archive.npz:member`.
+
+>>> import numpy as np, tempfile, os
+>>> folder = tempfile.mkdtemp()
+>>> name = os.path.join(folder, "table.npy")
+>>> np.save(name, np.arange(6).reshape(3, 2))
+>>> gather(name, [2, 0]).array
+array([[4, 5],
+       [0, 1]])
+>>> gather(name, [2, 0], out=os.path.join(folder, "rows.npy")).shape
+(2, 2)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, SupportsIndex, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ndtool.analysis.values import as_array
+from ndtool.arguments import array, index_array, integer, name_exactly, word
+from ndtool.arrays import memory
+from ndtool.arrays.source import Source
+from ndtool.engine.gathers import Tick, silent
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, called
+from ndtool.rules.operators import Attributes
+from ndtool.runs.jobs import Job, Request
+
+Named = os.PathLike[str] | ArrayLike  # the name of a file, which may be a str, or an array
+Path = str | os.PathLike[str] | None
+Progress = bool | Callable[[float], object]
+
+
+class Result(NamedTuple):
+    """What a run gave.
+
+    array: the result where no `out` was named, else None. output: what `out` named. dtype: the
+    name of the element type. kept: the members that stay in the archive it went to. warnings:
+    what is odd about the inputs without being wrong. seconds: how long it took.
+    """
+
+    array: NDArray[Any] | None
+    output: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    kept: tuple[str, ...]
+    warnings: tuple[str, ...]
+    threads: int
+    seconds: float
+
+
+class Options(TypedDict, total=False):
+    """How a run is done; all are keywords of every function here.
+
+    dtype: what elements stored as void are, such as "bfloat16". threads: 1..1024. spec: what must
+    be satisfied. clobber: whether an existing `out` may be replaced. only: whether the archive it
+    goes to loses its other members. sync: whether the disk must have everything then. chunks,
+    shards, codec: how a Zarr store that it goes to has it. progress: True for a line on a
+    terminal's stderr, or what is called with the share that is done.
+    """
+
+    dtype: str | None
+    threads: int | None
+    spec: str
+    clobber: bool
+    only: bool
+    sync: bool
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...]
+    codec: str
+    progress: Progress
+
+
+def gather_nd(
+    data: Named,
+    indices: Named,
+    batch_dims: SupportsIndex = 0,
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Gather slices of data named by index tuples, into the file `out` or an array.
+
+    Shapes, types and errors: see ndtool.gather_nd; what is wrong with files raises InputError,
+    OutputError or ResourceError. An `out` is the old file or the complete new one, never a part.
+    """
+    attributes = Attributes(batch_dims=integer("batch_dims", batch_dims))
+    return _run("gather_nd", {"data": data, "indices": indices}, attributes, out, options)
+
+
+def scatter_nd(
+    data: Named,
+    indices: Named,
+    updates: Named,
+    reduction: str = "none",
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Copy data, update slices named by index tuples, into the file `out` or an array.
+
+    See ndtool.scatter_nd and gather_nd; `out` may name the file that `data` names.
+    """
+    inputs = {"data": data, "indices": indices, "updates": updates}
+    attributes = Attributes(reduction=word("reduction", reduction))
+    return _run("scatter_nd", inputs, attributes, out, options)
+
+
+def gather_elements(
+    data: Named,
+    indices: Named,
+    axis: SupportsIndex = 0,
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Gather one element for each index along an axis, into the file `out` or an array.
+
+    See ndtool.gather_elements and gather_nd.
+    """
+    attributes = Attributes(axis=integer("axis", axis))
+    return _run("gather_elements", {"data": data, "indices": indices}, attributes, out, options)
+
+
+def scatter_elements(
+    data: Named,
+    indices: Named,
+    updates: Named,
+    axis: SupportsIndex = 0,
+    reduction: str = "none",
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Copy data, update one element for each index, into the file `out` or an array.
+
+    See ndtool.scatter_elements and gather_nd.
+    """
+    inputs = {"data": data, "indices": indices, "updates": updates}
+    attributes = Attributes(axis=integer("axis", axis), reduction=word("reduction", reduction))
+    return _run("scatter_elements", inputs, attributes, out, options)
+
+
+def gather(
+    data: Named,
+    indices: Named,
+    axis: SupportsIndex = 0,
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Gather slices of data named by plain numbers along an axis, into a file or an array.
+
+    See ndtool.gather and gather_nd.
+    """
+    attributes = Attributes(axis=integer("axis", axis))
+    return _run("gather", {"data": data, "indices": indices}, attributes, out, options)
+
+
+def _run(
+    operator: str, inputs: dict[str, Named], attributes: Attributes, out: Path, options: Options
+) -> Result:
+    started = time.perf_counter()
+    how: dict[str, Any] = {**options}
+    progress: Progress = how.pop("progress", False)
+    arrays: dict[str, Source] = {}
+    arguments: dict[str, str] = {}
+    for role, value in inputs.items():
+        arguments[role] = role
+        if isinstance(value, str | os.PathLike):
+            arguments[role] = os.fsdecode(value)
+        else:
+            taken = index_array(value) if role == "indices" else array(role, value)
+            arrays[role] = memory.source(role, taken)
+    output = None if out is None else os.fsdecode(out)
+    given: dict[str, Any] = {**arguments, **how}
+    request = Request(operator, output=output, attributes=attributes, **given)
+    result, kept = None, None
+    try:
+        with _Told(operator, progress) as tick, Job(request, arrays) as job:
+            operands = job.check()
+            if output is None:
+                room = np.zeros(job.inference.nbytes, np.uint8)
+                job.fill(memory.RoomSink(room.data, job.facts), operands, tick)
+                result = as_array(room.data, job.inference.dtype, job.inference.plan.output)
+            else:
+                kept = job.run(operands, tick)
+            warnings = tuple(job.warnings)
+    except BoundsError as error:
+        name_exactly(error, inputs["indices"], called(arguments["data"]))
+        raise
+    except MemoryError as error:
+        if isinstance(error, NdtoolError):
+            raise
+        raise ResourceError(f"{operator}: no memory for the result") from error
+    return Result(
+        result, output, job.inference.dtype.name, job.inference.plan.output,
+        job.inference.nbytes, kept or (), warnings, job.threads, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+class _Told:
+    """Who is told how much is done: a function of the caller's, or a line on stderr until the end.
+
+    Threads tell when they are done with a piece, which need not be in order.
+    """
+
+    def __init__(self, operator: str, progress: Progress) -> None:
+        self._operator, self._progress, self._shown = operator, progress, 0
+
+    def __enter__(self) -> Tick:
+        if not isinstance(self._progress, bool):
+            return self._progress
+        return self._show if self._progress and sys.stderr.isatty() else silent
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _show(self, share: float) -> None:
+        percent = int(100 * share)
+        if percent > self._shown:
+            self._shown = percent
+            sys.stderr.write(f"\r{self._operator} {percent:3d} %")
+            sys.stderr.flush()

@@ -1,0 +1,74 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Checks: every index of a range of tuples against the size of its axis, and nothing else.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from ndtool.loops.blocks cimport BYTES, ENTRIES, Nd, Walk, widened
+from ndtool.loops.memory cimport AHEAD, prefetch
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint64_t ndtool_outside(
+        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
+    ) ndtool_clones;
+    """
+
+
+cdef struct Check:
+    Walk walk
+    int64_t count, parts
+
+
+cdef inline uint64_t check_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Check* c = <const Check*> call
+    return check_range(
+        &c.walk, c.count * part // c.parts, c.count * (part + 1) // c.parts
+    )
+
+
+cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
+    cdef int64_t entries[ENTRIES]
+    cdef uint64_t wraps[ENTRIES]
+    cdef uint64_t limits[ENTRIES]
+    cdef const Nd* nd = walk.nd
+    cdef const uint8_t* stored
+    cdef uint64_t bad = 0
+    cdef int bytes_each = walk.kind & BYTES
+    cdef int64_t i, end = stop * nd.k, take, at = t * nd.k, step = ENTRIES // max(nd.k, 1) * nd.k
+    for i in range(min(step, end - at)):
+        wraps[i] = <uint64_t> nd.wraps[i % nd.k]
+        limits[i] = <uint64_t> nd.sizes[i % nd.k] + wraps[i]
+    while at < end:
+        take = min(step, end - at)
+        stored = walk.index + at * bytes_each
+        bad |= outside(
+            widened(stored, walk.kind, take, entries), take, wraps, limits, stored, bytes_each
+        )
+        at += take
+    return bad
+
+
+cdef inline uint64_t outside "ndtool_outside"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
+    const uint8_t* stored, int bytes_each
+) noexcept nogil:
+    """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
+
+    They are stored in `bytes_each` bytes; what follows them in memory is asked for, as far ahead
+    as it is away.
+    """
+    cdef Py_ssize_t i, j
+    cdef uint64_t bad = 0
+    cdef uint64_t seen[8]    # as many as a vector has: their sum is left to the end
+    for j in range(8):
+        seen[j] = 0
+    for i in range(n // 8):
+        prefetch(stored + 8 * i * bytes_each + AHEAD)
+        for j in range(8):
+            seen[j] |= <uint64_t> index[8 * i + j] + wraps[8 * i + j] >= limits[8 * i + j]
+    for i in range(n // 8 * 8, n):
+        bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
+    for j in range(8):
+        bad |= seen[j]
+    return bad

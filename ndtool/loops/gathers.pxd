@@ -1,0 +1,215 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Gathers: walks over a range of index tuples that copy the run of bytes each one names to
+# consecutive places.
+#
+# A struct holds what one call is about; `..._part` is one of the parts that a team shares out, and
+# `..._range` the walk over some of its tuples. Tuples are numbered from the walk's first one.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memmove
+
+from ndtool.loops.blocks cimport (
+    BLOCK, LINE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, gather_block,
+    next_offsets, offsets_from, seek,
+)
+from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_run, stream, stream_end, touch
+from ndtool.loops.views cimport View, copy_view
+
+cdef extern from *:
+    """
+    #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
+      /* Runs of more than a line, side by side, as one stream of whole lines: what a run leaves of
+         its last line waits in a register for the next one. Masked bytes are neither read nor
+         written */
+      #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
+      #define NDTOOL_MASKS __attribute__((target("avx512f,avx512bw"))) static
+      NDTOOL_MASKS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
+          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
+          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
+          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, k;
+          __m512i line = _mm512_setzero_si512();
+          to -= held;
+          for (i = 0; i < n; i++) {
+              const uint8_t *run = from + offsets[i];
+              if (i + ahead < known) {
+                  const uint8_t *next = from + offsets[i + ahead];
+                  for (k = 0; k < asked; k += 64) ndtool_prefetch_soon(next + k);
+                  ndtool_prefetch_soon(next + asked - 1);
+              }
+              k = 0;
+              if (held) {
+                  line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
+                  if (foreign) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(foreign), line);
+                  else _mm512_stream_si512((__m512i *) to, line);
+                  foreign = 0;
+                  k = 64 - held;
+                  to += 64;
+              }
+              for (; k + 64 <= width; k += 64, to += 64)
+                  _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(run + k));
+              held = width - k;
+              if (held) line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
+          }
+          if (held) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(held), line);
+      }
+      /* loops of a constant length take two thirds of the time */
+      #define NDTOOL_RUNS_OF(width, asked) \\
+          ndtool_stream_runs_of(to, from, offsets, n, known, width, ahead, asked)
+      NDTOOL_MASKS void ndtool_stream_runs(
+          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
+          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
+          if (width == 128) NDTOOL_RUNS_OF(128, 128);
+          else if (width == 256) NDTOOL_RUNS_OF(256, 256);
+          else if (width == 512) NDTOOL_RUNS_OF(512, 512);
+          else if (width == 1024) NDTOOL_RUNS_OF(1024, 1024);
+          else NDTOOL_RUNS_OF(width, asked);
+      }
+      #define ndtool_has_masks() __builtin_cpu_supports("avx512bw")
+    #else
+      #define ndtool_stream_runs(to, from, offsets, n, known, width, ahead, asked) ((void) 0)
+      #define ndtool_has_masks() 0
+    #endif
+    """
+    void stream_runs "ndtool_stream_runs"(
+        uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
+        Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked,
+    ) noexcept nogil
+    bint has_masks "ndtool_has_masks"() noexcept nogil
+
+
+cdef struct Gather:
+    Walk walk
+    const uint8_t* source     # the first wanted byte of the run at offset 0
+    uint8_t* to               # `width` bytes a tuple, side by side
+    int64_t count, parts
+    Py_ssize_t width
+    bint by_columns, streamed
+
+
+cdef inline uint64_t gather_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const Gather* g = <const Gather*> call
+    if g.by_columns:
+        return gather_range(
+            g, 0, g.count, column_of(part, g.parts, g.width),
+            column_of(part + 1, g.parts, g.width),
+        )
+    return gather_range(
+        g, g.count * part // g.parts, g.count * (part + 1) // g.parts, 0, g.width
+    )
+
+
+cdef inline uint64_t gather_range(
+    const Gather* g, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end
+) noexcept nogil:
+    """Copy bytes [column, end) of runs, with the offsets of two blocks at hand: one to ask for."""
+    cdef int64_t offsets[2 * BLOCK]
+    cdef uint8_t stage[SHORT * LINE + LINE]
+    cdef const Nd* nd = g.walk.nd
+    cdef const uint8_t* source = g.source
+    cdef uint8_t* to = g.to + t * g.width
+    cdef Cursor at
+    cdef Py_ssize_t pitch = g.width, width = end - column
+    cdef bint small = width == pitch <= LINE, streamed = g.streamed
+    cdef Py_ssize_t held = 0                # bytes in the stage
+    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
+    cdef double share = nd.reach / <double> nd.per_batch
+    seek(&at, &g.walk, t)
+    if nd.near and nd.batch_rank:
+        touch(source + at.base + nd.lowest, nd.reach)
+    while t < stop:
+        n = min(step, stop - t)
+        if not known:
+            ask_next_batch(&at, nd, source, n, share)
+            if offsets_from(&at, &g.walk, t, n, offsets):
+                return 1
+        known = 0 if nd.near else min(step, stop - t - n)
+        if known and offsets_from(&at, &g.walk, t + n, known, offsets + n):
+            return 1
+        if not small:
+            gather_rows(
+                to + column, source + column, offsets, n, known, width, pitch, streamed
+            )
+            to += n * pitch
+        elif streamed:
+            gather_block(stage + held, source, offsets, n, width, n if known == n else 0)
+            to += stream_whole(to, stage, held + n * width, &held)
+        else:
+            gather_block(to, source, offsets, n, width, n if known == n else 0)
+            to += n * width
+        memcpy(offsets, offsets + n, known * 8)
+        t += n
+    if streamed:
+        stream(to, stage, held)
+        stream_end()
+    return 0
+
+
+cdef inline Py_ssize_t stream_whole(
+    uint8_t* to, uint8_t* stage, Py_ssize_t n, Py_ssize_t* held
+) noexcept nogil:
+    """Stream n bytes of a stage as far as lines are whole; return how many, keep the others."""
+    held[0] = min(n, <Py_ssize_t> (<size_t> (to + n) % LINE))
+    n -= held[0]
+    stream(to, stage, n)
+    memmove(stage, stage + n, held[0])
+    return n
+
+
+cdef inline void gather_rows(
+    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t more,
+    Py_ssize_t width, Py_ssize_t pitch, bint streamed,
+) noexcept nogil:
+    """Copy n runs longer than a cache line, asking for the next ones, `more` of the next block."""
+    cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
+    if streamed and width == pitch and has_masks():
+        ahead = max(1, AHEAD // 2 // width)
+        stream_runs(to, source, offsets, n, n + more, width, ahead, min(width, AHEAD // 8))
+        return
+    for i in range(n):
+        if i + ahead < n + more:
+            prefetch_run(source + offsets[i + ahead], width)
+        if streamed:
+            stream(to + i * pitch, source + offsets[i], width)
+        else:
+            memcpy(to + i * pitch, source + offsets[i], width)
+
+
+cdef inline void prefetch_line(
+    const uint8_t* source, int64_t stride, int64_t elements
+) noexcept nogil:
+    """Ask for the first elements of a run that lie apart."""
+    cdef int64_t i
+    for i in range(elements):
+        prefetch(source + i * stride)
+
+
+cdef struct GatherViews:
+    # a gather of runs whose elements lie apart
+    Walk walk
+    const View* run
+    const uint8_t* source
+    uint8_t* to
+    int64_t count, parts
+    int64_t element, elements     # those that are wanted of each run
+
+
+cdef inline uint64_t gather_views_part(const void* call, int64_t part, int thread) noexcept nogil:
+    cdef const GatherViews* g = <const GatherViews*> call
+    cdef const View* run = g.run
+    cdef int64_t offsets[BLOCK]
+    cdef Cursor at
+    cdef int64_t t = g.count * part // g.parts, stop = g.count * (part + 1) // g.parts, i, take
+    cdef Py_ssize_t pitch = g.elements * run.item
+    seek(&at, &g.walk, t)
+    while t < stop:
+        take = min(block_of(g.walk.nd), stop - t)
+        if next_offsets(&at, &g.walk, t, take, offsets):
+            return 1
+        for i in range(take):
+            if run.rank == 1 and i + 2 < take:
+                prefetch_line(g.source + offsets[i + 2], run.strides[0], min(g.elements, LINE))
+            copy_view(
+                g.to + (t + i) * pitch, g.source + offsets[i], run, g.element, g.elements
+            )
+        t += take
+    return 0

@@ -1,0 +1,138 @@
+"""An S3 server on the loopback, and a proxy before it that can hold connections up."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+NAME = "bucket"
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "one",
+    "AWS_SECRET_ACCESS_KEY": "two",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+class Bucket:
+    """endpoint: of the server. s3: boto3's client."""
+
+    def __init__(self, endpoint: str) -> None:
+        import boto3
+
+        self.endpoint = endpoint
+        self.s3: Any = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="one",
+            aws_secret_access_key="two",
+            region_name="us-east-1",
+        )
+        self.s3.create_bucket(Bucket=NAME)
+
+    def put(self, key: str, body: bytes) -> str:
+        self.s3.put_object(Bucket=NAME, Key=key, Body=body)
+        return f"s3://{NAME}/{key}"
+
+    def get(self, key: str) -> bytes:
+        body: bytes = self.s3.get_object(Bucket=NAME, Key=key)["Body"].read()
+        return body
+
+    def keys(self) -> list[str]:
+        return [one["Key"] for one in self.s3.list_objects_v2(Bucket=NAME).get("Contents", [])]
+
+    def uploads(self) -> list[Any]:
+        found: list[Any] = self.s3.list_multipart_uploads(Bucket=NAME).get("Uploads", [])
+        return found
+
+    def empty(self) -> None:
+        for key in self.keys():
+            self.s3.delete_object(Bucket=NAME, Key=key)
+        for one in self.uploads():
+            self.s3.abort_multipart_upload(Bucket=NAME, Key=one["Key"], UploadId=one["UploadId"])
+
+
+@contextmanager
+def serving() -> Iterator[Bucket]:
+    server = pytest.importorskip("moto.server", reason="moto is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("flask_cors", reason="flask_cors is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    try:
+        yield Bucket(f"http://{host}:{port}")
+    finally:
+        running.stop()
+
+
+class Proxy:
+    """Passes bytes on, but of each connection no more than `limit` until it is let go.
+
+    held: set once a connection has reached the limit.
+    """
+
+    def __init__(self, endpoint: str, limit: int) -> None:
+        self._to = endpoint.removeprefix("http://").split(":")
+        self._limit = limit
+        self.held, self._let_go = threading.Event(), threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection((self._to[0], int(self._to[1])))
+            self._sockets += client, server
+            for pair in ((client, server, self._limit), (server, client, 1 << 62)):
+                self._threads.append(threading.Thread(target=self._pass_on, args=pair, daemon=True))
+                self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
+        passed = 0
+        try:
+            while piece := source.recv(1 << 16):
+                passed += len(piece)
+                if passed > limit:
+                    self.held.set()
+                    self._let_go.wait()
+                sink.sendall(piece)
+        except OSError:
+            pass
+        for one in (source, sink):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # or who waits in accept would go on to
+        self._listener.close()
+        self._let_go.set()
+        for one in self._sockets:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for thread in self._threads:
+            thread.join(10)
+        for one in self._sockets:
+            one.close()
+
+
+def settings(endpoint: str, **changes: str | None) -> dict[str, str | None]:
+    """Return what the environment must say for clients to find the server."""
+    here = {name: None for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))}
+    return {**here, **KEYS, "AWS_ENDPOINT_URL": endpoint, **changes}

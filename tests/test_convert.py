@@ -1,0 +1,244 @@
+"""`ndtool convert`: an array from any format to any other, its bits kept, or refused."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from command import NDTOOL, at_terminal, ndtool, save, state
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import peak
+from npyfile import npy, sparse
+
+from ndtool.arrays import names
+from ndtool.errors import OutputError
+from ndtool.runs import convert
+
+DATA = np.arange(24, dtype="<f4").reshape(4, 6)
+HALF = np.arange(6).astype(ml_dtypes.bfloat16)
+TARGETS = ("b.npy", "b.npz", "b.npz:x", "b.safetensors", "b.safetensors:x")
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Path:
+    return here
+
+
+def run(source: str, output: str, **options: Any) -> Any:
+    with convert.Conversion(convert.Request(source, output, **options)) as conversion:
+        return conversion.run()
+
+
+def load(name: str) -> Any:
+    path = name.partition(":")[0]
+    if "safetensors" in name:
+        (array,) = safetensors.numpy.load_file(path).values()
+        return array
+    got = np.load(path)
+    return got if isinstance(got, np.ndarray) else got[got.files[0]]
+
+
+def little(array: Any) -> Any:
+    return array.astype(array.dtype.newbyteorder("<"))
+
+
+def same(got: Any, wanted: Any) -> bool:
+    return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+NUMBERS = ("?", "u1", "<i2", ">u4", "<i8", "<f2", ">f4", "<f8", ">c8")
+OTHERS = ("<c16", "S3", ">U2", "<M8[ns]", "V5", ">f2,<i4")
+sizes = st.lists(st.integers(0, 5), max_size=4)
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.sampled_from(NUMBERS + OTHERS), sizes, st.sampled_from("CF"), st.data())
+def test_there_and_back(code: str, shape: list[int], order: Any, data: Any) -> None:
+    dtype = np.dtype(code)
+    raw = np.random.default_rng(0).integers(0, 2, int(np.prod(shape)) * dtype.itemsize, "u1")
+    array = raw.view(dtype).reshape(shape)
+    formats = TARGETS if code in NUMBERS else TARGETS[:3]
+    Path("a.npy").write_bytes(npy(np.array(array, order=order)))
+    there, back = data.draw(st.sampled_from(formats)), data.draw(st.sampled_from(formats))
+    for name in ("b.npy", "b.npz", "b.safetensors", "c.npy", "c.npz", "c.safetensors"):
+        Path(name).unlink(missing_ok=True)
+    run("a.npy", there)
+    wanted = little(array) if "safetensors" in there else array
+    assert same(load(there), wanted)
+    run(there, back := back.replace("b.", "c."))
+    assert same(load(back), little(array) if "safetensors" in back else wanted)
+    run(back, "d.npy")
+    assert not np.load("d.npy", mmap_mode="r").flags.fnc
+
+
+def test_large_arrays_in_either_order() -> None:
+    array = np.arange(3_000_000, dtype=">i4").reshape(1500, 2000)
+    for order in "CF":
+        np.save("a.npy", np.array(array, order=order))  # type: ignore[call-overload]
+        shares: list[float] = []
+        for target in TARGETS:
+            Path(target.partition(":")[0]).unlink(missing_ok=True)
+            with convert.Conversion(convert.Request("a.npy", target)) as conversion:
+                conversion.run(shares.append)
+            assert same(load(target), little(array) if "safetensors" in target else array)
+        assert sorted(shares)[-1] == 1
+        assert all(0 < share <= 1 for share in shares)
+
+
+def test_streams() -> None:
+    for array in (DATA, np.asfortranarray(DATA), np.zeros((0, 3))):
+        ran = ndtool("convert", "-", "-", stdin=npy(array))
+        assert (ran.status, ran.out, ran.err) == (0, npy(np.array(array, order="C")), "")
+
+
+def test_a_file_onto_itself() -> None:
+    np.save("a.npy", np.asfortranarray(DATA))
+    run("a.npy", "a.npy")
+    assert Path("a.npy").read_bytes() == npy(DATA)
+    np.savez("a.npz", x=DATA, y=HALF.view("V2"))
+    assert run("a.npz:x", "a.npz:z") == ("x", "y")
+    assert run("a.npz:z", "a.npz:x") == ("y", "z")
+
+
+@pytest.mark.parametrize("target", ["h.npy", "h.npz", "h.npz:x", "-"])
+def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
+    safetensors.numpy.save_file({"h": HALF}, "h.safetensors")
+    before = state(Path())
+    ran = ndtool("convert", "h.safetensors", target)
+    assert (ran.status, ran.out) == (4, b"")
+    assert "its format does not know bfloat16, which would be stored as V2" in ran.err
+    assert "--as-void stores it so, and --dtype bfloat16 reads it again" in ran.err
+    assert state(Path()) == before
+    ran = ndtool("convert", "h.safetensors", target, "--as-void")
+    assert (ran.status, ran.err) == (0, "")
+    if target == "-":
+        Path("h.npy").write_bytes(ran.out)
+        target = "h.npy"
+    assert same(load(target), HALF.view("V2"))
+    ran = ndtool("convert", target, "again.safetensors", "--dtype", "bfloat16")
+    assert (ran.status, ran.err) == (0, "")
+    assert same(load("again.safetensors"), HALF)
+
+
+def test_void_stays_void_among_files_of_arrays() -> None:
+    np.save("h.npy", HALF.view("V2"))
+    assert ndtool("convert", "h.npy", "h.npz").status == 0
+    ran = ndtool("convert", "h.npy", "h.safetensors")
+    assert ran.status == 4
+    assert ran.err.startswith("error: h.safetensors: a safetensors file cannot hold V2: valid bool")
+    assert ran.err.endswith("hint: --dtype says what elements stored as void are\n")
+    ran = ndtool("convert", "h.npy", "h.safetensors", "--dtype", "float32")
+    assert ran.status == 4
+    assert "error: h.npy: dtype V2 cannot be taken as float32" in ran.err
+    assert not Path("h.safetensors").exists()
+
+
+def test_what_it_says() -> None:
+    np.savez("a.npz", x=DATA)
+    ran = ndtool("convert", "a.npz", "b.npy", "--json")
+    assert ran.status == 0
+    record = ran.json
+    assert record.pop("seconds") > 0
+    assert isinstance(record.pop("version"), str)
+    assert record == {
+        "source": {"name": "a.npz", "dtype": "float32", "shape": [4, 6], "order": "C"},
+        "output": {"name": "b.npy", "dtype": "float32", "shape": [4, 6], "bytes": 96},
+        "warnings": [],
+    }
+    ran = ndtool("convert", "b.npy", "a.npz:y", "--json")
+    assert ran.json["output"]["kept"] == ["x"]
+    ran = ndtool("convert", "b.npy", "a.npz:y")
+    assert (ran.out, ran.err) == (b"", "kept x\n")
+    assert ndtool("convert", "b.npy", "a.npz:y", "-q").err == ""
+    ran = ndtool("convert", "b.npy", "a.npz:y", "--only")
+    assert ran.err == ""
+    with np.load("a.npz") as archive:
+        assert archive.files == ["y"]
+    Path("b.npy").write_bytes(npy(DATA) + b"more")
+    ran = ndtool("convert", "b.npy", "-", "--json")
+    assert ran.out == npy(DATA)
+    assert "4 bytes after the array are ignored" in ran.err
+    ran = ndtool("convert", "b.npy", "c.npy")
+    assert ran.err == "warning: b.npy: 4 bytes after the array are ignored\n"
+
+
+def test_at_a_terminal() -> None:
+    save(a=DATA)
+    ran = at_terminal(*NDTOOL, "convert", "a.npy", "b.npy")
+    assert ran.status == 0
+    assert ran.screen.startswith("wrote b.npy: float32[4,6], 96 bytes in ")
+    ran = at_terminal(*NDTOOL, "convert", "a.npy", "-")
+    assert ran.status == 2
+    assert "standard output is a terminal" in ran.screen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"),
+    [
+        (("missing.npy", "b.npy"), 3, "missing.npy: No such file"),
+        (("a.npy", "a.npy", "--no-clobber"), 7, "a.npy exists, and nothing may be replaced"),
+        (("a.npy", "folder/b.npy"), 7, "folder/b.npy: No such file"),
+        (("a.npy",), 2, "missing argument"),
+        (("a.npy", "b.npy", "--dtype", "nonsense"), 4, "nonsense"),
+        (("a.npy", "raw:f4[24]:x"), 2, "it is read, never written"),
+        (("[1, 2]", "b.npy"), 3, "[1, 2]: No such file"),
+    ],
+)
+def test_what_is_refused(arguments: tuple[str, ...], status: int, why: str) -> None:
+    save(a=DATA)
+    before = state(Path())
+    ran = ndtool("convert", *arguments)
+    assert ran.status == status
+    assert why in ran.err
+    assert state(Path()) == before
+
+
+def test_standard_output_that_is_the_input() -> None:
+    save(a=DATA)
+    with open("a.npy", "r+b") as file:
+        ran = ndtool_onto(file.fileno())
+    assert ran.status == 7
+    assert "standard output is a.npy, which is the input" in ran.err
+    assert Path("a.npy").read_bytes() == npy(DATA)
+
+
+def ndtool_onto(fd: int) -> Any:
+    import subprocess
+
+    from command import Ran, environment
+
+    ran = subprocess.run(
+        [*NDTOOL, "convert", "a.npy", "-"], stdout=fd, stderr=subprocess.PIPE, env=environment()
+    )
+    return Ran(ran.returncode, b"", ran.stderr.decode())
+
+
+def test_a_source_that_changes_meanwhile() -> None:
+    save(a=DATA)
+    with convert.Conversion(convert.Request("a.npy", "b.npy")) as conversion:
+        os.utime("a.npy", ns=(1, 1))
+        with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
+            conversion.run()
+    assert not Path("b.npy").exists()
+    assert names.check("b.npy") is None
+
+
+@pytest.mark.parametrize("target", ["b.npy", "b.safetensors"])
+@pytest.mark.parametrize("fortran", [False, True])
+def test_memory(target: str, fortran: bool) -> None:
+    sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
+    assert peak("convert", "a.npy", target) < 64
+    assert os.path.getsize(target) > 1 << 28
+
+
+@pytest.mark.parametrize("target", ["x.npy", "m.safetensors:x"])
+def test_bytes_as_an_array(target: str) -> None:
+    Path("dump").write_bytes(b"head" + DATA.tobytes())
+    assert ndtool("convert", "raw:float32[4,6]:dump@4", target).status == 0
+    assert same(load(target), DATA)

@@ -1,0 +1,148 @@
+"""Indices that are written out: what they are, what is refused, that a file of the name wins."""
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from npyfile import npy
+
+from ndtool.arrays import literal, names
+from ndtool.arrays.streams import Streams
+from ndtool.errors import InputError, UsageError
+
+DATA = np.arange(24.0).reshape(6, 4)
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Path:
+    np.save("data.npy", DATA)
+    return here
+
+
+def load(argument: str) -> Any:
+    with closing(names.open_source(argument, Streams(-1), literals=True)) as source:
+        stretch = source.whole()
+        assert stretch is not None
+        assert stretch.buffer.readonly
+        flat = np.frombuffer(stretch.buffer, source.facts.dtype.descr)
+        source.recheck()
+        return flat.reshape(source.facts.shape).copy()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[5, 7, -1], [[0, 1], [2, 0]], [], [[], []], [[[3]]], [2**63 - 1, -(2**63)], [2**63, 0]],
+    ids=str,
+)
+def test_lists_of_whole_numbers(value: Any) -> None:
+    wanted = np.array(value, np.uint64 if 2**63 in value else np.int64)
+    for text in (str(value), f" {value}\n".replace(" ", ""), str(value).replace(" ", "\t")):
+        got = load(text)
+        assert (got.dtype, got.shape, got.tolist()) == (wanted.dtype, wanted.shape, value)
+    (entry,) = names.describe(str(value), literals=True)
+    assert entry.facts is not None
+    assert entry.facts.shape == wanted.shape
+
+
+shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(shapes, st.integers(-(2**63), 2**63 - 1))
+def test_any_array(shape: list[int], value: int) -> None:
+    array = np.full(shape, value, np.int64)
+    nested = array.tolist()
+    if np.array(nested).shape == array.shape:  # zeros may have hidden some axes
+        assert load(str(nested)).tolist() == nested
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1.5]", "1.5 is no whole number"),
+        ("[1e3]", "1e3 is no whole number"),
+        ("[NaN]", "NaN is no whole number"),
+        ("[true]", "True is no whole number"),
+        ("[null]", "None is no whole number"),
+        ('["1"]', "'1' is no whole number"),
+        ("[{}]", "{} is no whole number"),
+        ("[-9223372036854775809]", "-9223372036854775809 is beyond 64 bits"),
+        ("[18446744073709551616]", "18446744073709551616 is beyond 64 bits"),
+        ("[9223372036854775808, -1]", "9223372036854775808 is beyond 64 bits"),
+        ("[" + "9" * 900 + "]", "about 10^9.. is beyond 64 bits"),
+        ("[" + "9" * 9000 + "]", "is no whole number of up to 64 bits"),
+        ("[[1], [2, 3]]", "ragged: on axis 1, a list of 1 and a list of 2 stand side by side"),
+        ("[[1], 2]", "ragged: on axis 1, a list of 1 and 2 stand side by side"),
+        ("[1, [2]]", "ragged: on axis 1, 1 and a list of 1 stand side by side"),
+        ("[[[]], [[1]]]", "ragged: on axis 2"),
+        ("[1", "no lists of whole numbers"),
+        ("[1,]", "no lists of whole numbers"),
+        ("[01]", "no lists of whole numbers"),
+        ("[1 2]", "no lists of whole numbers"),
+        ("[1]]", "no lists of whole numbers"),
+        ("[x]", "no lists of whole numbers"),
+        ("[\udcff]", "no lists of whole numbers"),
+        ("[" * 65 + "]" * 65, "more than 64 deep"),
+        ("[" * 100_000, "no lists of whole numbers"),
+        ("[" + "1," * (1 << 19) + "1]", "characters: valid up to"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why.translate({ord(c): "\\" + c for c in "[]{}^"})) as got:
+        load(text)
+    assert got.value.message.isprintable()
+    assert len(got.value.message) < 400
+
+
+def test_a_file_of_that_name_wins() -> None:
+    Path("[1]").write_bytes(npy(np.array([4])))
+    assert load("[1]").tolist() == [4]
+    os.unlink("[1]")
+    os.mkdir("[2]")
+    with pytest.raises(InputError, match="is a directory"):
+        load("[2]")
+
+
+def test_only_indices_are_written_out() -> None:
+    ran = ndtool("gather-nd", "[1, 2]", "[0]", "-o", "out.npy")
+    assert ran.status == 3
+    assert "[1, 2]: No such file" in ran.err
+    ran = ndtool("inspect", "[1, 2]")
+    assert ran.status == 3
+
+
+def test_runs() -> None:
+    ran = ndtool("gather-nd", "data.npy", "[[5], [0], [-1]]", "-o", "out.npy")
+    assert (ran.status, ran.err) == (0, "")
+    assert np.load("out.npy").tolist() == DATA[[5, 0, -1]].tolist()
+    ran = ndtool("gather-nd", "data.npy", "[5, 3]", "-o", "out.npy")  # one tuple
+    assert np.load("out.npy").tolist() == 23
+    ran = ndtool("gather-elements", "data.npy", "[[5, 0, 1, 1]]", "-o", "out.npy")
+    assert np.load("out.npy").tolist() == [[20, 1, 6, 7]]
+    ran = ndtool("verify", "gather-elements", "data.npy", "[[5, 0, 1, 1]]", "out.npy")
+    assert ran.status == 0
+    ran = ndtool("infer", "gather-nd", "data.npy", "[[5], [0]]", "--json")
+    assert ran.json["inputs"]["indices"] == {
+        "name": "[[5], [0]]", "dtype": "int64", "shape": [2, 1],
+    }  # fmt: skip
+    assert ran.json["output"]["shape"] == [2, 4]
+
+
+@pytest.mark.parametrize("value", [6, -7, 2**63, 2**64 - 1, -(2**63)])
+def test_an_index_out_of_bounds_is_named(value: int) -> None:
+    ran = ndtool("gather-nd", "data.npy", f"[[0], [{value}]]", "-o", "out.npy", "--json")
+    assert (ran.status, ran.json["value"], ran.json["position"]) == (5, value, [1])
+    assert not Path("out.npy").exists()
+
+
+def test_text_is_bounded() -> None:
+    assert literal.LONGEST >= 1 << 17, "what a system passes as one argument"

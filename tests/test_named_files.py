@@ -1,0 +1,101 @@
+"""ndtool.files: the operators on files from Python, with the same arguments and errors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import same
+
+import ndtool
+from ndtool import files
+from ndtool.analysis import reference
+from ndtool.errors import BoundsError, DtypeError, InputError, OutputError, UsageError
+
+DATA = np.arange(60, dtype=">f8").reshape(3, 4, 5)
+ALONG = np.random.default_rng(1).integers(-3, 3, (2, 4, 5))
+EACH = np.random.default_rng(2).random((2, 4, 5))
+CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("gather_nd", (DATA, np.array([[[2, 1]], [[0, -1]]]))),
+    ("gather_nd", (DATA, np.array([[1], [3], [0]]), 1)),
+    ("gather", (DATA, np.array([3, 0, 3], "u1"), 1)),
+    ("gather_elements", (DATA, ALONG, 0)),
+    ("scatter_nd", (DATA, np.array([[2], [2]]), np.ones((2, 4, 5)), "add")),
+    ("scatter_elements", (DATA, ALONG, EACH, 0, "max")),
+]
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("named", [(), (0,), (1,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize(("name", "arguments"), CALLS)
+def test_files_and_arrays_mixed(
+    name: str, arguments: tuple[Any, ...], named: tuple[int, ...], order: str, here: Path
+) -> None:
+    given: list[Any] = list(arguments)
+    for number, value in enumerate(arguments):
+        if not isinstance(value, np.ndarray):
+            continue
+        given[number] = np.array(value, order=order)
+        if number in named:
+            np.save(f"{number}.npy", given[number])
+            given[number] = f"{number}.npy" if number else here / "0.npy"
+    expected = getattr(reference, name)(*arguments)
+    result = getattr(files, name)(*given)
+    assert result.output is None
+    assert same(result.array, expected)
+    assert (result.shape, result.nbytes) == (expected.shape, expected.nbytes)
+    told = getattr(files, name)(*given, out="out.npz:x", threads=2)
+    assert (told.array, told.output, told.kept) == (None, "out.npz:x", ())
+    assert same(np.load("out.npz")["x"], expected)
+
+
+def test_an_output_may_be_an_input_and_keeps_other_members(here: Path) -> None:
+    np.savez("a.npz", data=DATA, other=ALONG)
+    result = files.scatter_nd("a.npz:data", [[1]], np.zeros((1, 4, 5)), out="a.npz:data")
+    assert result.kept == ("other",)
+    with np.load("a.npz") as archive:
+        assert same(archive["other"], ALONG)
+        assert not archive["data"][1].any()
+
+
+def test_errors_are_those_of_the_command_line(here: Path) -> None:
+    np.save("data.npy", DATA)
+    with pytest.raises(InputError, match=r"nowhere\.npy"):
+        files.gather_nd("nowhere.npy", [[0]])
+    with pytest.raises(BoundsError) as caught:
+        files.gather_nd("data.npy", [[0], [3]], out="out.npy")
+    assert "data axis 0 of data.npy has size 3" in str(caught.value)
+    with pytest.raises(BoundsError) as caught:
+        files.gather_nd("data.npy", [[2**70]])
+    assert caught.value.value == 2**70
+    assert "data.npy" in str(caught.value)
+    with pytest.raises(DtypeError):
+        files.gather_nd("data.npy", [[0.5]])
+    with pytest.raises(UsageError, match="spec"):
+        files.gather_nd("data.npy", [[0]], spec="onyx")
+    with pytest.raises(OutputError, match="exists"):
+        files.gather_nd("data.npy", [[0]], out="data.npy", clobber=False)
+    assert [path.name for path in here.iterdir()] == ["data.npy"]
+
+
+def test_progress_is_told(here: Path) -> None:
+    np.save("data.npy", np.arange(1 << 20))
+    told: list[float] = []
+    files.gather_nd("data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=told.append)
+    assert max(told) == 1
+    assert same(np.load("out.npy"), np.arange(1 << 20))
+
+
+def test_bfloat16_by_name(here: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    data = np.arange(8).astype(ml_dtypes.bfloat16)
+    np.save("data.npy", data)
+    update = data[:1].view("V2")
+    result = files.scatter_nd("data.npy", [[1]], update, "add", dtype="bfloat16")
+    assert result.dtype == "bfloat16"
+    assert same(result.array, data)
+
+
+def test_a_public_name() -> None:
+    assert ndtool.files is files
+    assert "files" in dir(ndtool)

@@ -1,0 +1,755 @@
+"""ONNX tensors and models as files: what the onnx package writes, what it never would, and ours."""
+
+import json
+import os
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save
+from messages import external, field, fixed, message, model, packed, pair, tensor
+from outputs import opened
+from outputs import save as write
+from test_onnx_backend import CASES, OPERATORS
+
+from ndtool.arrays import names
+from ndtool.arrays.streams import Streams
+from ndtool.cli import program
+from ndtool.cli.talk import Talk
+from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.rules import dtypes
+
+onnx = pytest.importorskip("onnx")
+helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+
+ARRAY = np.arange(6, dtype="<f4").reshape(2, 3)
+LITTLE = 4 << 20  # bytes of memory, whatever a message claims
+UNPACKED = {"UINT4": "uint8", "INT4": "int8", "UINT2": "uint8", "INT2": "int8"}
+TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"})
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Iterator[Path]:
+    yield here
+    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+
+
+def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:
+    """Return name of the type, shape and bytes of what an argument names."""
+    with closing(names.open_source(argument, Streams(-1))) as one:
+        stretch = one.whole()
+        assert stretch is not None
+        (entry,) = names.describe(argument)
+        assert (entry.facts, entry.warning) == (one.facts, one.warning)
+        return one.facts.dtype.name, one.facts.shape, bytes(stretch.buffer)
+
+
+def read(raw: bytes, name: str = "x.pb") -> tuple[str, tuple[int, ...], bytes]:
+    Path(name).write_bytes(raw)
+    return load(name)
+
+
+def refusal(raw: bytes, name: str = "x.pb", member: str = "") -> str:
+    Path(name).write_bytes(raw)
+    with pytest.raises(NdtoolError) as caught:
+        load(name + member)
+    return str(caught.value)
+
+
+# Tensors
+
+
+def values(code: int, shape: tuple[int, ...]) -> Any:
+    """Return an array of any bits that a type has."""
+    dtype, rng = np.dtype(helper.tensor_dtype_to_np_dtype(code)), np.random.default_rng(code)
+    bits = {"4": 4, "6": 6, "2": 2}.get(dtype.name.partition("_")[0].lstrip("uintfloa"), 8)
+    if dtype.kind == "b":
+        bits = 1
+    raw = rng.integers(0, 1 << bits, prod(shape) * dtype.itemsize, "u1")
+    if dtype.name in ("int4", "int2"):
+        raw = (raw ^ (1 << (bits - 1))) - np.uint8(1 << (bits - 1))
+    return raw.view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("title", TYPES)
+def test_types_raw_and_as_numbers(title: str) -> None:
+    code = TensorProto.DataType.Value(title)
+    for shape in ((), (0, 3), (5,), (3, 7), (2, 3, 5)):
+        array = values(code, shape)
+        raw = numpy_helper.from_array(array, "t")
+        flat = array.flatten()
+        numbers = helper.make_tensor(
+            "t", code, shape, flat.tolist() if flat.dtype.isbuiltin == 1 else flat
+        )
+        for proto in (raw, numbers):
+            name, found, got = read(proto.SerializeToString())
+            wanted = numpy_helper.to_array(proto)
+            if title in UNPACKED:
+                wanted = wanted.astype(UNPACKED[title])
+            assert (name, found) == (wanted.dtype.name, shape)
+            assert got == wanted.tobytes()
+    (entry,) = names.describe("x.pb")
+    assert entry.facts is not None
+    assert entry.facts.notes["onnx_type"] == title
+    few = title in UNPACKED or title.startswith(("FLOAT4", "FLOAT6"))
+    said = f"x.pb: {title} is unpacked to {wanted.dtype.name}, a byte each"
+    assert entry.warning == (said if few else None)
+
+
+def test_raw_data_and_fixed_numbers_are_mapped_where_they_stand() -> None:
+    array = np.arange(50_000, dtype="<f4")
+    for title, raw in (
+        ("raw_data", tensor(array)),
+        ("float_data", message((1, 50_000), (2, 1), (4, array.tobytes()))),
+    ):
+        Path("x.pb").write_bytes(raw)
+        with closing(names.open_source("x.pb", Streams(-1))) as one:
+            stretch = one.whole()
+            assert stretch is not None
+            assert (stretch.mapped, stretch.position) == (True, raw.index(array.tobytes()))
+            assert one.facts.notes["field"] == title
+
+
+def test_numbers_come_packed_in_pieces_or_alone() -> None:
+    head = message((1, 6), (2, 7))
+    wanted = ("int64", (6,), np.array([1, -2, 300, 2**63 - 1, -(2**63), 0]).tobytes())
+    numbers = [1, -2, 300, 2**63 - 1, -(2**63), 0]
+    alone = b"".join(field(7, number) for number in numbers)
+    assert read(head + packed(7, numbers)) == wanted
+    assert read(head + alone) == wanted
+    assert read(packed(7, numbers[:2]) + head + packed(7, numbers[2:])) == wanted
+    assert read(head + packed(7, numbers[:2]) + field(7, 300) + packed(7, numbers[3:])) == wanted
+    floats = ARRAY.ravel()
+    parts = b"".join(fixed(4, one.tobytes()) for one in floats)
+    assert read(message((1, 6), (2, 1)) + parts) == ("float32", (6,), floats.tobytes())
+    halves = field(4, floats[:2].tobytes()) + parts[10:]
+    assert read(message((1, 6), (2, 1)) + halves) == ("float32", (6,), floats.tobytes())
+    assert read(field(1, b"\x02\x03") + message((2, 1), (9, ARRAY.tobytes())))[1] == (2, 3)
+
+
+def test_many_numbers_cross_the_pieces_in_which_they_are_decoded() -> None:
+    array = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 300_000)
+    array[::3] >>= 50
+    raw = helper.make_tensor("t", TensorProto.INT64, [300_000], array).SerializeToString()
+    assert len(raw) > 2 << 20
+    assert read(raw) == ("int64", (300_000,), array.tobytes())
+    six = np.random.default_rng(1).integers(0, 64, 2_000_003, "u1")
+    proto = numpy_helper.from_array(six.view(helper.tensor_dtype_to_np_dtype(28)))
+    assert read(proto.SerializeToString())[2] == six.tobytes()
+
+
+def test_what_is_unknown_or_not_needed_is_skipped() -> None:
+    raw = message((12, "a doc"), (16, pair("k", "v")), (99, b"new"), (98, 7), (13, pair("a", "b")))
+    assert (
+        read(raw + fixed(97, b"1234") + fixed(96, b"12345678") + tensor(ARRAY))[2]
+        == ARRAY.tobytes()
+    )
+
+
+DIMS = message((1, 2), (1, 3))
+FLOATS = message((2, 1))
+RAW = field(9, ARRAY.tobytes())
+REFUSED = {
+    "nothing": (b"", "no data_type"),
+    "no type": (DIMS + RAW, "no data_type"),
+    "type 0": (DIMS + field(2, 0) + RAW, "data_type is 0: valid 1..28 without 8"),
+    "type 99": (DIMS + field(2, 99) + RAW, "data_type is 99"),
+    "negative type": (DIMS + field(2, -1) + RAW, "data_type is -1"),
+    "strings": (field(1, 1) + field(2, 8) + field(6, "a"), "the elements are strings"),
+    "segment": (DIMS + FLOATS + field(3, b"") + RAW, "one segment of a tensor"),
+    "no data": (DIMS + FLOATS, "expected 24 bytes of raw_data for FLOAT[2, 3], found 0"),
+    "too little": (DIMS + FLOATS + field(9, b"123"), "found 3"),
+    "too much": (DIMS + FLOATS + field(9, bytes(25)), "found 25"),
+    "negative size": (field(1, -1) + FLOATS + RAW, "dims[0] is -1: expected 0..9223372036854775807"),
+    "huge size": (field(1, 1 << 62) + FLOATS, "valid up to"),
+    "huge sizes around a zero": (field(1, 0) + field(1, 1 << 40) * 2 + FLOATS, "valid up to"),
+    "many axes": (field(1, 1) * 65 + FLOATS, "dims has more than 64 entries"),
+    "many packed axes": (packed(1, [1] * 65) + FLOATS, "dims has more than 64 entries"),
+    "a list of axes without end": (field(1, bytes(10_000)) + FLOATS, "no list of up to 64"),
+    "two types": (DIMS + FLOATS * 2 + RAW, "twice: valid once"),
+    "two names": (DIMS + FLOATS + field(8, "a") * 2 + RAW, "twice: valid once"),
+    "two raw_data": (DIMS + FLOATS + RAW * 2, "raw_data stands there twice"),
+    "raw and numbers": (DIMS + FLOATS + RAW + field(4, bytes(24)), "in one place"),
+    "numbers of another type": (DIMS + FLOATS + packed(7, range(6)), "valid in raw_data, float_data"),
+    "few numbers": (DIMS + FLOATS + field(4, bytes(20)), "expected 6 values of 4 bytes in float_data"),
+    "odd bytes": (DIMS + FLOATS + field(4, bytes(23)), "expected a multiple of 4"),
+    "numbers of the wrong kind": (DIMS + FLOATS + field(4, 5), "float_data has values of the wrong"),
+    "few varints": (DIMS + field(2, 7) + packed(7, range(5)), "expected 6 values in int64_data"),
+    "fewer varints than their bytes": (
+        DIMS + field(2, 7) + packed(7, [300] * 5), "expected 6 values in int64_data, found 5"
+    ),
+    "many varints": (DIMS + field(2, 7) + packed(7, range(7)), "expected 6 values in int64_data, found 7"),
+    "a varint of 11 bytes": (
+        field(1, 1) + field(2, 7) + field(7, b"\xff" * 10), "a number is cut short"
+    ),
+    "a varint of 65 bits": (field(1, 1) + field(2, 7) + field(7, b"\xff" * 9 + b"\x02"), "64 bits"),
+    "a varint without end": (field(1, 2) + field(2, 7) + field(7, b"\xff" * 11 + b"\x01"), "64 bits"),
+    "int8 of 9 bits": (
+        field(1, 2) + field(2, 3) + packed(5, [1, 128]),
+        "int32_data[1] is 128: valid -128..127 for INT8",
+    ),
+    "bool of 2": (field(1, 1) + field(2, 9) + packed(5, [2]), "is 2: valid 0..1 for BOOL"),
+    "bfloat16 of 17 bits": (field(1, 1) + field(2, 16) + packed(5, [1 << 16]), "valid 0..65535"),
+    "uint32 of 33 bits": (field(1, 1) + field(2, 12) + packed(11, [1 << 32]), "valid 0..4294967295"),
+    "odd location": (DIMS + FLOATS + field(14, 2), "data_location is 2: valid 0 (DEFAULT), 1"),
+    "a type that is a text": (DIMS + field(2, "1") + RAW, "wrong kind"),
+    "a group": (DIMS + FLOATS + b"\x7b", "field 15 begins or ends a group"),
+    "field 0": (b"\x02\x00", "a field has the number 0"),
+    "kind 7": (DIMS + b"\x17", "has the kind 7"),
+    "a length beyond the end": (DIMS + FLOATS + b"\x4a\x7f123", "claims 127 bytes, only 3 are left"),
+    "a length of 63 bits": (DIMS + FLOATS + b"\x4a" + b"\xff" * 8 + b"\x7f1", "only 1 are left"),
+    "a key cut short": (DIMS + FLOATS + b"\xff", "cut short"),
+    "a long name": (DIMS + FLOATS + field(8, "a" * 65537) + RAW, "no text of up to 65536 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(case: tuple[bytes, str]) -> None:
+    raw, said = case
+    tracemalloc.start()
+    text = refusal(raw)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert text.startswith("x.pb: ")
+    assert said in text
+    assert "\n" not in text
+    assert peak < LITTLE
+
+
+def test_the_file_is_one_tensor() -> None:
+    Path("x.pb").write_bytes(tensor(ARRAY, "weights"))
+    assert load("x.pb:weights")[2] == ARRAY.tobytes()
+    with pytest.raises(InputError, match="the file is one tensor, called 'weights'"):
+        load("x.pb:other")
+    assert "the file is one tensor, without a name" in refusal(tensor(ARRAY, ""), member=":a")
+
+
+# What is recognised
+
+
+def test_content_is_recognised_under_any_name() -> None:
+    assert read(tensor(ARRAY), "weights")[2] == ARRAY.tobytes()
+    assert read(tensor(ARRAY), "x.npz")[2] == ARRAY.tobytes()
+    assert read(model(tensor(ARRAY)), "net")[2] == ARRAY.tobytes()
+    assert read(model(tensor(ARRAY)), "net.pb")[2] == ARRAY.tobytes()
+    np.save("x.npy", ARRAY)
+    os.rename("x.npy", "x.pb")
+    assert load("x.pb")[2] == ARRAY.tobytes()
+    curly = np.array([0, 5, ord("{")], "u1")
+    assert read(tensor(curly, "")[:-3] + curly.tobytes())[2] == curly.tobytes()  # as safetensors
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x08", b"hello\n", b"\n\x02hi", tensor(ARRAY) + field(99, b"")]
+)
+def test_what_does_not_fit_is_no_tensor_under_another_name(raw: bytes) -> None:
+    assert ".npy" in refusal(raw, "data.bin")
+
+
+# Damage
+
+
+def judged(raw: bytes, kind: Any) -> Any:
+    """Return what onnx makes of a message, None where it refuses it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            proto = kind.FromString(raw)
+            if kind is onnx.ModelProto:
+                (proto,) = [one for one in proto.graph.initializer if one.name == "a"]
+            return numpy_helper.to_array(proto)
+    except Exception:
+        return None
+
+
+def test_any_byte_of_a_header_that_is_another() -> None:
+    for kind, raw, argument in (
+        (TensorProto, tensor(ARRAY), "x.pb"),
+        (TensorProto, message((1, 2), (1, 3), (2, 6)) + packed(5, [1, -2, 3, 300, 5, 6]), "x.pb"),
+        (onnx.ModelProto, model(tensor(ARRAY)), "x.onnx:a"),
+    ):
+        whole = bytearray(raw)
+        for at in range(len(whole) - 24):
+            for change in (1, 2, 4, 8, 0x10, 0x80, 0xFF):
+                whole[at] ^= change
+                Path(argument.partition(":")[0]).write_bytes(whole)
+                whole[at] ^= change
+                refused = 0
+                try:
+                    name, shape, got = load(argument)
+                except NdtoolError as exc:
+                    refused = exc.status
+                    continue
+                finally:
+                    assert refused in (0, 2, 3, 6), (at, change)
+                wanted = judged(Path(argument.partition(":")[0]).read_bytes(), kind)
+                assert wanted is not None, (at, change)
+                if name in UNPACKED.values():
+                    wanted = wanted.astype(name)
+                assert (shape, got) == (wanted.shape, wanted.tobytes()), (at, change)
+
+
+def test_a_message_cut_short_at_every_length() -> None:
+    for raw, argument in ((tensor(ARRAY), "x.pb"), (model(tensor(ARRAY)), "x.onnx:a")):
+        path = argument.partition(":")[0]
+        for length in range(len(raw)):
+            Path(path).write_bytes(raw[:length])
+            try:
+                assert load(argument)[2] == ARRAY.tobytes()
+            except InputError:
+                pass
+
+
+# Models
+
+
+def constant(output: str, **attributes: Any) -> Any:
+    return helper.make_node("Constant", [], [output], **attributes)
+
+
+def made() -> Any:
+    """Return a model with tensors in every place where there can be some."""
+    info = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.arange(60, dtype="f4").reshape(10, 6), "embed.weight")
+    idx = numpy_helper.from_array(np.array([[3], [5]]), "idx")
+    numbers = helper.make_tensor("numbers", TensorProto.INT64, [3], [1, -2, 300])
+    then = helper.make_graph(
+        [helper.make_node("GatherND", ["embed.weight", "ti"], ["to"], name="gn")], "then", [],
+        [info("to", 1, None)], initializer=[numpy_helper.from_array(np.array([[1]]), "ti")],
+    )  # fmt: skip
+    otherwise = helper.make_graph(
+        [constant("ec", value=numpy_helper.from_array(ARRAY, "inner"))], "else", [],
+        [info("ec", 1, None)],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Gather", ["embed.weight", "idx"], ["g"], axis=0),
+        helper.make_node("If", ["c"], ["o"], name="cond", then_branch=then, else_branch=otherwise),
+        constant("one", value_float=1.5), constant("many", value_floats=[1.0, 2.5]),
+        constant("int", value_int=-7), constant("ints", value_ints=[1, -2, 300]),
+        constant("none", value_ints=[1]), constant("text", value_string="hi"),
+        helper.make_node("ScatterND", ["embed.weight", "idx", "g"], ["s"], name="sc", reduction="add"),
+        helper.make_node("Gather", ["x", "y"], ["z"], domain="other"),
+        helper.make_node("Fn", ["g"], ["fo"], domain="my"),
+    ]  # fmt: skip
+    nodes[6].attribute[0].ClearField("ints")
+    function = helper.make_function(
+        "my", "Fn", ["x"], ["y"],
+        [constant("k", value_ints=[4]), helper.make_node("GatherElements", ["x", "k"], ["y"], axis=-1)],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(np.float32([1]), "sparse"),
+        numpy_helper.from_array(np.array([3])),
+        [9],
+    )
+    graph = helper.make_graph(
+        nodes, "main", [info("c", TensorProto.BOOL, [])], [info("o", 1, None)],
+        initializer=[weight, idx, numbers, helper.make_tensor("str", TensorProto.STRING, [1], [b"x"])],
+        sparse_initializer=[sparse],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    return helper.make_model(graph, functions=[function], opset_imports=opsets)
+
+
+HELD = {
+    "embed.weight": np.arange(60, dtype="f4").reshape(10, 6),
+    "idx": np.array([[3], [5]]),
+    "numbers": np.array([1, -2, 300]),
+    "cond/then_branch/ti": np.array([[1]]),
+    "cond/else_branch/ec": ARRAY,
+    "one": np.float32(1.5),
+    "many": np.float32([1.0, 2.5]),
+    "int": np.int64(-7),
+    "ints": np.array([1, -2, 300]),
+    "none": np.zeros(0, "i8"),
+    "my.Fn/k": np.array([4]),
+}
+WITHOUT = {"text": "strings", "str": "strings", "sparse": "it is sparse"}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside", "each outside"])
+def test_all_tensors_of_a_model(where: str) -> None:
+    if where == "inside":
+        onnx.save(made(), "m.onnx")
+    else:
+        onnx.save_model(
+            made(), "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin",
+            all_tensors_to_one_file=where == "outside", convert_attribute=True,
+        )  # fmt: skip
+    for name, array in HELD.items():
+        assert load(f"m.onnx:{name}") == (array.dtype.name, array.shape, array.tobytes())
+    entries = {entry.member: entry for entry in names.describe("m.onnx")}
+    assert entries.keys() == HELD.keys() | WITHOUT.keys()
+    for name, why in WITHOUT.items():
+        assert why in entries[name].problem
+        assert why in refusal(Path("m.onnx").read_bytes(), "m.onnx", f":{name}")
+    position = entries["embed.weight"].position
+    facts = entries["embed.weight"].facts
+    assert position is not None
+    assert facts is not None
+    file = facts.notes.get("file", "m.onnx")
+    assert (file == "m.onnx") == (where == "inside")
+    assert Path(file).read_bytes()[position:][:240] == HELD["embed.weight"].tobytes()
+
+
+def test_names_that_have_no_value() -> None:
+    onnx.save(made(), "m.onnx")
+    for name, why in (
+        ("c", "is an input of the graph, and has no value"),
+        ("g", "is computed by a node, and has no value"),
+        ("cond/then_branch/to", "is computed by a node"),
+        ("nothing", "is no tensor of the model: expected one of these\n  --> "),
+    ):
+        with pytest.raises(InputError, match=r"m.onnx: ") as caught:
+            load(f"m.onnx:{name}")
+        assert f"{name} {why}" in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        load("m.onnx:ti")
+    assert caught.value.places == ("cond/then_branch/ti: int64[1,1]",)
+    with pytest.raises(UsageError, match="the model has 14 tensors: name one of them") as caught:
+        load("m.onnx")
+    assert caught.value.places[-1] == "and 4 more"
+    assert caught.value.hint == "for example m.onnx:cond/else_branch/ec"
+    assert "is more than one tensor" in refusal(model(tensor(ARRAY), tensor(ARRAY)), "t.onnx", ":a")
+    assert "no initializers" in refusal(model(), "t.onnx")
+    assert "it has no graph" in refusal(message((1, 10)), "t.onnx")
+    assert load_only() == ARRAY.tobytes()
+
+
+def load_only() -> bytes:
+    return read(model(tensor(ARRAY, "only")), "o.onnx")[2]
+
+
+def test_odd_constants() -> None:
+    def node(*attributes: bytes) -> bytes:
+        return message((2, "k"), (4, "Constant")) + b"".join(field(5, one) for one in attributes)
+
+    for attribute, said in (
+        (message((1, "value_int"), (3, 1), (7, b"1234")), "several values"),
+        (message((1, "value_int"), (3, 1), (3, 2)), "i has several values"),
+        (message((1, "value_int"), (21, "x")), "given where the function is called"),
+        (message((1, "value")), "the constant has no value"),
+        (message((1, "value"), (22, b"")), "it is sparse"),
+        (message((1, "value_int"), (3, "abc")), "several values"),
+        (message((1, "value_float")) + fixed(2, bytes(8)), "wrong kind"),
+        (message((1, "value_floats"), (7, b"12345")), "expected a multiple of 4"),
+        (message((1, "value_ints"), (8, b"\xff")), "cut short"),
+    ):
+        assert said in refusal(model(nodes=[node(attribute)]), "m.onnx", ":k")
+    two = [message((1, "value_int"), (3, number)) for number in (1, 2)]
+    assert "more than one tensor" in refusal(model(nodes=[node(*two)]), "m.onnx", ":k")
+    ints = message((1, "value_ints"), (8, 5), (8, 6))
+    assert read(model(nodes=[node(ints)]), "m.onnx")[2] == np.array([5, 6]).tobytes()
+
+
+def nested(depth: int) -> bytes:
+    graph = field(5, tensor(ARRAY))
+    for _ in range(depth):
+        node = message((3, "n"), (4, "If"), (5, message((1, "b"), (6, graph))))
+        graph = field(1, node)
+    return message((1, 10), (7, graph))
+
+
+def test_graphs_in_graphs_have_an_end() -> None:
+    assert read(nested(31), "m.onnx")[2] == ARRAY.tobytes()
+    Path("m.onnx").write_bytes(nested(31))
+    assert load("m.onnx:" + "n/b/" * 31 + "a")[2] == ARRAY.tobytes()
+    assert "more than 32 deep" in refusal(nested(32), "m.onnx")
+    assert "more than 32 deep" in refusal(nested(5000), "m.onnx")
+
+
+def test_graphs_in_a_list_have_numbers() -> None:
+    graphs = [(11, field(5, tensor(ARRAY + i))) for i in range(2)]
+    node = message((2, "out"), (4, "Case"), (5, message((1, "cases"), *graphs)))
+    Path("m.onnx").write_bytes(model(nodes=[node]))
+    assert load("m.onnx:out/cases/1/a")[2] == (ARRAY + 1).tobytes()
+
+
+def test_messages_beyond_2_gib_take_no_memory() -> None:
+    size = 3 << 30
+    head = message((1, size // 4), (2, 1), (8, "big")) + b"\x4a" + b"\x80\x80\x80\x80\x0c"
+    small = field(5, tensor(np.array([[-1], [-2]]), "idx"))
+
+    def key(number: int, count: int) -> bytes:
+        return field(number, b"")[:-1] + field(1, count)[1:]
+
+    big = key(5, len(head) + size) + head
+    start = message((1, 10)) + key(7, len(big) + size + len(small)) + big
+    with open("m.onnx", "wb") as file:
+        file.write(start)
+        file.truncate(len(start) + size)
+        file.seek(0, os.SEEK_END)
+        file.write(small)
+        file.seek(len(start) + size - 8)
+        file.write(np.float32([5, 7]).tobytes())
+    tracemalloc.start()
+    assert [entry.member for entry in names.describe("m.onnx")] == ["big", "idx"]
+    command = ["gather-nd", "m.onnx:big", "m.onnx:idx", "-o", "out.npy"]
+    program.run(command, Talk())
+    assert tracemalloc.get_traced_memory()[1] < LITTLE
+    tracemalloc.stop()
+    assert np.load("out.npy").tolist() == [7, 5]
+
+
+# External data
+
+
+def test_external_data_are_where_they_are_said_to_be() -> None:
+    os.mkdir("sub")
+    Path("sub/w.bin").write_bytes(b"1234" + ARRAY.tobytes() + b"more")
+    told = {"location": "sub/w.bin", "offset": "4", "length": "24"}
+    assert read(external((2, 3), **told)) == ("float32", (2, 3), ARRAY.tobytes())
+    Path("w.bin").write_bytes(ARRAY.tobytes())
+    assert read(external((2, 3), location="w.bin"))[2] == ARRAY.tobytes()
+    assert read(external((12,), code=22, location="w.bin", length="6", checksum="?"))[1] == (12,)
+    os.symlink("w.bin", "link")
+    assert read(external((2, 3), location="link"))[2] == ARRAY.tobytes()
+
+
+def test_a_cache_links_a_model_and_its_data_to_where_they_are() -> None:
+    os.makedirs("cache/blobs")
+    os.makedirs("cache/snapshots/1")
+    Path("cache/blobs/aa").write_bytes(model(external((2, 3), location="w.bin")))
+    Path("cache/blobs/bb").write_bytes(ARRAY.tobytes())
+    os.symlink("../../blobs/aa", "cache/snapshots/1/m.onnx")
+    os.symlink("../../blobs/bb", "cache/snapshots/1/w.bin")
+    assert load("cache/snapshots/1/m.onnx:a")[2] == ARRAY.tobytes()
+
+
+OUTSIDE = "expected a relative path inside the model's folder"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({}, OUTSIDE),
+        ({"location": ""}, OUTSIDE),
+        ({"location": "/etc/passwd"}, OUTSIDE),
+        ({"location": "../secret"}, OUTSIDE),
+        ({"location": "sub/../../secret"}, OUTSIDE),
+        ({"location": ".."}, OUTSIDE),
+        ({"location": "a\0b"}, OUTSIDE),
+        ({"location": "link"}, "a link out of the model's folder"),
+        ({"location": "folder/secret"}, "a link out of the model's folder"),
+        ({"location": "nothing"}, "No such file"),
+        ({"location": "sub"}, "is a directory"),
+        ({"location": "fifo"}, "is a FIFO"),
+        ({"location": "w.bin", "offset": "-1"}, "the offset of its data is '-1'"),
+        ({"location": "w.bin", "offset": "1e3"}, "the offset of its data is '1e3'"),
+        ({"location": "w.bin", "offset": "9" * 30}, "expected a number of bytes"),
+        ({"location": "w.bin", "length": "0x18"}, "the length of its data is '0x18'"),
+        ({"location": "w.bin", "offset": "4"}, "expected 24 bytes for FLOAT[2, 3] in"),
+        ({"location": "w.bin", "offset": "4", "length": "24"}, "which has 24"),
+        ({"location": "w.bin", "offset": "99", "length": "0"}, "which has 24"),
+        ({"location": "w.bin", "length": "23"}, "found 23"),
+        ({"location": "w" * 5000}, "external_data has more than 4096 characters"),
+    ],
+)
+def test_external_data_that_are_refused(told: dict[str, str], said: str) -> None:
+    os.makedirs("model/sub")
+    Path("secret").write_bytes(ARRAY.tobytes())
+    os.symlink("../secret", "model/link")
+    os.symlink("..", "model/folder")
+    os.mkfifo("model/fifo")
+    Path("model/w.bin").write_bytes(ARRAY.tobytes())
+    for path, raw, member in (
+        ("model/x.pb", external((2, 3), **told), ""),
+        ("model/m.onnx", model(external((2, 3), **told)), ":a"),
+    ):
+        text = refusal(raw, path, member)
+        assert said in text
+        assert "secret'" in text or ARRAY.tobytes().decode("latin-1") not in text
+
+
+def test_external_data_and_others_are_refused() -> None:
+    raw = external((2, 3), location="w.bin")
+    assert "in external_data and in raw_data" in refusal(raw + RAW)
+    twice = raw + field(13, pair("location", "v.bin"))
+    assert "external_data has location twice" in refusal(twice)
+
+
+def test_external_data_that_change_during_a_run() -> None:
+    Path("w.bin").write_bytes(ARRAY.tobytes())
+    Path("x.pb").write_bytes(external((2, 3), location="w.bin"))
+    for path in ("w.bin", "x.pb"):
+        with closing(names.open_source("x.pb", Streams(-1))) as one:
+            fd = os.open(path, os.O_RDONLY)
+            assert one.is_open_as(fd)
+            os.close(fd)
+            one.recheck()
+            os.utime(path, ns=(1, 1))
+            with pytest.raises(OutputError, match="changed during the run"):
+                one.recheck()
+
+
+# Outputs
+
+
+@pytest.mark.parametrize("target", ["out.pb", "out.pb:my.name", "out.pb:dätä"])
+def test_an_output_is_a_tensor_for_others(target: str) -> None:
+    for shape in ((), (0, 3), (300,), (2, 3, 4), (1,) * 20):
+        for code in ("<f4", ">f4", "<i8", ">u2", "?", "<c16", ">c8", "<f2", "u1"):
+            array = np.arange(prod(shape) * np.dtype(code).itemsize, dtype="u1") % 2
+            array = array.view(code).reshape(shape)
+            write(target, array, "pieces")
+            proto = onnx.load_tensor("out.pb")
+            assert proto.name == (target.partition(":")[2] or "output")
+            got = numpy_helper.to_array(proto)
+            assert (got.shape, got.tolist()) == (shape, array.tolist())
+            (entry,) = names.describe("out.pb")
+            assert entry.position is None or entry.position % 64 == 0
+            assert entry.warning is None
+            with closing(names.open_source("out.pb", Streams(-1))) as one:
+                assert one.facts.dtype.order != ">"
+
+
+def test_types_beyond_numpy_are_kept() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz"):
+        array = np.arange(1, 7, dtype="u1").repeat(2).view("u2").astype("u2")[:6]
+        array = (array if name == "bfloat16" else array.astype("u1")).view(getattr(ml_dtypes, name))
+        Path("x.pb").write_bytes(numpy_helper.from_array(array, "x").SerializeToString())
+        save(idx=np.array([[4], [1]]))
+        ran = ndtool("gather-nd", "x.pb", "idx.npy", "-o", "out.pb")
+        assert (ran.status, ran.err) == (0, "")
+        got = numpy_helper.to_array(onnx.load_tensor("out.pb"))
+        assert (got.dtype, got.tobytes()) == (array.dtype, array[[4, 1]].tobytes())
+
+
+@pytest.mark.parametrize("code", ["|S3", "<U2", "<M8[ns]", "|V5", "|V2", "<f16", "struct"])
+def test_types_that_onnx_lacks_are_refused_before_any_work(code: str) -> None:
+    dtype = np.dtype([("a", "i4")]) if code == "struct" else np.dtype(code)
+    with pytest.raises(DtypeError, match=r"^out.pb: an ONNX tensor cannot hold .*: valid "):
+        opened("out.pb", np.zeros(3, dtype))
+    with pytest.raises(DtypeError):
+        names.check("out.pb", dtypes.from_numpy(dtype))
+    assert os.listdir() == []
+
+
+def test_a_message_has_a_limit_and_models_are_not_written() -> None:
+    with pytest.raises(OutputError, match="a message has up to 2147483647"):
+        opened("out.pb", np.broadcast_to(np.float64(0), (1 << 28,)))
+    with pytest.raises(UsageError, match="the name has 65537 bytes: valid up to 65536"):
+        names.check("out.pb:" + "n" * 65537)
+    for act in (opened, names.check):
+        with pytest.raises(UsageError, match=r"m.onnx:? ?.*models are read, not written"):
+            act("m.onnx")
+    assert os.listdir() == []
+
+
+# Runs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_node_tests_from_files_to_files(case: Any) -> None:
+    node = case.model.graph.node[0]
+    command = [OPERATORS[node.op_type].replace("_", "-")]
+    options = ["--spec", f"onnx:{case.model.opset_import[0].version}"]
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        value = value.decode() if isinstance(value, bytes) else value
+        options += [f"--{attribute.name.replace('_', '-')}", str(value)]
+    for inputs, (expected,) in case.data_sets:
+        for i, array in enumerate(inputs):
+            proto = array if isinstance(array, TensorProto) else numpy_helper.from_array(array)
+            Path(f"input_{i}.pb").write_bytes(proto.SerializeToString())
+        given = [f"input_{i}.pb" for i in range(len(inputs))]
+        program.run([*command, *given, *options, "-o", "output_0.pb"], Talk())
+        got = numpy_helper.to_array(onnx.load_tensor("output_0.pb"))
+        assert (got.dtype, got.shape, got.tobytes()) == (
+            expected.dtype,
+            expected.shape,
+            expected.tobytes(),
+        )
+
+
+DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+
+
+def test_files_of_the_onnx_package() -> None:
+    read_ones = 0
+    for path in sorted(DATA.rglob("*.pb")):
+        try:
+            proto = onnx.load_tensor(str(path))
+            wanted = numpy_helper.to_array(proto)
+        except Exception:
+            continue  # a sequence, or another message
+        if proto.data_type == TensorProto.STRING:
+            continue
+        assert load(str(path)) == (wanted.dtype.name, wanted.shape, wanted.tobytes())
+        read_ones += 1
+    assert read_ones > 100
+    for path in sorted(DATA.rglob("model.onnx")):
+        found = {entry.member for entry in names.describe(str(path))}
+        graph = onnx.load(str(path)).graph
+        for proto in graph.initializer:
+            assert proto.name in found
+        for proto in graph.initializer[:3]:
+            wanted = numpy_helper.to_array(proto)
+            assert load(f"{path}:{proto.name}") == (
+                wanted.dtype.name,
+                wanted.shape,
+                wanted.tobytes(),
+            )
+
+
+# What inspect shows
+
+
+def test_inspect_shows_nodes_and_where_tensors_are() -> None:
+    onnx.save_model(
+        made(), "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin"
+    )
+    told = ndtool("inspect", "m.onnx", "--json").json
+    arrays = {one["member"]: one for one in told["arrays"]}
+    weight = arrays["embed.weight"]
+    assert weight["name"] == "m.onnx:embed.weight"
+    assert {key: weight[key] for key in ("dtype", "shape", "order", "chunks", "bytes")} == {
+        "dtype": "float32", "shape": [10, 6], "order": "C", "chunks": None, "bytes": 240,
+    }  # fmt: skip
+    assert (weight["kind"], weight["onnx_type"], weight["field"]) == (
+        "initializer",
+        "FLOAT",
+        "external_data",
+    )
+    assert (weight["file"], weight["offset"], weight["mappable"]) == (
+        "m.bin",
+        weight["position"],
+        True,
+    )
+    assert arrays["ints"]["problem"] == "encoded number by number"
+    assert told["nodes"][0] == {
+        "model": "m.onnx", "node": "g", "operator": "gather", "title": "Gather", "version": 18,
+        "attributes": {"axis": 0}, "inputs": ["embed.weight", "idx"], "output": "g",
+    }  # fmt: skip
+    assert [
+        (one["node"], one["title"], one["version"], one["attributes"]) for one in told["nodes"][1:]
+    ] == [
+        ("cond/then_branch/gn", "GatherND", 18, {}),
+        ("sc", "ScatterND", 18, {"reduction": "add"}),
+        ("my.Fn/y", "GatherElements", 17, {"axis": -1}),
+    ]
+    lines = ndtool("inspect", "m.onnx").out.decode().splitlines()
+    columns = "name array order bytes kind onnx field offset file mappable"
+    assert lines[0].split() == columns.split()
+    node = "m.onnx:sc ScatterND onnx:18 reduction add embed.weight, idx, g s"
+    assert lines[-2].split() == node.split()
+    assert ndtool("inspect", "m.onnx:idx", "--json").json["nodes"] == []
+    save(data=ARRAY)
+    told = json.loads(ndtool("inspect", "data.npy", "--json").out)
+    assert (told["nodes"], told["arrays"][0]["chunks"]) == ([], None)
+
+
+def test_a_model_of_many_tensors_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ndtool.arrays import onnx as format_of_models
+
+    monkeypatch.setattr(format_of_models, "MOST", 3)
+    Path("m.onnx").write_bytes(model(*(tensor(ARRAY, str(i)) for i in range(4))))
+    with pytest.raises(InputError, match="it has more than 3 tensors"):
+        names.describe("m.onnx")

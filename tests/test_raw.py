@@ -1,0 +1,156 @@
+"""Bytes of a file as an array: raw:TYPE[SHAPE]:FILE@OFFSET."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from command import ndtool
+
+from ndtool.arrays import names
+from ndtool.arrays.streams import Streams
+from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.rules import dtypes
+
+RAW = bytes(range(256)) * 2
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Path:
+    Path("dump.bin").write_bytes(RAW)
+    return here
+
+
+def load(argument: str) -> Any:
+    with closing(names.open_source(argument, Streams(-1))) as source:
+        stretch = source.whole()
+        assert stretch is not None
+        assert stretch.buffer.readonly
+        facts = source.facts
+        extended = getattr(ml_dtypes, facts.dtype.name, None)
+        flat = np.frombuffer(stretch.buffer.tobytes(), np.dtype(extended or facts.dtype.descr))
+        return flat.reshape(facts.shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("float32", "<f4"), (">f4", ">f4"), ("<i8", "<i8"), ("uint16", "<u2"), ("bool", "?"),
+        ("S5", "S5"), (">U2", ">U2"), ("V3", "V3"), ("datetime64[ns]", "<M8[ns]"),
+        ("<m8[25s]", "<m8[25s]"), ("complex64", "<c8"), ("bfloat16", ml_dtypes.bfloat16),
+        ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("offset", [0, 1, 8, 200])
+@pytest.mark.parametrize("shape", ["2,3", "2, 3", "5", "", "0,7"])
+def test_types_shapes_and_offsets(text: str, dtype: Any, offset: int, shape: str) -> None:
+    sizes = [int(size) for size in shape.split(",")] if shape else []
+    count = int(np.prod(sizes))
+    wanted = np.frombuffer(RAW, np.dtype(dtype), count, offset).reshape(sizes)
+    got = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
+    assert (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+@pytest.mark.parametrize("name", ["a:b", "a@b", "a@7", "x:y@3", "raw:u1[2]:z", " ", "a\nb", "[1]"])
+def test_any_name_of_a_file(name: str) -> None:
+    Path(name).write_bytes(b"\1\2\3\4")
+    assert load(f"raw:uint8[4]:{name}").tolist() == [1, 2, 3, 4]
+    assert load(f"raw:uint8[2]:{name}@2").tolist() == [3, 4]
+
+
+def test_an_offset_is_taken_only_where_no_file_has_the_whole_name() -> None:
+    Path("x").write_bytes(b"\1\2")
+    assert load("raw:uint8[1]:x@1").tolist() == [2]
+    Path("x@1").write_bytes(b"\3")
+    assert load("raw:uint8[1]:x@1").tolist() == [3]
+    assert load("raw:uint8[1]:x@1@0").tolist() == [3]
+
+
+def test_a_file_of_the_whole_argument_comes_first() -> None:
+    name = "raw:float32[2]:dump.bin"
+    np.save(name, np.arange(3))
+    Path(f"{name}.npy").rename(name)
+    assert load(name).tolist() == [0, 1, 2]
+
+
+def test_bytes_too_many() -> None:
+    with closing(names.open_source("raw:uint8[500]:dump.bin", Streams(-1))) as source:
+        assert source.warning == "raw:uint8[500]:dump.bin: 12 bytes after the array are ignored"
+    for argument in ("raw:uint8[512]:dump.bin", "raw:uint8[500]:dump.bin@3"):
+        with closing(names.open_source(argument, Streams(-1))) as source:
+            assert source.warning is None
+        (entry,) = names.describe(argument)
+        assert entry.position == (3 if "@" in argument else 0)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "why"),
+    [
+        ("raw:", UsageError, "expected raw:TYPE"),
+        ("raw:float32:dump.bin", UsageError, "expected raw:TYPE"),
+        ("raw:float32[2]", UsageError, "expected raw:TYPE"),
+        ("raw:float32[2]:", UsageError, "expected raw:TYPE"),
+        ("raw:float32[-2]:dump.bin", UsageError, "expected raw:TYPE"),
+        ("raw:float32[2,]:dump.bin", UsageError, "expected raw:TYPE"),
+        ("raw:float32[2.0]:dump.bin", UsageError, "expected raw:TYPE"),
+        ("raw:[2]:dump.bin", UsageError, "expected raw:TYPE"),
+        ("raw:float[2]:dump.bin", DtypeError, "'float' is not an element type"),
+        ("raw:object[2]:dump.bin", DtypeError, "is not an element type"),
+        ("raw:|O[2]:dump.bin", DtypeError, "is not an element type"),
+        ("raw:S0[2]:dump.bin", DtypeError, "0 bytes"),
+        ("raw:uint8[513]:dump.bin", InputError, "expected 513 bytes from byte 0 on, found 512"),
+        ("raw:uint8[2]:dump.bin@511", InputError, "expected 2 bytes from byte 511 on, found 1"),
+        ("raw:uint8[2]:dump.bin@9999", InputError, "expected 2 bytes from byte 9999 on, found 0"),
+        ("raw:uint8[0]:dump.bin@9999", InputError, "expected 0 bytes from byte 9999 on, found 0"),
+        (f"raw:uint8[0,{2**62},{2**62}]:dump.bin", UsageError, "axes of size 0 counted as 1"),
+        (f"raw:uint8[{2**63}]:dump.bin", UsageError, "valid up to"),
+        (f"raw:uint8[0]:dump.bin@{2**63}", UsageError, "valid up to"),
+        ("raw:uint8[" + "1," * 64 + "1]:dump.bin", UsageError, "valid up to 64 sizes"),
+        ("raw:uint8[1]:missing", InputError, "missing: No such file"),
+        ("raw:uint8[1]:.", InputError, "is a directory"),
+        ("raw:uint8[1]:-", InputError, "-: No such file"),
+        ("raw:uint8[1]:nul\0", InputError, "no file can have this name"),
+    ],
+)
+def test_what_is_refused(argument: str, kind: type[NdtoolError], why: str) -> None:
+    for refuse in (lambda name: names.open_source(name, Streams(-1)), names.describe):
+        with pytest.raises(kind) as caught:
+            refuse(argument)
+        assert why in caught.value.message
+        assert caught.value.message.isprintable()
+
+
+def test_a_file_that_changes() -> None:
+    with closing(names.open_source("raw:uint8[512]:dump.bin", Streams(-1))) as source:
+        Path("dump.bin").write_bytes(RAW + b"x")
+        with pytest.raises(OutputError, match="changed during the run"):
+            source.recheck()
+
+
+def test_runs() -> None:
+    run = ("gather-nd", "raw:>i2[64,4]:dump.bin", "[[1], [63]]")
+    ran = ndtool(*run, "-o", "out.npy")
+    assert (ran.status, ran.err) == (0, "")
+    got, wanted = np.load("out.npy"), np.frombuffer(RAW, ">i2").reshape(64, 4)[[1, 63]]
+    assert (got.dtype, got.tobytes()) == (wanted.dtype, wanted.tobytes())
+    assert ndtool("verify", *run, "out.npy").status == 0
+    ran = ndtool("infer", *run, "--json")
+    assert ran.json["output"]["shape"] == [2, 4]
+    ran = ndtool("inspect", "raw:>i2[64,4]:dump.bin", "--json")
+    assert ran.json["arrays"][0]["byte_order"] == "big"
+
+
+def test_it_is_no_output() -> None:
+    for options in ((), ("--dry-run", "--no-trace")):
+        ran = ndtool("gather-nd", "raw:u1[512]:dump.bin", "[0]", "-o", "raw:u1[]:x", *options)
+        assert ran.status == 2
+        assert "it is read, never written" in ran.err
+    assert [path.name for path in Path().iterdir()] == ["dump.bin"]
+
+
+def test_every_extended_type_has_its_size() -> None:
+    for name, size in dtypes.EXTENDED.items():
+        with closing(names.open_source(f"raw:{name}[3]:dump.bin", Streams(-1))) as source:
+            assert (source.facts.dtype.name, source.facts.nbytes) == (name, 3 * size)

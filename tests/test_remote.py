@@ -1,0 +1,589 @@
+"""URLs as inputs: an http server of our own on the loopback, which does what servers do."""
+
+import gc
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, environment, ndtool, python, save
+from hypothesis import given
+from hypothesis import strategies as st
+from inputs import load, opened, refused
+from npyfile import sparse
+from webserver import Server, serving
+
+from ndtool.arrays import names, ranged, source
+from ndtool.arrays.streams import Streams
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redacted
+from ndtool.runs.jobs import Job, Request
+
+pytest.importorskip("fsspec", reason="fsspec is not installed")
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+MOST = 16 << 20  # bytes of a request
+ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again without waiting."""
+    monkeypatch.setattr("ndtool.arrays.failures.BACKOFF", 0.001)
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def npz(compressed: bool = False, **arrays: Any) -> bytes:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)
+    return file.getvalue()
+
+
+def gathered(data: str, indices: str, output: str = "out.npy") -> Any:
+    """Gather as the command line does."""
+    with Job(Request("gather_nd", data, indices, output=output)) as job:
+        job.run(job.check())
+    return np.load(output)
+
+
+def spans(server: Server, path: str) -> list[tuple[int, int] | None]:
+    return [span for one, span in server.requests if one == path]
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    "array",
+    [ROWS[:10], np.asfortranarray(ROWS), ROWS.astype(">f8"), np.zeros((0, 3)), np.array(7)],
+    ids=["small", "fortran", "swapped", "empty", "scalar"],
+)
+def test_npy_is_what_it_is_in_a_file(server: Server, array: Any) -> None:
+    got = load(server.add("/x.npy", npy(array)))
+    assert got.dtype == array.dtype
+    assert np.array_equal(got, array)
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["stored", "deflated"])
+def test_members_of_archives(server: Server, compressed: bool) -> None:
+    url = server.add("/a.npz", npz(compressed, rows=ROWS, few=ROWS[:3]))
+    assert np.array_equal(load(f"{url}:rows"), ROWS)
+    assert np.array_equal(load(f"{url}:few"), ROWS[:3])
+    refused(f"{url}:none", "none is not a member", InputError)
+    refused(url, "the archive has 2 members", UsageError)
+
+
+def test_a_member_of_an_archive_by_another_name(server: Server) -> None:
+    url = server.add("/archive.zip", npz(few=ROWS[:3]))
+    assert np.array_equal(load(f"{url}:few"), ROWS[:3])
+    assert np.array_equal(load(f"{url}?download=1:few"), ROWS[:3])
+
+
+def test_a_member_after_a_query(server: Server) -> None:
+    url = server.add("/a.npz", npz(few=ROWS[:3]))
+    assert np.array_equal(load(f"{url}?sig=a%3Ab:few"), ROWS[:3])
+
+
+def test_safetensors_and_tensors_of_onnx(server: Server, here: Path) -> None:
+    saved = pytest.importorskip("safetensors.numpy")
+    helper = pytest.importorskip("onnx.numpy_helper")
+    raw = saved.save({"rows": ROWS, "few": ROWS[:3]})
+    assert np.array_equal(load(server.add("/m.safetensors", raw) + ":few"), ROWS[:3])
+    assert np.array_equal(load(server.add("/m.safetensors", raw) + ":rows"), ROWS)
+    raw = helper.from_array(ROWS, "t").SerializeToString()
+    assert np.array_equal(load(server.add("/t.pb", raw)), ROWS)
+
+
+def test_models_in_several_files(server: Server, here: Path) -> None:
+    """What an index or a model names is beside it at the server, and nowhere else."""
+    saved = pytest.importorskip("safetensors.numpy")
+    onnx = pytest.importorskip("onnx")
+    server.add("/m/one.safetensors", saved.save({"rows": ROWS}))
+    index = {"weight_map": {"rows": "one.safetensors", "out": "../one.safetensors"}}
+    url = server.add("/m/m.safetensors.index.json", json.dumps(index).encode())
+    assert np.array_equal(load(f"{url}:rows"), ROWS)
+    with pytest.raises(InputError):
+        load(f"{url}:out")
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=ROWS.shape, data_location=1)
+    tensor.external_data.add(key="location", value="w.bin")
+    graph = onnx.helper.make_graph([], "g", [], [], [tensor])
+    model = onnx.helper.make_model(graph).SerializeToString()
+    server.add("/m/w.bin", ROWS.tobytes())
+    assert np.array_equal(load(server.add("/m/m.onnx", model) + ":w"), ROWS)
+
+
+@given(st.data())
+def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
+    wanted = list(zip(cuts[::2], cuts[1::2], strict=False))
+    gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
+    joined = list(ranged.joined(wanted, gap, largest))
+    held = [at for start, stop in joined for at in range(start, stop)]
+    assert held == sorted(set(held))
+    assert set(held) >= {at for start, stop in wanted for at in range(start, stop)}
+    assert all(0 < stop - start <= largest for start, stop in joined)
+    apart = [start - stop for (_, stop), (start, _) in pairwise(joined)]
+    assert sum(step > gap for step in apart) <= max(len(wanted) - 1, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
+def test_what_is_missing_is_what_was_not_noted(pieces: list[Any], data: st.DataObject) -> None:
+    room = ranged._Room("x", 100)
+    try:
+        there: set[int] = set()
+        for start, count in pieces:
+            room.take_note(start, start + count)
+            there |= set(range(start, start + count))
+        start = data.draw(st.integers(0, 80))
+        stop = data.draw(st.integers(start, 100))
+        missing = [at for a, b in room.missing([(start, stop)]) for at in range(a, b)]
+        assert missing == [at for at in range(start, stop) if at not in there]
+        assert room.has(start, stop) == (not missing)
+    finally:
+        room.close()
+
+
+# How much is read
+
+
+def test_a_small_file_is_one_request_and_a_look_at_the_end(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS[:10]))
+    with opened(url) as one:
+        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS[:10].ravel())
+        assert spans(server, "/x.npy") == [(0, 1 << 16)]
+        one.recheck()
+    assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
+
+
+def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, here: Path) -> None:
+    sparse("big.npy", "<f4", (1 << 24, 16))
+    save(idx=np.array([[5], [1 << 23], [-1]]))
+    got = gathered(server.add("/big.npy", here / "big.npy"), "idx.npy")
+    assert np.array_equal(got, np.zeros((3, 16), "<f4"))
+    assert server.sent < 1 << 20
+    assert len(server.requests) == 5
+
+
+def test_a_thousand_rows_near_each_other_are_few_requests(server: Server, here: Path) -> None:
+    rows = np.random.default_rng(0).integers(150_000, 250_000, 1000)
+    save(idx=rows[:, None])
+    got = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
+    assert np.array_equal(got, ROWS[rows])
+    assert len(server.requests) <= 4
+    assert server.sent < 2 << 20
+
+
+def test_a_large_file_is_read_in_pieces_ten_at_a_time(server: Server, here: Path) -> None:
+    sparse("big.npy", "<f4", (1 << 22, 16))
+    url = server.add("/big.npy", here / "big.npy", before=lambda number: time.sleep(0.05))
+    with opened(url) as one:
+        source.whole(one)
+    asked = [span for span in spans(server, "/big.npy") if span]
+    assert max(stop - start for start, stop in asked) <= MOST
+    assert len(asked) == 1 + 16
+    assert 2 <= server.most_at_once <= 10
+
+
+def test_what_is_there_is_not_asked_for_again(server: Server) -> None:
+    with opened(server.add("/x.npy", npy(ROWS))) as one:
+        source.whole(one)
+        before = len(server.requests)
+        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+        assert len(server.requests) == before
+
+
+def test_a_deflated_member_is_read_ahead(server: Server) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)
+    assert np.array_equal(load(server.add("/a.npz", npz(True, noise=noise))), noise)
+    assert len(server.requests) <= 8
+
+
+# Servers as they are
+
+
+def test_a_server_without_ranges_is_read_once(server: Server, here: Path) -> None:
+    save(idx=np.array([[7], [399_999]]))
+    got = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
+    assert np.array_equal(got, ROWS[[7, -1]])
+    assert spans(server, "/x.npy") == [(0, 1 << 16), None, (0, 1)]
+
+
+@pytest.mark.parametrize("rows", [10, 400_000])
+def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
+    url = server.add("/x.npy", npy(ROWS[:rows]), ranges=False, length=False)
+    assert np.array_equal(load(url), ROWS[:rows])
+
+
+def test_a_cut_reply_goes_on_where_it_was_cut(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
+    with opened(url) as one:
+        server.objects["/x.npy"].cuts = 2
+        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+    asked = [span[0] for span in spans(server, "/x.npy")[1:] if span]
+    assert asked == [128, 128 + (1 << 20), 128 + (2 << 20)]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
+    url = server.add("/x.npy", npy(ROWS), ranges=ranges, cut_at=1 << 17)
+    with opened(url) as one:
+        server.objects["/x.npy"].cuts = 99
+        with pytest.raises(InputError, match=r"/x.npy: the connection was cut, 3 times"):
+            source.whole(one)
+    assert len(server.requests) == 4
+
+
+def test_a_server_that_recovers_is_asked_again(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS), refusals=[500, 503])
+    assert np.array_equal(load(url), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "requests"),
+    [
+        (500, "the server answers 500", 3),
+        (503, "the server answers 503", 3),
+        (429, "the server answers 429", 3),
+        (404, "there is no such object", 1),
+        (410, "there is no such object", 1),
+        (403, "access is denied", 1),
+        (401, "access is denied", 1),
+        (400, "the server answers 400", 1),
+    ],
+)
+def test_refusals(server: Server, status: int, words: str, requests: int) -> None:
+    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {words}")
+    assert error.status == 3
+    assert len(server.requests) == requests
+
+
+def test_a_length_that_is_a_lie(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS[:10]), claims=100)
+    refused(url, "the connection was cut")
+    url = server.add("/y.npy", npy(ROWS), claims=-100, ranges=False)
+    refused(url, "expected 6400000 bytes of data after the header, found 6399900")
+
+
+def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS))
+    with opened(url) as one:
+        server.objects["/x.npy"].shift = 5
+        with pytest.raises(InputError, match="no range of bytes, although one was asked for"):
+            source.whole(one)
+
+
+def test_a_compressed_reply(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS), headers={"Content-Encoding": "gzip"})
+    refused(url, "it is sent compressed, although asked not to")
+    assert server.headers[0]["Accept-Encoding"] == "identity"
+
+
+def test_redirects(server: Server) -> None:
+    there = server.add("/there.npy", npy(ROWS))
+    assert np.array_equal(load(server.add("/x.npy", b"", moved=there)), ROWS)
+    refused(server.add("/round.npy", b"", moved="/round.npy"), "/round.npy: ")
+
+
+def test_a_server_that_says_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndtool.arrays.remote.WAIT", 0.2)
+    url = server.add("/x.npy", npy(ROWS), before=lambda number: time.sleep(1))
+    refused(url, "no answer in time")
+
+
+def test_a_server_that_is_not_there(server: Server) -> None:
+    refused("http://127.0.0.1:9/x.npy", r"http://127.0.0.1:9/x.npy: .*127\.0\.0\.1")
+
+
+@pytest.mark.parametrize("etag", ['"{}"', 'W/"{}"', None])
+def test_a_file_that_changes_between_two_replies(server: Server, etag: str | None) -> None:
+    """No bytes of two versions are put together."""
+    url = server.add("/x.npy", npy(ROWS))
+    found = server.objects["/x.npy"]
+
+    def change(number: int) -> None:
+        found.etag = etag and etag.format(number)
+        found.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
+
+    found.before = change
+    with opened(url) as one, pytest.raises(OutputError, match=r"x.npy changed during the run"):
+        source.whole(one)
+
+
+def test_a_file_that_becomes_shorter(server: Server) -> None:
+    url = server.add("/x.npy", npy(ROWS), etag=None)
+    with opened(url) as one:
+        server.objects["/x.npy"].content = npy(ROWS[:9])
+        with pytest.raises(OutputError, match=r"x.npy changed during the run"):
+            source.whole(one)
+
+
+def test_a_file_that_changes_before_the_output_is_there(server: Server, here: Path) -> None:
+    save(idx=np.array([[3]]))
+    with Job(
+        Request("gather_nd", server.add("/x.npy", npy(ROWS)), "idx.npy", output="out.npy")
+    ) as job:
+        operands = job.check()
+        operands.stretch("data")
+        server.objects["/x.npy"].etag = '"2"'
+        with pytest.raises(OutputError, match=r"x.npy changed during the run"):
+            job.run(operands)
+    assert not (here / "out.npy").exists()
+
+
+def test_a_file_that_goes_away(server: Server) -> None:
+    with opened(server.add("/x.npy", npy(ROWS[:3]))) as one:
+        del server.objects["/x.npy"]
+        with pytest.raises(OutputError, match=r"x.npy cannot be looked at any more: there is no"):
+            one.recheck()
+
+
+# The command line
+
+
+def test_questions_about_urls(server: Server, here: Path) -> None:
+    x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
+    ran = ndtool("inspect", x, "--json")
+    assert ran.json["arrays"][0]["shape"] == [400_000, 4]
+    ran = ndtool("infer", "gather-nd", x, i)
+    assert b"float32[2,4]" in ran.out
+    assert server.sent == (1 << 16) * 2 + len(npy(np.array([[3], [9]])))
+    ran = ndtool("gather-nd", x, i, "-o", "out.npy", "-q")
+    assert (ran.status, ran.err) == (0, "")
+    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 9]])))
+    assert ran.status == 0, ran.err
+    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 8]])))
+    assert ran.status == 8, ran.err
+
+
+def test_nothing_is_said_at_the_end(server: Server, here: Path) -> None:
+    """No session is left open, no thread makes the interpreter wait or complain."""
+    x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
+    program = "import sys; from ndtool.__main__ import main; sys.exit(main())"
+    for arguments in ((x, i), (x, f"{i}x"), (f"{x}?:", i)):
+        ran = subprocess.run(
+            [sys.executable, "-X", "dev", "-c", program, "gather-nd", *arguments, "-q"],
+            capture_output=True,
+            env=environment(),
+            check=False,
+        )
+        text = ran.stderr.decode()
+        assert text.count("\n") <= 2, text
+        assert "Unclosed" not in text
+        assert "Traceback" not in text
+
+
+def test_secrets_are_never_shown(server: Server, here: Path) -> None:
+    save(i=np.array([[3]]))
+    url = server.add("/x.npy", npy(ROWS[:10])).replace("://", "://me:PASSWORD@") + "?key=SIGNATURE"
+    missing = url.replace("/x.npy", "/none.npz") + ":member"
+    for arguments in (
+        ("inspect", url),
+        ("inspect", url, "--json"),
+        ("inspect", missing),
+        ("gather-nd", url, "i.npy", "-o", "out.npy", "--trace"),
+        ("gather-nd", url, "i.npy", "-o", "out.npy", "--json"),
+        ("gather-nd", missing, "i.npy", "--json"),
+        ("gather-nd", url, "i.npy", "-o", url),
+        ("gather-nd", url, url),
+        ("infer", "gather-nd", url, "i.npy"),
+        ("verify", "gather-nd", url, "i.npy", url),
+    ):
+        ran = ndtool(*arguments)
+        assert b"PASSWORD" not in ran.out + ran.err.encode(), arguments
+        assert b"SIGNATURE" not in ran.out + ran.err.encode(), arguments
+        assert ran.status != 1
+    assert any("Authorization" in headers for headers in server.headers)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_slow_download_ends_when_asked_to(server: Server, here: Path, name: str) -> None:
+    save(i=np.zeros((400_000, 1), int))
+    url = server.add("/x.npy", npy(ROWS), delay=30)
+    with subprocess.Popen(
+        [*NDTOOL, "scatter-nd", url, "i.npy", url, "-o", "out.npy"],
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        while len(server.requests) < 3:
+            time.sleep(0.01)
+            assert process.poll() is None
+        started = time.monotonic()
+        process.send_signal(getattr(signal, name))
+        _, err = process.communicate()
+        assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
+    assert time.monotonic() - started < 10
+    assert err == b""
+    assert [path.name for path in here.iterdir()] == ["i.npy"]
+
+
+def test_private_memory_is_bounded(server: Server, here: Path) -> None:
+    sparse("big.npy", "<f4", (1 << 22, 16))  # 256 MB
+    save(i=np.arange(1 << 22)[::-1, None])
+    url = server.add("/big.npy", here / "big.npy")
+    program = (
+        "import sys, re; from ndtool.runs.jobs import Job, Request\n"
+        "with Job(Request('gather_nd', sys.argv[1], 'i.npy', output='out.npy')) as job:\n"
+        "    job.run(job.check())\n"
+        "import resource\n"
+        "text = open('/proc/self/status').read()\n"
+        "print(int(re.search(r'RssAnon:\\s*(\\d+)', text)[1]))\n"
+    )
+    ran = python(program, url)
+    assert ran.status == 0, ran.err
+    assert int(ran.out) < 160 << 10
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "member"),
+    [
+        ("s3://b/a.npz", "s3://b/a.npz", None),
+        ("s3://b/a.npz:x", "s3://b/a.npz", "x"),
+        ("s3://b/a.npz:x:y", "s3://b/a.npz", "x:y"),
+        ("s3://b/a.npz/c.npy", "s3://b/a.npz/c.npy", None),
+        ("https://h:80/a.npy", "https://h:80/a.npy", None),
+        ("https://h:80/a.npz?k=v:x", "https://h:80/a.npz?k=v", "x"),
+        ("https://h/m.safetensors:a.b", "https://h/m.safetensors", "a.b"),
+        ("zip://a.npz::s3://b/c.zip", "zip://a.npz::s3://b/c.zip", None),
+        ("file:///tmp/x.npy", "/tmp/x.npy", None),
+        ("file:///tmp/x.npz:m", "/tmp/x.npz", "m"),
+        ("C://b/a.npz:x", "C://b/a.npz", "x"),
+    ],
+)
+def test_how_urls_are_taken_apart(argument: str, path: str, member: str | None) -> None:
+    assert names.parse(argument) == (path, member)
+
+
+def test_a_file_of_that_name_comes_first(here: Path) -> None:
+    (here / "memory:").mkdir()
+    np.save("memory:/x.npy", ROWS[:3])
+    assert np.array_equal(load("memory://x.npy"), ROWS[:3])
+
+
+def test_file_urls_are_files(here: Path) -> None:
+    save(x=ROWS[:9], i=np.array([[3]]))
+    output = f"file://{here}/out.npy"
+    with Job(Request("gather_nd", f"file://{here}/x.npy", "i.npy", output=output)) as job:
+        job.run(job.check())
+    assert np.array_equal(np.load("out.npy"), ROWS[[3]])
+
+
+def test_memory_urls(here: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/t/x.npy", npy(ROWS))
+    save(i=np.array([[3]]))
+    with Job(Request("gather_nd", "memory://t/x.npy", "i.npy", output="memory://t/o.npy")) as job:
+        job.run(job.check())
+    assert np.array_equal(load("memory://t/o.npy"), ROWS[[3]])
+    error = refused("memory://t/none.npy", "memory://t/none.npy: there is no such object")
+    assert error.status == 3
+    request = Request("gather_nd", "memory://t/x.npy", "i.npy", output="memory://t/o.npy")
+    with Job(request._replace(clobber=False)) as job, pytest.raises(OutputError, match="exists"):
+        job.run(job.check())
+    memory.rm("/t", recursive=True)
+
+
+def test_chained_urls(here: Path) -> None:
+    (here / "a.zip").write_bytes(npz(x=ROWS))
+    assert np.array_equal(load(f"zip://x.npy::file://{here}/a.zip"), ROWS)
+
+
+@pytest.mark.parametrize("kind", ["http", "https", "ftp", "github"])
+def test_what_cannot_be_written_to(here: Path, kind: str) -> None:
+    save(x=ROWS[:9], i=np.array([[3]]))
+    with Job(Request("gather_nd", "x.npy", "i.npy", output=f"{kind}://h/o.npy")) as job:
+        operands = job.check()
+        with pytest.raises(OutputError, match=f"{kind}:// cannot be written to"):
+            job.run(operands)
+        with pytest.raises(OutputError, match=f"{kind}:// cannot be written to"):
+            job.check_output()
+
+
+@pytest.mark.parametrize(
+    ("missing", "url", "hint"),
+    [
+        ("fsspec", "memory://x.npy", "pip install 'ndtool[remote]'"),
+        ("fsspec", "s3://b/x.npy", "pip install 'ndtool[remote]' s3fs"),
+        ("s3fs", "s3://b/x.npy", "pip install 'ndtool[remote]' s3fs"),
+        ("gcsfs", "gs://b/x.npy", "pip install 'ndtool[remote]' gcsfs"),
+        ("aiohttp", "https://h/x.npy", "pip install 'ndtool[remote]' aiohttp"),
+    ],
+)
+def test_a_package_that_is_missing(here: Path, missing: str, url: str, hint: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from ndtool.__main__ import main; sys.exit(main())"
+    )
+    ran = python(program, "inspect", url, "--json")
+    assert ran.status == 2, ran.err
+    error = json.loads(ran.err)
+    assert missing in error["message"]
+    assert error["hint"] == hint
+
+
+def test_a_kind_of_url_that_nobody_knows() -> None:
+    refused("nonsense://h/x.npy", "nonsense://h/x.npy: Protocol not known", UsageError)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:word@h/a", "https://h/a"),
+        ("https://h/a?b=c&d=e is there", "https://h/a?... is there"),
+        ("https://h/a.npz?b=c:x", "https://h/a.npz?...:x"),
+        ("zip://a::https://me@h/a?b", "zip://a::https://h/a?..."),
+        ("s3://b/x.npy", "s3://b/x.npy"),
+        ("are they 1-based?", "are they 1-based?"),
+    ],
+)
+def test_what_is_secret_in_a_url(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_files_need_nothing_of_urls(here: Path) -> None:
+    save(x=ROWS[:9], i=np.array([[3]]))
+    program = (
+        "import sys; from ndtool.__main__ import main; main()\n"
+        "print({'asyncio', 'fsspec', 'ndtool.arrays.remote', 'ndtool.arrays.ranged'}"
+        " & set(sys.modules))"
+    )
+    assert python(program, "gather-nd", "x.npy", "i.npy", "-o", "o.npy").out == b"set()\n"
+
+
+def test_no_descriptor_stays_open(server: Server) -> None:
+    load(server.add("/warm.npy", npy(ROWS[:1])))
+    before = open_files()
+    with pytest.raises(NdtoolError):
+        names.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
+    with opened(server.add("/x.npy", npy(ROWS))) as one:
+        source.whole(one)
+    assert open_files() == before
+
+
+def open_files() -> int:
+    """Return how many files are open, connections that are kept for later not counted."""
+    gc.collect()
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return sum(link.is_symlink() and "socket:" not in os.readlink(link) for link in links)

@@ -1,0 +1,294 @@
+"""s3:// as inputs and outputs: moto's server on the loopback."""
+
+import io
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bucket
+import numpy as np
+import pytest
+from bucket import Bucket, Proxy, settings
+from command import NDTOOL, environment, ndtool, save
+from inputs import load, opened
+from npyfile import npy
+from outputs import written
+
+from ndtool.arrays import sink, source, upload
+from ndtool.errors import InputError, OutputError
+from ndtool.runs.jobs import Job, Request
+
+ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
+LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
+PART = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Bucket]:
+    with bucket.serving() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    for name, value in settings(server.endpoint).items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    yield server
+    server.empty()
+
+
+def archive(raw: bytes) -> dict[str, Any]:
+    with np.load(io.BytesIO(raw)) as found:
+        return dict(found)
+
+
+def store(target: str, array: Any, **options: Any) -> Any:
+    """Write an array to where a target points, as a run does."""
+    with written(target, array, **options) as out:
+        out.write(0, array.tobytes())
+        sink.commit(out)
+        return out.kept
+
+
+def test_inputs_are_read_in_ranges(s3: Bucket, here: Path) -> None:
+    data, indices = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [399_999]])))
+    with Job(Request("gather_nd", data, indices, output="out.npy")) as job:
+        job.run(job.check())
+    assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
+    assert np.array_equal(load(data), ROWS)
+
+
+def test_an_empty_object(s3: Bucket) -> None:
+    with pytest.raises(InputError, match=r"nothing there: expected a \.npy array"):
+        load(s3.put("x.npy", b""))
+
+
+def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
+    url = s3.put("x.npy", npy(ROWS))
+    with opened(url) as one:
+        s3.put("x.npy", npy(ROWS + 1))
+        with pytest.raises(OutputError, match=r"x.npy changed during the run"):
+            source.whole(one)
+
+
+def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
+    url = s3.put("x.npy", npy(ROWS))
+    with opened(url) as one:
+        source.whole(one)
+        one.recheck()
+        s3.put("x.npy", npy(ROWS + 1))
+        with pytest.raises(OutputError, match=r"x.npy changed during the run"):
+            one.recheck()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://bucket/none.npy", "s3://bucket/none.npy: there is no such object"),
+        ("s3://no-such-bucket/x.npy", "s3://no-such-bucket/x.npy: there is no such object"),
+        ("s3://bucket", "s3://bucket: a bucket, not an object"),
+    ],
+)
+def test_what_is_not_there(s3: Bucket, url: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load(url)
+
+
+def test_no_credentials(s3: Bucket) -> None:
+    url = s3.put("x.npy", npy(ROWS))
+    none = settings(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
+    ran = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
+    assert ran.status == 3
+    assert ran.err.startswith("error: s3://bucket/x.npy: no credentials were found")
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("array", [ROWS[:5], LARGE, np.zeros((0, 3))], ids=["few", "parts", "none"])
+def test_outputs_are_what_they_are_in_files(s3: Bucket, here: Path, array: Any) -> None:
+    for name in ("x.npy", "x.npz", "x.safetensors", "x.pb"):
+        store(f"s3://bucket/{name}", array)
+        store(name, array)
+        assert s3.get(name) == (here / name).read_bytes()
+    assert s3.uploads() == []
+
+
+def test_nothing_is_there_before_the_end(s3: Bucket) -> None:
+    with written("s3://bucket/x.npy", LARGE) as out:
+        out.write(0, LARGE.tobytes())
+        assert s3.keys() == []
+        file = out.finish()
+        assert s3.keys() == []
+        assert len(s3.uploads()) == 1
+        file.take_name()
+        assert s3.keys() == ["x.npy"]
+    assert s3.get("x.npy") == npy(LARGE)
+    assert s3.uploads() == []
+
+
+def test_what_fails_leaves_nothing(s3: Bucket) -> None:
+    with written("s3://bucket/x.npy", LARGE) as out:
+        out.write(0, LARGE.tobytes())
+        out.finish()
+        assert len(s3.uploads()) == 1
+    assert s3.keys() == s3.uploads() == []
+
+
+def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = upload.remote.S3.call
+
+    async def fails(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        if arguments.get("PartNumber") == 2:
+            raise OSError(5, "Input/output error")
+        return await call(self, operation, *names, **arguments)
+
+    monkeypatch.setattr(upload.remote.S3, "call", fails)
+    with pytest.raises(OutputError, match=r"s3://bucket/x.npy: Input/output error"):
+        store("s3://bucket/x.npy", LARGE)
+    assert s3.keys() == s3.uploads() == []
+
+
+def test_an_old_object_is_replaced(s3: Bucket) -> None:
+    s3.put("x.npy", b"old")
+    store("s3://bucket/x.npy", ROWS)
+    assert s3.get("x.npy") == npy(ROWS)
+
+
+def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, words = s3.put("x.npy", b"old"), "exists, and nothing may be replaced"
+    with pytest.raises(OutputError, match=words):
+        store(url, ROWS, clobber=False)
+    url = "s3://bucket/y.npy"
+    with written(url, ROWS, clobber=False) as out:
+        s3.put("y.npy", b"theirs")
+        with pytest.raises(OutputError, match=words):
+            sink.commit(out)
+    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # they come a moment later
+    with pytest.raises(OutputError, match=words):
+        store(url, ROWS, clobber=False)
+    assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
+
+
+def test_no_clobber_is_asked_of_parts_too(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server here does not look at it."""
+    call, asked = upload.remote.S3.call, {}
+
+    async def spy(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        asked[operation] = arguments
+        return await call(self, operation, *names, **arguments)
+
+    monkeypatch.setattr(upload.remote.S3, "call", spy)
+    store("s3://bucket/x.npy", LARGE, clobber=False)
+    assert asked["complete_multipart_upload"]["IfNoneMatch"] == "*"
+    assert s3.get("x.npy") == npy(LARGE)
+
+
+def test_other_members_stay(s3: Bucket) -> None:
+    assert store("s3://bucket/a.npz:one", ROWS[:5]) is None
+    assert store("s3://bucket/a.npz:two", LARGE) == ("one",)
+    found = archive(s3.get("a.npz"))
+    assert np.array_equal(found["one"], ROWS[:5])
+    assert np.array_equal(found["two"], LARGE)
+    store("s3://bucket/m.safetensors:one", ROWS[:5])
+    assert store("s3://bucket/m.safetensors:two", ROWS) == ("one",)
+    assert np.array_equal(load("s3://bucket/m.safetensors:one"), ROWS[:5])
+    store("s3://bucket/a.npz:two", ROWS, only=True)
+    assert list(archive(s3.get("a.npz"))) == ["two"]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_work_of_others_is_not_lost(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """An archive that others wrote to is left as it is, even when they do in the last moment."""
+    store("s3://bucket/a.npz:one", ROWS[:5])
+    with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
+        out.write(0, ROWS[:5].tobytes())
+        file = out.finish()
+        before = upload.existing("s3://bucket/a.npz")
+        store("s3://bucket/a.npz:three", ROWS[:5])
+        if not looks:
+            monkeypatch.setattr(upload, "existing", lambda *_, **__: before)
+        with pytest.raises(OutputError, match=r"a.npz changed during the run"):
+            file.take_name()
+    assert list(archive(s3.get("a.npz"))) == ["one", "three"]
+
+
+def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
+    with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
+        out.write(0, ROWS[:5].tobytes())
+        s3.put("a.npz", b"theirs")
+        with pytest.raises(OutputError, match=r"a.npz was made by others during the run"):
+            sink.commit(out)
+    assert s3.get("a.npz") == b"theirs"
+
+
+def test_a_bucket_that_is_not_there(s3: Bucket, here: Path) -> None:
+    with pytest.raises(OutputError, match=r"s3://none-here/x.npy: there is no such bucket"):
+        store("s3://none-here/x.npy", ROWS)
+
+
+def test_a_dry_run_looks_at_the_output(s3: Bucket, here: Path) -> None:
+    save(x=ROWS[:9], i=np.array([[3]]))
+    s3.put("x.npy", b"old")
+    request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
+    with Job(request) as job, pytest.raises(OutputError, match="exists"):
+        job.check_output()
+    with Job(request._replace(clobber=True)) as job:
+        assert job.check_output() is None
+    assert s3.get("x.npy") == b"old"
+
+
+def test_an_object_may_be_input_and_output(s3: Bucket, here: Path) -> None:
+    url = s3.put("x.npy", npy(ROWS))
+    save(i=np.array([[3], [5]]))
+    with Job(Request("gather_nd", url, "i.npy", output=url)) as job:
+        job.run(job.check())
+    assert s3.get("x.npy") == npy(ROWS[[3, 5]])
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_upload_ends_when_asked_to_and_leaves_nothing(s3: Bucket, here: Path, name: str) -> None:
+    save(x=LARGE.reshape(-1, 1024), i=np.arange(len(LARGE) // 1024)[:, None])
+    proxy = Proxy(s3.endpoint, PART // 2)
+    try:
+        with subprocess.Popen(
+            [*NDTOOL, "gather-nd", "x.npy", "i.npy", "-o", "s3://bucket/x.npy"],
+            stderr=subprocess.PIPE,
+            env=environment(**settings(proxy.endpoint)),
+        ) as process:
+            while not proxy.held.wait(0.05):
+                assert process.poll() is None, process.stderr.read()
+            assert len(s3.uploads()) == 1
+            started = time.monotonic()
+            process.send_signal(getattr(signal, name))
+            _, err = process.communicate()
+            assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
+        assert time.monotonic() - started < 2 * upload.PATIENCE
+        assert err == b""
+        assert s3.keys() == s3.uploads() == []
+    finally:
+        proxy.close()
+
+
+def test_the_command_line(s3: Bucket, here: Path) -> None:
+    x, i = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [9]])))
+    env = settings(s3.endpoint)
+    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
+    assert (ran.status, ran.err) == (0, "")
+    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
+    assert (ran.status, ran.err) == (0, "kept rows\n")
+    ran = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
+    assert ran.status == 0, ran.err
+
+
+def test_a_cut_archive_at_an_output(s3: Bucket) -> None:
+    s3.put("a.npz", b"no archive")
+    with pytest.raises(OutputError, match=r"a.npz is no archive") as caught:
+        store("s3://bucket/a.npz:one", ROWS[:5])
+    assert not isinstance(caught.value, InputError)

@@ -1,0 +1,731 @@
+"""Safetensors files: those of the safetensors package read, ours read by it, damaged ones refused."""
+
+import json
+import os
+import struct
+import time
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from command import ndtool, state
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import failing
+from memory import peak
+from outputs import fill, opened
+from outputs import save as write
+
+from ndtool.arrays import names, safeheader, sink
+from ndtool.arrays.streams import Streams
+from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+
+ARRAYS = {
+    "a": np.arange(12, dtype="<f4").reshape(3, 4),
+    "b": np.arange(5, dtype="u1"),
+    "c/d:e": np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
+    "empty": np.zeros((0, 3), "<i8"),
+    "scalar": np.array(7, "<i8"),
+}
+METADATA = {"format": "pt", "what": 'é "quoted"\n'}
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path, all_closed: None) -> Path:
+    return here
+
+
+def pack(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    raw = header.encode() if isinstance(header, str) else header
+    return struct.pack("<Q", len(raw) if length is None else length) + raw + data
+
+
+def numpy_of(facts: Any) -> Any:
+    extended = getattr(ml_dtypes, facts.dtype.name, None)
+    return np.dtype(extended or facts.dtype.descr)
+
+
+def load(argument: str) -> Any:
+    with closing(names.open_source(argument, Streams(-1))) as source:
+        stretch = source.whole()
+        assert stretch is not None
+        flat = np.frombuffer(stretch.buffer.tobytes(), numpy_of(source.facts))
+        return flat.reshape(source.facts.shape)
+
+
+def attempt(argument: str) -> Any:
+    """Return a tensor, or the error with which it is refused: a sentence, and its status."""
+    try:
+        return load(argument)
+    except NdtoolError as exc:
+        error = exc
+    assert error.status == 3
+    assert error.message.isprintable()
+    return error
+
+
+def same(got: Any, wanted: Any) -> bool:
+    return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+# Reading
+
+
+CODES = [code for code, (name, _) in safeheader._TYPES.items() if name]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_type_that_the_package_writes(code: str) -> None:
+    name, bits = safeheader._TYPES[code]
+    raw = bytes(range(3 * bits // 8 * 4))
+    word = {"float8_e4m3fnuz": "float8_e4m3fnuz"}.get(name, name)
+    spec = {"dtype": word, "shape": [3, 4], "data": raw}
+    try:
+        Path("m.safetensors").write_bytes(safetensors.serialize({"x": spec}))
+    except (safetensors.SafetensorError, TypeError, ValueError):
+        header = {"x": {"dtype": code, "shape": [3, 4], "data_offsets": [0, len(raw)]}}
+        Path("m.safetensors").write_bytes(pack(json.dumps(header), raw))
+    with closing(names.open_source("m.safetensors", Streams(-1))) as source:
+        assert source.facts.dtype.name == name
+        assert source.facts.shape == (3, 4)
+        stretch = source.whole()
+        assert stretch is not None
+        assert stretch.buffer.tobytes() == raw
+
+
+def test_files_of_the_package() -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
+    for name, array in ARRAYS.items():
+        assert same(load(f"m.safetensors:{name}"), array)
+    os.rename("m.safetensors", "any name")  # its content shows what it is
+    assert same(load("any name:a"), ARRAYS["a"])
+    found = {entry.member: entry for entry in names.describe("any name")}
+    assert found.keys() == ARRAYS.keys()
+    raw = Path("any name").read_bytes()
+    for name, array in ARRAYS.items():
+        position = found[name].position
+        assert position is not None
+        assert raw[position : position + array.nbytes] == array.tobytes()
+        (only,) = names.describe(f"any name:{name}")
+        assert only == found[name]
+
+
+def test_the_only_tensor_needs_no_name() -> None:
+    safetensors.numpy.save_file({"x": ARRAYS["a"]}, "one.safetensors")
+    assert same(load("one.safetensors"), ARRAYS["a"])
+
+
+def test_names_that_are_missing_or_wrong() -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors")
+    with pytest.raises(UsageError, match="has 5 tensors: name one of them") as caught:
+        load("m.safetensors")
+    assert "c/d:e: BF16[2, 3]" in caught.value.places
+    with pytest.raises(InputError, match="x is not a tensor of the file: expected one of these"):
+        load("m.safetensors:x")
+    many = {f"t{i}": ARRAYS["b"] for i in range(30)}
+    safetensors.numpy.save_file(many, "many.safetensors")
+    with pytest.raises(UsageError) as caught:
+        load("many.safetensors")
+    assert caught.value.places[-1] == "and 20 more"
+    Path("none.safetensors").write_bytes(pack("{}"))
+    with pytest.raises(InputError, match="the file has no tensors"):
+        load("none.safetensors:x")
+
+
+NARROW = '{"x":{"dtype":"%s","shape":[4],"data_offsets":[0,%d]},"y":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}}'
+
+
+@pytest.mark.parametrize(
+    ("code", "size", "why"),
+    [
+        ("F4", 2, "F4 has 4 bits"),
+        ("F6_E2M3", 3, "F6_E2M3 has 6 bits"),
+        ("F6_E3M2", 3, "has 6 bits"),
+        ("Q17", 9, "Q17 is not known"),
+    ],
+)
+def test_types_that_are_not_whole_bytes_or_unknown(code: str, size: int, why: str) -> None:
+    text = NARROW % (code, size, size, size + 1)
+    Path("m.safetensors").write_bytes(pack(text, bytes(size + 1)))
+    with pytest.raises(InputError, match=why):
+        load("m.safetensors:x")
+    assert same(load("m.safetensors:y"), np.zeros(1, "u1"))
+    entries = names.describe("m.safetensors")
+    assert [entry.facts is None for entry in entries] == [True, False]
+    assert why.split()[0] in entries[0].problem
+    assert write("m.safetensors:y", ARRAYS["b"]) == ("x",)
+    assert same(load("m.safetensors:y"), ARRAYS["b"])
+
+
+# Damage
+
+
+def by_the_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
+    """Return what the package finds in a file, None where it refuses it."""
+    try:
+        return {
+            name: (one["dtype"], one["shape"], bytes(one["data"]))
+            for name, one in safetensors.deserialize(raw)
+        }
+    except Exception:
+        return None
+
+
+def read(raw: bytes) -> safeheader.Header:
+    return safeheader.read(lambda start, n: raw[start : start + n], len(raw), "m")
+
+
+def attempted(raw: bytes) -> safeheader.Header | None:
+    try:
+        return read(raw)
+    except InputError:
+        return None
+
+
+def small() -> bytes:
+    arrays = {name: ARRAYS[name] for name in ("a", "b", "c/d:e")}
+    return bytes(safetensors.numpy.save(arrays, METADATA))
+
+
+@pytest.mark.parametrize("change", [*(1 << bit for bit in range(8)), 0xFF, 0x03, 0x5C])
+def test_every_byte_of_the_header_damaged(change: int) -> None:
+    raw = bytearray(small())
+    for at in range(8 + int.from_bytes(raw[:8], "little")):
+        raw[at] ^= change
+        theirs = by_the_package(bytes(raw))
+        header = attempted(bytes(raw))
+        if header is not None:
+            unknown = any(tensor.code not in safeheader._TYPES for tensor in header.tensors)
+            assert (theirs is None) == unknown, at
+            for tensor in header.tensors if theirs is not None else ():
+                data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
+                word, shape, wanted = theirs[tensor.name]
+                assert (tensor.code, list(tensor.shape), data) == (word, shape, wanted), at
+        raw[at] ^= change
+
+
+@pytest.mark.parametrize("change", [1, 0x80])
+def test_every_byte_of_a_file_damaged(change: int) -> None:
+    raw = bytearray(small())
+    for at in range(len(raw)):
+        raw[at] ^= change
+        Path("m.safetensors").write_bytes(raw)
+        got, theirs = attempt("m.safetensors:a"), by_the_package(bytes(raw))
+        if not isinstance(got, InputError) and theirs is not None:
+            assert same_bytes(got, theirs["a"]), at
+        raw[at] ^= change
+
+
+def same_bytes(got: Any, theirs: tuple[str, list[int], bytes]) -> bool:
+    code, shape, data = theirs
+    name = safeheader._TYPES[code][0]
+    return (str(got.dtype), list(got.shape), got.tobytes()) == (name, shape, data)
+
+
+def test_cut_short_and_too_long() -> None:
+    raw = small()
+    for length in range(len(raw)):
+        Path("m.safetensors").write_bytes(raw[:length])
+        assert isinstance(attempt("m.safetensors:a"), InputError), length
+    Path("m.safetensors").write_bytes(raw + b"x")
+    assert "claims 65 bytes of data, 66 are there" in str(attempt("m.safetensors:a"))
+
+
+ENTRY = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
+NEXT = '{"dtype":"U8","shape":[2],"data_offsets":[2,4]}'
+
+
+def one(dtype: str = '"U8"', shape: str = "[2]", offsets: str = "[0,2]", more: str = "") -> str:
+    return f'{{"x":{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}}}'
+
+
+HOSTILE = [
+    ('{"x":' + ENTRY + ',"x":' + NEXT + "}", 4, "two of the name 'x'"),
+    ('{"x":' + ENTRY + ',"\\u0078":' + NEXT + "}", 4, "two of the name 'x'"),
+    ('{"__metadata__":{},"x":' + ENTRY + ',"__metadata__":{}}', 2, "two of the name"),
+    ('{"__metadata__":{"k":"1","k":"2"},"x":' + ENTRY + "}", 2, "two of the name 'k'"),
+    ('{"__metadata__":{"k":1},"x":' + ENTRY + "}", 2, "expected a metadata value"),
+    ('{"__metadata__":{"k":' + "[" * 9999 + '},"x":' + ENTRY + "}", 2, "expected a metadata value"),
+    ('{"__metadata__":["k"],"x":' + ENTRY + "}", 2, "expected '{'"),
+    ('{"x":' + ENTRY + ',"y":' + ENTRY + "}", 4, "overlaps the one before it"),
+    ('{"x":' + ENTRY + ',"y":' + NEXT.replace("[2,4]", "[3,5]") + "}", 5, "leaves a gap before it"),
+    ('{"x":' + NEXT + "}", 4, "leaves a gap before it: expected 0"),
+    ('{"x":' + ENTRY + "}", 3, "claims 2 bytes of data, 3 are there"),
+    ('{"x":' + ENTRY + "}", 1, "claims 2 bytes of data, 1 are there"),
+    ('{"x":' + ENTRY + "} {}", 2, "expected nothing more"),
+    ('{"x":' + ENTRY + ",}", 2, "expected the name of a tensor"),
+    ('{"x":' + ENTRY, 2, "expected ','"),
+    ('{"x" ' + ENTRY + "}", 2, "expected ':'"),
+    ("{x:" + ENTRY + "}", 2, "expected the name of a tensor"),
+    ('{"\\ud800":' + ENTRY + "}", 2, "expected the name of a tensor"),
+    ('{"x\n":' + ENTRY + "}", 2, "expected the name of a tensor"),
+    ('{"x":' + "[" * 100_000 + "}", 0, "has no object of"),
+    ('{"x":{"dtype":' + "[" * 4000 + "}}", 0, "is not JSON"),
+    ('{"x":{' + " " * 6000 + "}}", 0, "has no object of"),
+    ('{"x":{}}', 0, "has the keys : expected"),
+    ('{"x":[]}', 0, "has no object of"),
+    ('{"x":{"dtype":"U8","shape":[0]}}', 0, "has the keys dtype, shape: expected"),
+    (one(more=',"more":1'), 2, "has the keys dtype, shape, data_offsets, more"),
+    (one(more=',"dtype":"U8"'), 2, "has the keys dtype, shape, data_offsets, dtype"),
+    (one(dtype="8"), 2, "has the dtype 8"),
+    (one(dtype='"u8"'), 2, "has the dtype 'u8'"),
+    (one(dtype='"U8\\n"'), 2, "has the dtype"),
+    (one(shape="2"), 2, "has the shape 2"),
+    (one(shape="[2.0]"), 2, "is not JSON"),
+    (one(shape="[2e0]"), 2, "is not JSON"),
+    (one(shape="[true,2]"), 2, "has the shape"),
+    (one(shape="[-2]"), 2, "has the shape"),
+    (one(shape="[NaN]"), 2, "is not JSON"),
+    (one(shape="[" + "9" * 4500 + "]"), 2, "is not JSON"),
+    (one(shape=f"[0,{2**63}]"), 2, "has the shape"),
+    (
+        one(shape=f"[0,{2**62},{2**62}]", offsets="[0,0]"),
+        0,
+        "valid up to 9223372036854775807 bytes",
+    ),
+    (one(shape="[" + "1," * 64 + "2]"), 2, "has the shape"),
+    (one(shape="[3]"), 2, "needs 3 bytes, its data_offsets have 2"),
+    (one(dtype='"F4"', shape="[3]"), 2, "needs 12 bits"),
+    (one(dtype='"U16"', shape="[2]"), 2, "needs 4 bytes"),
+    (one(offsets="[2,0]"), 2, "has the data_offsets"),
+    (one(offsets="[0,1,2]"), 2, "has the data_offsets"),
+    (one(offsets="[0,2.0]"), 2, "is not JSON"),
+    (one(offsets="[false,2]"), 2, "has the data_offsets"),
+    (one(offsets=f"[0,{2**64}]"), 2, "has the data_offsets"),
+]
+
+
+@pytest.mark.parametrize(("header", "data", "why"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_headers(header: str, data: int, why: str) -> None:
+    raw = pack(header, bytes(data))
+    Path("m.safetensors").write_bytes(raw)
+    started = time.process_time()
+    for argument in ("m.safetensors:x", "m.safetensors"):
+        assert why in str(attempt(argument))
+    with pytest.raises(InputError, match=r"header is wrong|claims"):
+        names.describe("m.safetensors")
+    assert time.process_time() - started < 2
+    before = state(Path())
+    with pytest.raises(OutputError):
+        opened("m.safetensors:z", ARRAYS["a"])
+    assert state(Path()) == before
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (pack(one(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
+        (pack(one(), b"ab", 2**63), "the header claims"),
+        (pack(one().encode()[:-1] + b"\xff", b"ab"), "not UTF-8"),
+        (pack("", b""), ""),
+        (pack(" {}"), ""),
+    ],
+)
+def test_lengths_and_encodings(raw: bytes, why: str) -> None:
+    Path("m.safetensors").write_bytes(raw)
+    assert why in str(attempt("m.safetensors:x"))
+
+
+def test_a_header_beyond_the_cap_takes_no_memory() -> None:
+    with open("m.safetensors", "wb") as file:
+        file.write(pack("{", b"", 100_000_001))
+        file.truncate(200_000_000)
+    tracemalloc.start()
+    assert "valid up to 100000000" in str(attempt("m.safetensors:x"))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"x":' + "[[]," * 1_000_000,
+        '{"x":{"dtype":' + "[[]," * 1_000_000 + "}}",
+        '{"__metadata__":{"k":' + "[[]," * 1_000_000,
+        '{"__metadata__":' + "[[]," * 1_000_000,
+    ],
+)
+def test_a_hostile_header_takes_little_more_memory_than_its_bytes(header: str) -> None:
+    Path("m.safetensors").write_bytes(pack(header))
+    tracemalloc.start()
+    assert "header is wrong" in str(attempt("m.safetensors:x"))
+    assert tracemalloc.get_traced_memory()[1] < 4 * len(header) + (1 << 20)
+    tracemalloc.stop()
+
+
+def test_what_json_allows_is_the_same() -> None:
+    header = (
+        ' {\n"x"\t: { "shape" :[ 2 ],\r"data_offsets":[0 , 2] , "\\u0064type":"U8"} , '
+        '"__metadata__" : { "a" : "b\\u00e9" } } \n'
+    ).lstrip()
+    Path("m.safetensors").write_bytes(pack(header, b"\7\10"))
+    assert load("m.safetensors:x").tolist() == [7, 8]
+    assert by_the_package(pack(header, b"\7\10")) is not None
+
+
+# Writing
+
+
+def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
+    """Compare a file with what it must hold, as the package reads it; all is aligned."""
+    raw = Path(path).read_bytes()
+    header = read(raw)
+    assert header.data % 64 == 0
+    for tensor in header.tensors:
+        assert (header.data + tensor.start) % tensor.alignment == 0
+    with safetensors.safe_open(path, "numpy") as file:
+        assert file.metadata() == metadata
+    theirs = safetensors.numpy.load_file(path)
+    assert theirs.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert same(theirs[name], array), name
+        assert same(load(f"{path}:{name}"), array), name
+
+
+@pytest.mark.parametrize("system", ["system copies", "copied here"])
+@pytest.mark.parametrize("name", ["new", *ARRAYS])
+@pytest.mark.parametrize("how", ["write", "pieces", "map"])
+def test_others_and_the_metadata_stay(
+    name: str, how: str, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system != "system copies":
+        monkeypatch.setattr(os, "copy_file_range", failing(18))
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
+    before = read(Path("m.safetensors").read_bytes()).metadata
+    for array in (np.arange(70, dtype="<u2"), np.zeros((2, 0), "<f8"), np.array(True)):
+        kept = write(f"m.safetensors:{name}", array, how)
+        assert kept is not None
+        assert set(kept) == ARRAYS.keys() - {name}
+        check_file("m.safetensors", {**ARRAYS, name: array}, METADATA)
+        assert read(Path("m.safetensors").read_bytes()).metadata == before
+
+
+types = st.sampled_from(["u1", "<i2", "<f4", "<f8", ">f8", ">u2", ">c8", "?", "bfloat16"])
+tensor_names = st.sampled_from(["a", "b", "c", "é/\u2203", 'q"\\\n', "x:y"])
+
+
+@st.composite
+def arrays_of_any_type(draw: Any) -> Any:
+    name, count = draw(types), draw(st.integers(0, 300))
+    dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    raw = np.arange(count * dtype.itemsize, dtype="u1") % (2 if name == "?" else 251)
+    return raw.astype("u1").view(dtype)
+
+
+def little(array: Any) -> Any:
+    return array.astype(array.dtype.newbyteorder("<")) if array.dtype.str[0] == ">" else array
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(tensor_names, arrays_of_any_type()), min_size=1, max_size=8))
+def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
+    Path("m.safetensors").unlink(missing_ok=True)
+    held: dict[str, Any] = {}
+    for name, array in steps:
+        kept = write(f"m.safetensors:{name}", array, "pieces")
+        assert (kept is None) == (not held)
+        assert set(kept or ()) == held.keys() - {name}
+        held[name] = little(array)
+        check_file("m.safetensors", held, None)
+
+
+def test_tensors_that_stand_in_any_order() -> None:
+    header = {
+        "z": {"dtype": "F64", "shape": [2], "data_offsets": [3, 19]},
+        "__metadata__": {"k": "v"},
+        "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        "x": {"dtype": "U16", "shape": [1], "data_offsets": [19, 21]},
+    }
+    data = bytes(range(21))
+    Path("m.safetensors").write_bytes(pack(json.dumps(header), data))
+    write("m.safetensors:n", np.arange(3, dtype="<f4"))
+    wanted = {
+        "z": np.frombuffer(data, "<f8", 2, 3),
+        "y": np.frombuffer(data, "u1", 3, 0),
+        "x": np.frombuffer(data, "<u2", 1, 19),
+        "n": np.arange(3, dtype="<f4"),
+    }
+    check_file("m.safetensors", wanted, {"k": "v"})
+
+
+@pytest.mark.parametrize("code", [">i2", ">f4", ">f8", ">c8", ">u8"])
+def test_big_endian_values_are_kept(code: str) -> None:
+    array = np.arange(300_001).astype(code)
+    for how in ("write", "pieces", "map"):
+        write("m.safetensors:x", array, how)
+        assert same(load("m.safetensors:x"), little(array))
+
+
+@pytest.mark.parametrize("code", ["c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4"])
+def test_types_that_the_format_lacks_are_refused(code: str) -> None:
+    with pytest.raises(DtypeError, match=r"^m.safetensors: .* cannot hold .*: valid bool, "):
+        opened("m.safetensors:x", np.zeros(3, code))
+    assert not Path("m.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
+)
+def test_names_that_no_tensor_may_have(name: str, why: str) -> None:
+    for refuse in (lambda n: opened(n, ARRAYS["a"]), names.check):
+        with pytest.raises(UsageError, match=why):
+            refuse(f"m.safetensors:{name}")
+
+
+def test_only_and_no_clobber() -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
+    with pytest.raises(OutputError, match=r"m\.safetensors:a exists, and nothing may be replaced"):
+        opened("m.safetensors:a", ARRAYS["a"], clobber=False)
+    assert names.check("m.safetensors:new", clobber=False) is not None
+    write("m.safetensors:new", ARRAYS["b"], clobber=False)
+    check_file("m.safetensors", {**ARRAYS, "new": ARRAYS["b"]}, METADATA)
+    assert write("m.safetensors:new", ARRAYS["b"], only=True) is None
+    check_file("m.safetensors", {"new": ARRAYS["b"]}, None)
+
+
+def test_a_file_that_is_no_safetensors_file_stays() -> None:
+    Path("m.safetensors").write_bytes(b"something else")
+    with pytest.raises(OutputError, match="not a safetensors file") as caught:
+        opened("m.safetensors:x", ARRAYS["a"])
+    assert "--only" in caught.value.hint
+    assert Path("m.safetensors").read_bytes() == b"something else"
+    write("m.safetensors:x", ARRAYS["a"], only=True)
+    check_file("m.safetensors", {"x": ARRAYS["a"]}, None)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_others_write_meanwhile_is_not_lost(there: bool) -> None:
+    if there:
+        safetensors.numpy.save_file(ARRAYS, "m.safetensors")
+    out = opened("m.safetensors:x", ARRAYS["a"])
+    fill(out, ARRAYS["a"])
+    safetensors.numpy.save_file({"other": ARRAYS["b"]}, "other")
+    os.replace("other", "m.safetensors")
+    with pytest.raises(OutputError, match=r"was replaced|was made by others"):
+        sink.commit(out)
+    out.abort()
+    assert same(load("m.safetensors"), ARRAYS["b"])
+
+
+def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors")
+    size = int.from_bytes(Path("m.safetensors").read_bytes()[:8], "little")
+    monkeypatch.setattr(safeheader, "LONGEST", size + 20)
+    with pytest.raises(OutputError, match="the header would have"):
+        opened("m.safetensors:" + "n" * 100, ARRAYS["a"])
+
+
+# Models in several files
+
+
+def shards(**weights: str) -> None:
+    index = {"metadata": {"total_size": 1}, "weight_map": weights}
+    Path("model.safetensors.index.json").write_text(json.dumps(index))
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def test_a_model_in_several_files() -> None:
+    safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
+    Path("sub").mkdir()
+    safetensors.numpy.save_file({"b": ARRAYS["b"], "c/d:e": ARRAYS["c/d:e"]}, "sub/two")
+    shards(**{"a": "one.safetensors", "b": "sub/two", "c/d:e": "sub/two"})
+    for name in ("a", "b", "c/d:e"):
+        assert same(load(f"{INDEX}:{name}"), ARRAYS[name])
+        assert same(load(f"{Path(INDEX).resolve()}:{name}"), ARRAYS[name])
+        (entry,) = names.describe(f"{INDEX}:{name}")
+        assert entry.member == name
+        assert entry.facts is not None
+    assert [entry.member for entry in names.describe(INDEX)] == ["a", "b", "c/d:e"]
+    with pytest.raises(UsageError, match="has 3 tensors") as caught:
+        load(INDEX)
+    assert "a: one.safetensors" in caught.value.places
+    with pytest.raises(InputError, match="x is not a tensor"):
+        load(f"{INDEX}:x")
+    before = state(Path())
+    for refuse in (lambda n: opened(n, ARRAYS["a"]), names.check):
+        with pytest.raises(OutputError, match="index of a model in several files"):
+            refuse(f"{INDEX}:a")
+    assert state(Path()) == before
+
+
+def test_a_model_of_one_tensor() -> None:
+    safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
+    shards(a="one.safetensors")
+    assert same(load(INDEX), ARRAYS["a"])
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("/etc/passwd", "expected a file of its own folder"),
+        ("../out.safetensors", "expected a file of its own folder"),
+        ("sub/../../out.safetensors", "expected a file of its own folder"),
+        ("", "expected a file of its own folder"),
+        ("nul\0", "expected a file of its own folder"),
+        ("link", "is a link that leads out of the folder"),
+        ("folder/out.safetensors", "is a link that leads out of the folder"),
+        ("missing", "No such file"),
+        ("text", "not a safetensors file, as the index says"),
+        ("other.safetensors", "which has no such tensor"),
+        (".", "is a directory"),
+    ],
+)
+def test_files_that_an_index_may_not_name(here: Path, file: str, why: str) -> None:
+    model = here / "model"
+    model.mkdir()
+    safetensors.numpy.save_file({"a": ARRAYS["a"]}, "out.safetensors")
+    safetensors.numpy.save_file({"other": ARRAYS["a"]}, "model/other.safetensors")
+    (model / "link").symlink_to(here / "out.safetensors")
+    (model / "folder").symlink_to(here)
+    (model / "text").write_text("text that is long enough")
+    os.chdir(model)
+    shards(a=file)
+    assert why in str(attempt(f"{INDEX}:a"))
+    os.chdir(here)
+    assert why in str(attempt(f"model/{INDEX}:a"))
+
+
+def test_the_cache_of_a_hub(here: Path) -> None:
+    blobs, snapshot = here / "blobs", here / "snapshots" / "1"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    safetensors.numpy.save_file({"a": ARRAYS["a"]}, str(blobs / "tensors"))
+    shards(a="one.safetensors")
+    (here / INDEX).rename(blobs / "index")
+    (snapshot / INDEX).symlink_to("../../blobs/index")
+    (snapshot / "one.safetensors").symlink_to("../../blobs/tensors")
+    assert same(load(f"{snapshot}/{INDEX}:a"), ARRAYS["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "expected the name of a part"),
+        ("{}", "not a .npy array"),
+        ('{"weight_map": {}}', "has no weight_map"),
+        ('{"weight_map": []}', "expected '{'"),
+        ('{"a": 1}', "has no weight_map"),
+        ('{"weight_map": {"a": 1}}', "expected the file of tensor 'a'"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "two of the name 'a'"),
+        ('{"weight_map": {"a": "x"}, "weight_map": {"a": "x"}}', "two of the name"),
+        ('{"weight_map": {"a": "x"}} {}', "expected nothing more"),
+        (
+            '{"metadata": {"x": [1, -2.5e3, null, "\\""]}, "weight_map": {"a": ""}}',
+            "of its own folder",
+        ),
+        ('{"metadata": }', "expected ','"),
+        ('{"metadata": [' + "[" * 100_000, "expected a value"),
+        ('{"weight_map": {"a": ' + "[" * 100_000, "expected the file of tensor 'a'"),
+        ('{"weight_map": {"a": "\xff"}}', "No such file"),
+    ],
+)
+def test_an_index_that_is_none(text: str, why: str) -> None:
+    Path(INDEX).write_text(text)
+    assert why in str(attempt(f"{INDEX}:a"))
+
+
+def test_an_index_that_is_not_utf8() -> None:
+    Path(INDEX).write_bytes(b'{"weight_map": {"a": "\xff\xfe"}}')
+    assert "it is not UTF-8" in str(attempt(f"{INDEX}:a"))
+
+
+def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
+    safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
+    shards(a="one.safetensors", b="gone", c="one.safetensors")
+    found = {entry.member: entry for entry in names.describe(INDEX)}
+    assert found["a"].facts is not None
+    assert "No such file" in found["b"].problem
+    assert "no such tensor" in found["c"].problem
+
+
+# Whole runs
+
+
+def test_runs_on_tensors_say_what_stays() -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
+    np.save("idx.npy", np.array([[2], [0]]))
+    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
+    assert (ran.status, ran.err) == (0, "kept empty, scalar, a, c/d:e, b\n")
+    check_file("m.safetensors", {**ARRAYS, "rows": ARRAYS["a"][[2, 0]]}, METADATA)
+    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
+    assert ran.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
+
+
+def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
+    ones = np.ones((2, 3), ml_dtypes.bfloat16)
+    safetensors.numpy.save_file({"data": ARRAYS["c/d:e"], "ones": ones}, "m.safetensors")
+    run = (
+        "scatter-nd",
+        "m.safetensors:data",
+        "[[0],[0]]",
+        "m.safetensors:ones",
+        "--reduction",
+        "add",
+    )
+    ran = ndtool(*run, "-o", "out.safetensors")
+    assert (ran.status, ran.err) == (0, "")
+    wanted = ARRAYS["c/d:e"].copy()
+    np.add.at(wanted, [0, 0], ones)
+    check_file("out.safetensors", {"output": wanted}, None)
+    word = "bfloat16 is stored as V2: --dtype bfloat16 reads it"
+    ran = ndtool(*run, "-o", "out.npy")
+    assert (ran.status, ran.err) == (0, f"warning: out.npy: {word}\n")
+    assert np.load("out.npy").tobytes() == wanted.tobytes()
+    ran = ndtool(*run)
+    assert ran.err == f"warning: standard output: {word}\n"
+    ran = ndtool(*run, "-o", "out.npy", "--json")
+    assert ran.json["warnings"] == [f"out.npy: {word}"]
+    ran = ndtool(*run, "-o", "out.npy", "-q")
+    assert ran.err == ""
+
+
+def test_a_type_that_the_output_lacks_is_told_before_any_work() -> None:
+    np.save("data.npy", np.zeros(3, "c16"))
+    before = state(Path())
+    for more in ((), ("--dry-run", "--no-trace")):
+        ran = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
+        assert ran.status == 4
+        assert ran.err.startswith("error: m.safetensors: a safetensors file cannot hold complex128")
+    assert state(Path()) == before
+
+
+def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
+    safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
+    ran = ndtool(
+        "scatter-nd",
+        "m.safetensors:a",
+        "[[1]]",
+        "raw:float32[1,4]:m.safetensors@0",
+        "-o",
+        "m.safetensors:a",
+    )
+    assert ran.status == 0
+    wanted = ARRAYS["a"].copy()
+    assert load("m.safetensors:a")[[0, 2]].tolist() == wanted[[0, 2]].tolist()
+    assert same(load("m.safetensors:b"), ARRAYS["b"])
+
+
+def test_memory_of_a_run_on_a_large_file() -> None:
+    rows, columns = 2_500_000, 1024
+    size = rows * columns * 4
+    header = json.dumps(
+        {"embed": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, size]}}
+    )
+    with open("m.safetensors", "wb") as file:
+        file.write(pack(header))
+        file.truncate(8 + len(header) + size)
+    indices = np.random.default_rng(0).integers(0, rows, (20_000, 1))
+    np.save("idx.npy", indices)
+    most = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
+    assert np.load("out.npy", mmap_mode="r").shape == (20_000, columns)
+    assert most < 96

@@ -1,0 +1,167 @@
+"""Arrays of other libraries: the same memory in, the caller's kind out, refusals in a sentence."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ndtool
+from ndtool.errors import DtypeError, NdtoolError, RuleError, UsageError
+
+ROWS = np.array([[2], [0]])
+PLAIN = np.arange(12, dtype="f4").reshape(3, 4)
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def jax() -> Any:
+    return pytest.importorskip("jax")
+
+
+def test_a_torch_tensor_gives_a_torch_tensor(torch: Any) -> None:
+    data = torch.from_numpy(PLAIN)
+    for indices in (ROWS, torch.from_numpy(ROWS), [[2], [0]]):
+        rows = ndtool.gather_nd(data, indices)
+        assert isinstance(rows, torch.Tensor)
+        assert torch.equal(rows, data[[2, 0]])
+    summed = ndtool.scatter_nd(data, ROWS, torch.ones(2, 4), "add")
+    assert torch.equal(summed, data + torch.tensor([[1.0], [0.0], [1.0]]))
+    assert type(ndtool.gather_nd(PLAIN, torch.from_numpy(ROWS))) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+     "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"],
+)  # fmt: skip
+def test_every_torch_type_moves_bit_for_bit(torch: Any, name: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    bits = torch.arange(12, dtype=torch.uint8).repeat_interleave(16)
+    kind = getattr(torch, name)
+    data = bits.view(kind) if name != "bool" else bits % 3 == 0
+    data = data[: data.numel() // 3 * 3].reshape(3, -1)
+    rows = ndtool.gather_nd(data, ROWS)
+    assert rows.dtype == kind
+    plain = torch.uint8
+    assert torch.equal(rows.contiguous().view(plain), data[[2, 0]].contiguous().view(plain))
+
+
+def test_a_reduction_of_bfloat16_rounds_after_each_update(torch: Any) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    data = torch.full((4,), 256.0, dtype=torch.bfloat16)
+    summed = ndtool.scatter_nd(data, [[1]] * 3, torch.ones(3, dtype=torch.bfloat16), "add")
+    plain = np.full(4, 256, ml_dtypes.bfloat16)
+    expected = ndtool.scatter_nd(plain, [[1]] * 3, np.ones(3, ml_dtypes.bfloat16), "add")
+    assert summed.view(torch.int16).tolist() == expected.view("i2").tolist()
+
+
+def test_a_torch_tensor_is_not_copied(torch: Any) -> None:
+    data = torch.zeros(3, 4, requires_grad=True)
+    room = torch.zeros(3, 4)
+    out = room.t()
+    assert ndtool.gather_nd(torch.ones(4, 3), [[0], [1], [2], [3]], out=out) is out
+    assert room.tolist() == [[1.0] * 4] * 3
+    assert not ndtool.gather_nd(data, ROWS).requires_grad
+    place = torch.zeros(3, 4)
+    assert ndtool.scatter_nd(place, ROWS, torch.ones(2, 4), out=place) is place
+    assert place.sum() == 8
+
+
+def test_torch_tensors_that_are_refused(torch: Any) -> None:
+    cases = [
+        (torch.zeros(3, 4, device="meta"), "on meta: pass data.cpu()"),
+        (torch.zeros(3, 4).to_sparse(), "sparse or quantized"),
+    ]
+    for data, words in cases:
+        with pytest.raises(DtypeError, match=words):
+            ndtool.gather_nd(data, ROWS)
+    with pytest.raises(DtypeError, match=r"requires grad: pass out.detach\(\)"):
+        ndtool.gather_nd(PLAIN, ROWS, out=torch.zeros(2, 4, requires_grad=True))
+    turned = torch.zeros(2, 4, dtype=torch.complex64).conj()
+    with pytest.raises(DtypeError, match="lazy view"):
+        ndtool.gather_nd(PLAIN.astype("c8"), ROWS, out=turned)
+    assert ndtool.gather_nd((torch.ones(3, 4) * 1j).conj(), ROWS)[0, 0] == -1j
+    place = torch.zeros(3, 4)
+    with pytest.raises(RuleError, match="out overlaps"):
+        ndtool.gather_nd(place, [[0], [1], [2]], out=place)
+
+
+def test_a_jax_array_gives_a_jax_array(jax: Any) -> None:
+    data = jax.numpy.asarray(PLAIN)
+    rows = ndtool.gather(data, jax.numpy.asarray([2, 0]))
+    assert isinstance(rows, jax.Array)
+    assert rows.tolist() == PLAIN[[2, 0]].tolist()
+    brain = data.astype("bfloat16")
+    assert ndtool.gather(brain, [1]).dtype == brain.dtype
+    with pytest.raises(DtypeError, match="out is a"):
+        ndtool.gather(PLAIN, [1], out=jax.numpy.zeros((1, 4)))
+
+
+def test_polars_columns_without_gaps() -> None:
+    polars = pytest.importorskip("polars")
+    series = polars.Series([5, 6, 7])
+    assert ndtool.gather(series, [2, 0]).tolist() == [7, 5]
+    assert ndtool.gather(np.arange(9), series).tolist() == [5, 6, 7]
+    with pytest.raises(DtypeError, match="data is a polars Series with nulls: fill them first"):
+        ndtool.gather(polars.Series([5, None, 7]), [2, 0])
+    with pytest.raises(DtypeError, match="indices is a polars Series with nulls"):
+        ndtool.gather(np.arange(9), polars.Series([5, None, 7]))
+    frame = polars.DataFrame({"a": [1, 2], "b": [3, 4]})
+    assert ndtool.gather(frame, [1]).tolist() == [[2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("cupy._core.core", "on a GPU: pass its .get()"),
+        ("zarr.core.array", "would load whole: pass a part of it"),
+        ("dask.array.core", "would load whole: pass a part of it"),
+    ],
+)
+def test_arrays_that_are_elsewhere_are_refused(module: str, words: str) -> None:
+    elsewhere = type("Array", (), {"__module__": module, "__array__": lambda *_: PLAIN})()
+    for call in (
+        lambda: ndtool.gather_nd(elsewhere, ROWS),
+        lambda: ndtool.gather_nd(PLAIN, elsewhere),
+        lambda: ndtool.scatter_nd(PLAIN, ROWS, elsewhere),
+    ):
+        with pytest.raises(DtypeError, match=words):
+            call()
+
+
+def test_a_zarr_array_is_refused(tmp_path: Any) -> None:
+    zarr = pytest.importorskip("zarr")
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(3, 4), dtype="f4")
+    with pytest.raises(DtypeError, match=r"ndtool\.files"):
+        ndtool.gather_nd(array, ROWS)
+
+
+def test_a_name_is_no_array(tmp_path: Any) -> None:
+    for name in ("data.npy", tmp_path / "data.npy"):
+        with pytest.raises(UsageError, match="data is the name of a file") as caught:
+            ndtool.gather_nd(name, ROWS)
+        assert "ndtool.files" in caught.value.hint
+    letters = np.array(["a", "b"])
+    assert ndtool.scatter_nd(letters, [1], "z").tolist() == ["a", "z"]
+
+
+def test_no_library_is_loaded_that_the_caller_has_not() -> None:
+    fake: Any = ModuleType("torch")
+    assert "cupy" not in sys.modules
+    tensor = type("Tensor", (), {"__module__": "torch"})
+    fake.Tensor = type("Other", (), {})
+    before = sys.modules.get("torch")
+    sys.modules["torch"] = fake
+    try:
+        with pytest.raises(NdtoolError):  # what is no tensor is what NumPy takes it for
+            ndtool.gather_nd(tensor(), ROWS)
+    finally:
+        sys.modules.pop("torch")
+        if before is not None:
+            sys.modules["torch"] = before

@@ -1,0 +1,267 @@
+"""Partial reading: of data in blocks or elsewhere, what a gather comes to is read, and no more."""
+
+import errno
+from contextlib import closing
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_conformance import blocks
+from toy_format import Blocks
+
+from ndtool.analysis import infer, preview, reference, verify
+from ndtool.arrays import assembly, grid, names, source, spill, storage
+from ndtool.arrays.names import Format
+from ndtool.arrays.streams import Streams
+from ndtool.errors import BoundsError, ResourceError
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs, touched
+from ndtool.runs.touched import Gathered, Marks
+
+CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
+ORDERS = ("C", "F")
+
+
+def gathered(plan: Any, indices: Any) -> Gathered:
+    raw = memoryview(np.ascontiguousarray(indices)).cast("B") if indices.size else memoryview(b"")
+    return Gathered(plan, raw, dtypes.from_numpy(indices.dtype))
+
+
+def elements(plan: Any, indices: Any) -> Any:
+    """Return which elements of data are touched, one output position after the other."""
+    hit = np.zeros(plan.data, bool)
+    if isinstance(plan, shapes.ElementsPlan):
+        for at in np.ndindex(plan.indices):
+            hit[(*at[: plan.axis], int(indices[at]), *at[plan.axis + 1 :])] = True
+    else:
+        b = len(plan.batch)
+        for at in np.ndindex(plan.indices[:-1]):
+            hit[(*at[:b], *map(int, indices[at]))] = True
+    return hit
+
+
+@st.composite
+def calls(draw: Any) -> tuple[Any, Any]:
+    """Draw a plan of a gather and its indices."""
+    code = draw(st.sampled_from(CODES))
+    data = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    r = len(data)
+
+    def within(size: int) -> Any:
+        return st.integers(-size if code[1] == "i" else 0, size - 1)
+
+    if draw(st.booleans()):
+        axis = draw(st.integers(0, r - 1))
+        shape = tuple(draw(st.integers(0, 6 if d == axis else data[d])) for d in range(r))
+        values = [draw(within(data[axis])) for _ in range(prod(shape))]
+        plan: Any = shapes.gather_elements(data, shape, axis)[1]
+        return plan, np.array(values, code).reshape(shape)
+    b = draw(st.integers(0, r - 1))
+    k = draw(st.integers(1, r - b))
+    if draw(st.booleans()) and b + k < r:
+        data = (*data[:-1], 0)  # runs of nothing
+    shape = (*data[:b], *draw(st.lists(st.integers(0, 4), max_size=2)), k)
+    values = [draw(within(data[b + i % k])) for i in range(prod(shape))]
+    return shapes.gather_nd(data, shape, b)[1], np.array(values, code).reshape(shape)
+
+
+@pytest.mark.parametrize("flags", [touched.FLAGS, 0])
+@pytest.mark.parametrize("slab", [touched.SLAB, 3])
+@settings(deadline=None)
+@given(call=calls(), steps=st.data())
+def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flags: int) -> None:
+    plan, indices = call
+    step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
+    hit = elements(plan, indices)
+    count = grid.blocks(plan.data, step)
+    wanted = [n for n in range(count) if hit[assembly.window(grid.box(plan.data, step, n))].any()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(touched, "SLAB", slab)
+        patch.setattr(touched, "FLAGS", flags)
+        one = gathered(plan, indices)
+        assert list(one.blocks(step)) == wanted
+        assert list(one.blocks(step)) == wanted
+
+
+@pytest.mark.parametrize("granule", [1, 16, touched.GRANULE])
+@pytest.mark.parametrize("order", ORDERS)
+@settings(deadline=None)
+@given(call=calls(), itemsize=st.sampled_from([1, 2, 8, 24]))
+def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize: int) -> None:
+    plan, indices = call
+    hit = elements(plan, indices).ravel(order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(touched, "GRANULE", granule)
+        ranges = list(gathered(plan, indices).ranges(itemsize, order))
+    wanted = np.repeat(hit, itemsize)
+    got = np.zeros(hit.size * itemsize, bool)
+    for start, stop in ranges:
+        assert 0 <= start < stop <= got.size
+        got[start:stop] = True
+    assert not (wanted & ~got).any()
+    ends = [end for one in ranges for end in one]
+    assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
+    if granule == 1:
+        assert (got == wanted).all()
+
+
+def test_numbers_too_many_for_flags_are_each_told_once() -> None:
+    marks = Marks(1 << 60)
+    rng = np.random.default_rng(3)
+    seen = []
+    for _ in range(5):
+        seen.append(rng.integers(0, 1 << 60, touched.SLAB))
+        marks.add(np.repeat(seen[-1], 2))
+    told = [number for some in marks.ascending() for number in some]
+    assert told == np.unique(np.concatenate(seen)).tolist()
+
+
+def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
+    plan = shapes.gather_nd((4, 4), (3, 1), 0)[1]
+    one = gathered(plan, np.array([[9], [-(2**63)], [2]]))
+    assert set(one.blocks((1, 4))) <= set(range(4))
+
+
+# Sources that count
+
+
+@pytest.fixture
+def read(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return which blocks of which files are read, as they are."""
+    told: list[tuple[str, int]] = []
+    block = Blocks.block
+
+    def counted(self: Blocks, number: int) -> memoryview:
+        told.append((self.name, number))
+        return block(self, number)
+
+    monkeypatch.setattr(Blocks, "block", counted)
+    toy = Format(".toy", False, "toy_format")
+    monkeypatch.setattr(names, "FORMATS", (*names.FORMATS, toy))
+    return told
+
+
+DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
+ROWS = np.array([[3], [-1], [4], [3], [-24]])
+ALONG = np.array([[5, 5, 5], [-1, -2, 7]])
+
+
+def put(**arrays: Any) -> None:
+    for name, array in arrays.items():
+        step = (5, 4) if name in ("data", "updates") else tuple(max(1, n) for n in array.shape)
+        Path(f"{name}.toy").write_bytes(blocks(array, step))
+
+
+def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
+    return sorted(number for one, number in read if one == name)
+
+
+def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
+    put(data=DATA, indices=ROWS)
+    request = jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
+    with jobs.Job(request) as job:
+        operands = job.check()
+        assert numbers(read, "data.toy") == [], "checked, not read yet"
+        job.run(operands)
+    assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()
+    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+
+
+def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
+    put(data=DATA, indices=ALONG)
+    request = jobs.Request(
+        "gather_elements", "data.toy", "indices.toy", None, "out.npy", Attributes(axis=0)
+    )
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    assert (np.load("out.npy") == np.take_along_axis(DATA[:, :3], ALONG, 0)).all()
+    assert numbers(read, "data.toy") == [3, 12]
+
+
+def test_a_scatter_reads_every_block_once(read: Any) -> None:
+    put(data=DATA, indices=ROWS, updates=DATA[:5])
+    request = jobs.Request("scatter_nd", "data.toy", "indices.toy", "updates.toy", "out.npy")
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    assert (np.load("out.npy") == reference.scatter_nd(DATA, ROWS, DATA[:5])).all()
+    assert numbers(read, "data.toy") == list(range(15))
+
+
+def test_bounds_are_told_before_data_are_read(read: Any) -> None:
+    put(data=DATA, indices=np.array([[24]]))
+    request = jobs.Request("gather_nd", "data.toy", "indices.toy")
+    with jobs.Job(request) as job, pytest.raises(BoundsError):
+        job.check()
+    assert numbers(read, "data.toy") == []
+
+
+def test_a_preview_reads_what_is_touched(read: Any) -> None:
+    put(data=DATA, indices=ROWS)
+    with jobs.Job(jobs.Request("gather_nd", "data.toy", "indices.toy")) as job:
+        shown = preview.text(job.check())
+    assert "[ 30  31  32" in shown
+    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+
+
+def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
+    put(data=DATA, indices=ROWS)
+    np.save("out.npy", DATA[ROWS[:, 0]])
+    infer.infer("gather_nd", {"data": "data.toy", "indices": "indices.toy"})
+    assert read == []
+    verify.verify(jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
+    assert numbers(read, "data.toy") == list(range(15))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("step", [(5, 4), (24, 1), (1, 10), (24, 10)])
+def test_holes_are_zeros_and_take_no_space(
+    read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "MEMORY", 0)
+    monkeypatch.setattr(assembly, "GAP", 0)
+    reserved: list[tuple[int, int]] = []
+    fallocate = storage.os.posix_fallocate
+
+    def counted(fd: int, start: int, length: int) -> None:
+        reserved.append((start, start + length))
+        fallocate(fd, start, length)
+
+    monkeypatch.setattr(storage.os, "posix_fallocate", counted)
+    plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
+    Path("data.toy").write_bytes(blocks(DATA, step))
+    indices = np.array([[3]])
+    with closing(names.open_source("data.toy", Streams(-1))) as one:
+        stretch = source.whole(one, gathered(plan, indices), threads)
+        got = np.frombuffer(stretch.buffer, "<i4").reshape(DATA.shape)
+    some = list(gathered(plan, indices).blocks(step))
+    wanted, held = np.zeros_like(DATA), 0
+    for number in some:
+        window = assembly.window(grid.box(DATA.shape, step, number))
+        wanted[window] = DATA[window]
+        held += DATA[window].nbytes
+    assert (got == wanted).all()
+    assert numbers(read, "data.toy") == some
+    nbytes = sum(stop - start for start, stop in reserved)
+    many = 2 * len(some) >= grid.blocks(DATA.shape, step)
+    assert nbytes == (DATA.nbytes if many else held)
+
+
+def test_no_room_for_the_touched_blocks_is_told_before_they_are_read(
+    read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    put(data=DATA, indices=ROWS)
+    with jobs.Job(jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as job:
+        operands = job.check()
+        monkeypatch.setattr(spill, "MEMORY", 0)
+        monkeypatch.setattr(storage.os, "posix_fallocate", full)
+        with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
+            operands.stretch("data")
+    assert read == [("indices.toy", 0)]

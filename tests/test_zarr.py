@@ -1,0 +1,421 @@
+"""Zarr stores of the zarr package: read and written bit for bit, chunk by chunk."""
+
+import json
+import os
+import pickle
+import re
+from contextlib import closing
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, python
+from strategies import raw, same
+
+from ndtool.analysis import reference
+from ndtool.arrays import names, source
+from ndtool.arrays.streams import Streams
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError
+from ndtool.rules.operators import Attributes
+from ndtool.runs import jobs
+
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+codecs = pytest.importorskip("numcodecs")
+
+RNG = np.random.default_rng(12)
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path) -> Path:
+    return here
+
+
+def put(path: str, array: Any, **settings: Any) -> Any:
+    """Write an array with the zarr package and return what it made."""
+    store, _, node = path.partition(":")
+    settings = {"chunks": tuple(max(1, -(-n // 2)) for n in array.shape), **settings}
+    made = zarr.create_array(
+        store, name=node or None, shape=array.shape, dtype=array.dtype, overwrite=True, **settings
+    )
+    made[...] = array
+    return made
+
+
+def load(argument: str) -> Any:
+    with closing(names.open_source(argument, Streams(-1))) as one:
+        stretch = source.whole(one)
+        dtype = np.lib.format.descr_to_dtype(one.facts.dtype.descr)
+        assert one.facts.order == "C"
+        return np.ndarray(one.facts.shape, dtype, stretch.buffer.tobytes())
+
+
+def some(code: Any, shape: tuple[int, ...]) -> Any:
+    dtype = np.dtype(code)
+    if dtype.kind == "U":  # any bytes are no characters
+        letters = RNG.integers(1, 0x10FFFF, prod(shape) * dtype.itemsize // 4, dtype="u4")
+        letters[(letters >= 0xD800) & (letters < 0xE000)] = 65
+        return letters.astype(f"{dtype.str[0]}u4").view(dtype).reshape(shape)
+    if dtype.kind == "b":
+        return RNG.integers(0, 2, shape).astype(dtype)
+    return np.frombuffer(RNG.bytes(prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
+CODES = (
+    "|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
+    "|S3", "<U2", ">U2", "<M8[ns]", ">M8[10us]", "<m8[D]", "|V5",
+    [("a", "<i2"), ("b", "<f8")],
+)  # fmt: skip
+SHAPES = ((7, 5, 3), (7,), (), (0, 3), (3, 0), (1, 1, 5))
+WAYS = {
+    "version 3": {},
+    "version 3, big-endian": {"serializer": zarr.codecs.BytesCodec(endian="big")},
+    "version 3, transposed": {
+        "filters": [{"name": "transpose", "configuration": {"order": (2, 1, 0)}}]
+    },
+    "version 3, blosc": {"compressors": zarr.codecs.BloscCodec(cname="lz4", shuffle="shuffle")},
+    "version 3, gzip": {"compressors": zarr.codecs.GzipCodec(level=2)},
+    "version 3, no compression": {"compressors": None},
+    "version 3, keys as in version 2": {"chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "shards": {"chunks": (2, 1, 3), "shards": (4, 2, 3)},
+    "version 2": {"zarr_format": 2},
+    "version 2, Fortran": {"zarr_format": 2, "order": "F"},
+    "version 2, nested": {
+        "zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"},
+    },
+    "version 2, filters": {
+        "zarr_format": 2, "filters": [codecs.Shuffle(4)], "compressors": codecs.Zlib(3),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("code", CODES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -> None:
+    array = some(code, shape)
+    put("x.zarr", array, zarr_format=version)
+    got = load("x.zarr")
+    wanted = zarr.open_array("x.zarr", mode="r")[...]
+    assert got.shape == array.shape
+    assert raw(got.astype(array.dtype) if array.dtype.kind != "V" else got) == raw(array)
+    assert got.dtype == (array.dtype if version == 2 else wanted.dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_store(way: str) -> None:
+    array = some("<i4", (7, 5, 3))
+    put("x.zarr", array, **WAYS[way])
+    got = load("x.zarr")
+    assert got.dtype.str == (">i4" if "big" in way else "<i4")
+    assert (got == array).all()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("code", ["<f4", "|b1", "<M8[s]", "|S3"])
+def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) -> None:
+    array = some(code, (4, 4))
+    made = zarr.create_array(
+        "x.zarr", shape=(4, 4), chunks=(2, 2), dtype=code, fill_value=array[1, 1],
+        zarr_format=version,
+    )  # fmt: skip
+    made[:2, 2:] = array[:2, 2:]
+    wanted = np.full((4, 4), array[1, 1], code)
+    wanted[:2, 2:] = array[:2, 2:]
+    assert same(load("x.zarr"), wanted)
+
+
+def test_no_fill_value_is_zeros() -> None:
+    zarr.create_array(
+        "x.zarr", shape=(4,), chunks=(2,), dtype="<i4", fill_value=None, zarr_format=2
+    )
+    assert same(load("x.zarr"), np.zeros(4, "<i4"))
+
+
+INPUTS = {
+    "data": RNG.integers(-9, 9, (7, 5, 4)).astype("<f8"),
+    "tuples": RNG.integers(-5, 5, (7, 3, 1)),
+    "pairs": np.stack([RNG.integers(-7, 7, (4, 5)), RNG.integers(-5, 5, (4, 5))], -1),
+    "rows": RNG.integers(-9, 9, (4, 5, 4)).astype("<f8"),
+    "along": RNG.integers(-5, 5, (6, 8, 3)),
+    "each": RNG.integers(-9, 9, (6, 8, 3)).astype("<f8"),
+}
+RUNS = [
+    ("gather_nd", ("data", "tuples"), {"batch_dims": 1}),
+    ("gather_nd", ("data", "pairs"), {}),
+    ("gather_elements", ("data", "along"), {"axis": 1}),
+    ("scatter_nd", ("data", "pairs", "rows"), {"reduction": "add"}),
+    ("scatter_elements", ("data", "along", "each"), {"axis": 1, "reduction": "none"}),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("operator", "inputs", "attributes"), RUNS)
+def test_runs_on_stores(
+    operator: str, inputs: tuple[str, ...], attributes: Any, version: int, threads: int
+) -> None:
+    arrays = [INPUTS[name] for name in inputs]
+    for name, array in zip(inputs, arrays, strict=True):
+        put(f"in.zarr:{name}", array, zarr_format=version)
+    data, indices, updates = (*(f"in.zarr:{name}" for name in inputs), None)[:3]
+    request = jobs.Request(
+        operator, data, indices, updates, "out.npy", Attributes(**attributes), threads=threads
+    )
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    assert same(np.load("out.npy"), getattr(reference, operator)(*arrays, **attributes))
+
+
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(64).reshape(8, 8)
+    put("x.zarr", array, chunks=(2, 2), shards=shards)
+    told = []
+    select = zarr.Array.get_basic_selection
+
+    def counted(self: Any, selection: Any, **more: Any) -> Any:
+        told.append(selection)
+        return select(self, selection, **more)
+
+    monkeypatch.setattr(zarr.Array, "get_basic_selection", counted)
+    np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
+    with jobs.Job(jobs.Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as job:
+        job.run(job.check())
+    assert np.load("o.npy").tolist() == [0, 9, 63, 5]
+    places = [tuple((one.start, one.stop) for one in selection) for selection in told]
+    assert sorted(places) == [((0, 2), (0, 2)), ((0, 2), (4, 6)), ((6, 8), (6, 8))]
+
+
+# What is refused
+
+
+def refused(argument: str, kind: Any, match: str) -> None:
+    with pytest.raises(kind) as caught:
+        names.open_source(argument, Streams(-1))
+    assert re.search(match, caught.value.message), caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_arrays_of_a_group_are_listed() -> None:
+    put("x.zarr:a", np.zeros(3))
+    put("x.zarr:deep/b", np.zeros((2, 2), "i1"))
+    refused("x.zarr", UsageError, "^x.zarr: the store has 2 arrays: name one of them$")
+    refused("x.zarr:deep", UsageError, "^x.zarr: deep is a group of an array: name one of them$")
+    refused("x.zarr:c", InputError, "^x.zarr: c is not an array of the store$")
+    refused("x.zarr:../x.zarr/a", InputError, "is not an array of the store|segment")
+    entries = names.describe("x.zarr")
+    assert [(one.name, one.label) for one in entries] == [
+        ("x.zarr:a", "float64[3]"), ("x.zarr:deep/b", "int8[2,2]"),
+    ]  # fmt: skip
+    assert entries[0].facts is not None
+    assert entries[0].facts.notes["chunks"] == [2]
+
+
+def test_the_only_array_of_a_group_needs_no_name() -> None:
+    put("x.zarr:a/b", np.arange(3))
+    assert load("x.zarr").tolist() == load("x.zarr/a").tolist() == [0, 1, 2]
+    assert load("x.zarr/a/b").tolist() == load("x.zarr:a/b").tolist() == [0, 1, 2]
+
+
+def test_elements_without_a_fixed_size_are_refused() -> None:
+    zarr.create_array("x.zarr", shape=(3,), dtype=str)
+    refused("x.zarr", InputError, "expected a type of fixed size$")
+
+
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+@pytest.mark.parametrize("code", ["<i8", "|S8", "|O"])
+def test_pickled_elements_are_never_read(place: str, code: str) -> None:
+    made = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
+    del made
+    meta = json.loads(Path("x.zarr/.zarray").read_text())
+    pickled = {"id": "pickle", "protocol": 5}
+    meta |= {"dtype": code, "fill_value": None, place: [pickled] if place == "filters" else pickled}
+    Path("x.zarr/.zarray").write_text(json.dumps(meta))
+    Path("x.zarr/0").write_bytes(pickle.dumps(Path("x.zarr")))
+    refused("x.zarr", InputError, "x.zarr: (No Zarr data type|elements of type)")
+
+
+def test_folders_that_are_no_stores_are_refused() -> None:
+    os.mkdir("x.zarr")
+    refused("x.zarr", InputError, "is a directory")
+    refused("x.zarr:a", InputError, "^x.zarr is a directory")
+
+
+def test_chunks_larger_than_memory_are_refused() -> None:
+    zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1 << 33,), dtype="i1")
+    refused("x.zarr", ResourceError, "^x.zarr: a chunk has 8589934592 bytes: at most 2147483648")
+
+
+def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
+    made = zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1000,), dtype="i1")
+    made[(1 << 39) : (1 << 39) + 3] = [1, 2, 3]
+    np.save("i.npy", np.array([[1 << 39], [(1 << 39) + 2], [-1]]))
+    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert done.status == 0, done
+    assert np.load("o.npy").tolist() == [1, 3, 0]
+
+
+def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("x.zarr", np.zeros(3))
+    monkeypatch.setitem(__import__("sys").modules, "zarr", None)
+    with pytest.raises(UsageError, match="needs the zarr package") as caught:
+        names.open_source("x.zarr", Streams(-1))
+    assert caught.value.hint == "pip install 'ndtool[zarr]'"
+
+
+# Damage
+
+
+def attempt(act: Any) -> Any:
+    """Return what came of it, or the sentence with which it was refused."""
+    try:
+        return act()
+    except NdtoolError as exc:
+        return exc.message
+
+
+def damaged(argument: str, array: Any) -> None:
+    """Read what was damaged: it is refused with a sentence, or is still an array."""
+    for act in (lambda: names.describe(argument), lambda: load(argument)):
+        got = attempt(act)
+        assert not isinstance(got, str) or re.fullmatch("x.zarr.*", got), got
+
+
+@pytest.mark.parametrize(
+    "change",
+    [1, pytest.param(0x80, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize(
+    "how",
+    [{"shards": (2, 4)}, {"zarr_format": 2}, {"zarr_format": 2, "compressors": None}],
+    ids=str,
+)
+def test_metadata_damaged_at_every_byte(how: Any, change: int | None) -> None:
+    array = np.arange(16, dtype="<i4").reshape(4, 4)
+    put("x.zarr", array, chunks=(2, 2), **how)
+    meta = Path("x.zarr") / ("zarr.json" if how.get("zarr_format", 3) == 3 else ".zarray")
+    text = meta.read_bytes()
+    text = json.dumps(json.loads(text)).encode()  # shorter
+    for at in range(len(text)):
+        cut = (
+            text[:at] if change is None else text[:at] + bytes([text[at] ^ change]) + text[at + 1 :]
+        )
+        meta.write_bytes(cut)
+        damaged("x.zarr", array)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"compressors": None}, {"shards": (4, 4)}, {"zarr_format": 2},
+     {"compressors": zarr.codecs.BloscCodec()}, {"compressors": zarr.codecs.GzipCodec()}],
+    ids=str,
+)  # fmt: skip
+def test_chunks_cut_short_at_every_length(how: Any) -> None:
+    array = np.arange(16, dtype="<i4").reshape(4, 4)
+    put("x.zarr", array, chunks=(2, 2) if "shards" in how else (4, 4), **how)
+    (chunk,) = (
+        p
+        for p in Path("x.zarr").rglob("*")
+        if p.is_file() and "zarr.json" != p.name != ".zarray" != p.name != ".zattrs"
+    )
+    raw = chunk.read_bytes()
+    for length in range(len(raw)):
+        chunk.write_bytes(raw[:length])
+        got = attempt(lambda: load("x.zarr"))
+        if isinstance(got, str):
+            assert re.fullmatch("x.zarr: .*", got), got
+        else:
+            assert (got == array).all(), length
+
+
+def test_a_damaged_chunk_is_told_in_one_sentence() -> None:
+    put("x.zarr", np.arange(1000))
+    np.save("i.npy", np.array([[0]]))
+    Path("x.zarr/c/0").write_bytes(b"nonsense")
+    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert done.status == 3
+    assert re.fullmatch("error: x.zarr: .*\n", done.err), done.err
+    assert sorted(os.listdir()) == ["i.npy", "x.zarr"]
+
+
+# Changes during the run
+
+
+def touch(path: str) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+def replaced() -> None:
+    os.rename("x.zarr", "gone")
+    put("x.zarr", np.arange(1000))
+
+
+@pytest.mark.parametrize("shards", [None, (500,)])
+@pytest.mark.parametrize("version", [2, 3])
+def test_changes_during_the_run(version: int, shards: Any) -> None:
+    if shards and version == 2:
+        pytest.skip("version 2 has no shards")
+    chunk = "x.zarr/{}".format if version == 2 else "x.zarr/c/{}".format
+    for change, told in (
+        (lambda: touch(chunk(0)), True),
+        (lambda: touch(chunk(1)), False),  # which was not read
+        (lambda: os.unlink(chunk(0)), True),
+        (lambda: touch("x.zarr/zarr.json" if version == 3 else "x.zarr/.zarray"), True),
+        (replaced, True),
+    ):
+        put(
+            "x.zarr",
+            np.arange(1000),
+            chunks=(250,) if shards else (500,),
+            shards=shards,
+            zarr_format=version,
+        )
+        with closing(names.open_source("x.zarr", Streams(-1))) as one:
+            one.block(0)
+            one.recheck()
+            change()
+            if told:
+                with pytest.raises(OutputError, match=" during the run"):
+                    one.recheck()
+            else:
+                one.recheck()
+        assert not one.is_open_as(0)
+
+
+# Memory
+
+MEASURED = """
+import sys, threading, time
+most = 0
+def watch():
+    global most
+    while True:
+        with open("/proc/self/status") as file:
+            (line,) = (one for one in file if one.startswith("RssAnon"))
+        most = max(most, int(line.split()[1]) << 10)
+        time.sleep(0.005)
+threading.Thread(target=watch, daemon=True).start()
+from ndtool.__main__ import main
+status = main()
+print(status, most)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="it asks Linux")
+@pytest.mark.parametrize("output", ["o.npy", "o.zarr"])
+def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
+    rows, threads, chunk = 512, 2, 4 << 20
+    zarr.create_array(
+        "x.zarr", shape=(rows, 1 << 17), chunks=(8, 1 << 17), dtype="<i4", fill_value=7
+    )[::2] = 1  # 256 MiB, and its chunks are all there
+    np.save("i.npy", np.arange(rows)[::-1, None])
+    done = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
+    status, most = map(int, done.out.split())
+    assert status == 0, done.err
+    got = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
+    assert got[0, 5] == 7
+    assert got[1, 6] == 1
+    assert most <= (96 << 20) + threads * chunk, most

@@ -1,0 +1,169 @@
+"""An http server on the loopback whose objects behave as a test asks them to."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PIECE = 1 << 18
+
+
+class Object:
+    """What the server has at one path.
+
+    content: bytes, or the path of a file. ranges: whether it knows them. etag: a function of the
+    number of the request, or None for a server without. cuts: so many replies end early, after
+    `cut_at` bytes. refusals: statuses of the first replies. claims: what Content-Length is too
+    large by. delay: seconds between two pieces. moved: where it is now. before: called with the
+    number of each request.
+    """
+
+    def __init__(self, content: bytes | Path, **changes: object) -> None:
+        self.content = content
+        self.ranges = True
+        self.etag: str | None = '"1"'
+        self.cuts, self.cut_at = 0, 100
+        self.refusals: list[int] = []
+        self.claims = 0
+        self.delay = 0.0
+        self.moved = ""
+        self.length = True
+        self.before: Callable[[int], None] = lambda number: None
+        self.headers: dict[str, str] = {}
+        self.shift = 0
+        for name, value in changes.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+    def read(self, start: int, stop: int) -> bytes:
+        if isinstance(self.content, bytes):
+            return self.content[start:stop]
+        with self.content.open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+
+class Server(ThreadingHTTPServer):
+    """objects: by path. requests: (path, range or None) as they came; sent: bytes of bodies."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.objects: dict[str, Object] = {}
+        self.requests: list[tuple[str, tuple[int, int] | None]] = []
+        self.headers: list[dict[str, str]] = []
+        self.sent = 0
+        self.at_once = self.most_at_once = 0
+        self.lock = threading.Lock()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass  # a client that went away is what some tests are about
+
+    def add(self, path: str, content: bytes | Path, **changes: object) -> str:
+        self.objects[path] = Object(content, **changes)
+        return f"http://127.0.0.1:{self.server_address[1]}{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server = self.server
+        path = self.path.partition("?")[0]
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        span = (int(asked[1]), int(asked[2]) + 1) if asked else None
+        with server.lock:
+            server.requests.append((path, span))
+            server.headers.append(dict(self.headers))
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+            number = sum(one == path for one, _ in server.requests)
+        try:
+            self.reply(server.objects.get(path), span, number)
+        finally:
+            with server.lock:
+                server.at_once -= 1
+
+    def reply(self, found: Object | None, span: tuple[int, int] | None, number: int) -> None:
+        if found is None:
+            self.plain(404)
+            return
+        found.before(number)
+        if found.moved:
+            self.plain(302, Location=found.moved)
+            return
+        if found.refusals:
+            self.plain(found.refusals.pop(0))
+            return
+        start, stop = 0, found.size
+        ranged = span is not None and found.ranges
+        if ranged:
+            start, stop = span[0], min(span[1], found.size)
+            if start >= found.size:
+                self.plain(416, **{"Content-Range": f"bytes */{found.size}"})
+                return
+        self.send_response(206 if ranged else 200)
+        if ranged:
+            self.send_header(
+                "Content-Range", f"bytes {start + found.shift}-{stop - 1}/{found.size}"
+            )
+        if found.etag is not None:
+            self.send_header("ETag", found.etag)
+        for name, value in found.headers.items():
+            self.send_header(name, value)
+        if found.length:
+            self.send_header("Content-Length", str(stop - start + found.claims))
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.body(found, start, stop)
+
+    def body(self, found: Object, start: int, stop: int) -> None:
+        cut = found.cuts > 0 and stop - start > found.cut_at
+        if cut:
+            found.cuts -= 1
+            stop = start + found.cut_at
+        for at in range(start, stop, PIECE):
+            piece = found.read(at, min(at + PIECE, stop))
+            self.wfile.write(piece)
+            with self.server.lock:
+                self.server.sent += len(piece)
+            if found.delay and at + PIECE < stop:
+                self.wfile.flush()
+                time.sleep(found.delay)
+        if cut or found.claims > 0:
+            self.close_connection = True
+
+    def plain(self, status: int, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
