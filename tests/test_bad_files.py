@@ -10,6 +10,7 @@ import pickle
 import re
 import socket
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -443,12 +444,16 @@ def test_a_hundred_thousand_members(here: Path) -> None:
             archive.writestr(f"{number}.npy", one)
         archive.writestr("last.npy", npy(DATA))
     assert np.array_equal(gathered("many.npz:last"), DATA[::-1])
+    before = time.process_time()
+    zipfile.ZipFile("many.npz").close()
+    plain = time.process_time() - before
     before = os.times()
     ran = run("gather-nd", "many.npz", "idx.npy", "-o", "out.npy")
     after = os.times()
     refused(ran, "many.npz", "100001 members", 2)
     assert "and 99991 more" in ran.err
-    assert after.children_user - before.children_user < 2  # seconds of a processor
+    # What grows with the square of the members takes minutes; reading them all once, this long.
+    assert after.children_user - before.children_user < 20 * plain
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from npyfile import sparse
 from ndtool import __main__ as program
 from ndtool import endings
 from ndtool.arrays import local, names
+from ndtool.arrays.source import Source
 from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
 from ndtool.errors import OutputError
@@ -889,9 +890,12 @@ def test_a_job_that_cannot_begin_closes_its_files(
 ) -> None:
     opened = []
     open_source = names.open_source
-    monkeypatch.setattr(
-        names, "open_source", lambda *given: opened.append(open_source(*given)) or opened[-1]
-    )
+
+    def kept(*given: object, **named: object) -> Source:
+        opened.append(open_source(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(names, "open_source", kept)
     monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
         jobs.Job(jobs.Request("gather_nd", "data.npy", "idx.npy"))
