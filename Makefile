@@ -24,7 +24,7 @@ OTHERS := $(if $(CI),.venv/others.txt)
 
 .PHONY: test
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
-	@$(IN_VENV) pytest -q $(ARGS)
+	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
 
 # Stubtest has nothing to say about a stub that is missing, so make asks for it.
 .PHONY: lint

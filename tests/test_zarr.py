@@ -311,7 +311,7 @@ def test_metadata_damaged_at_every_byte(how: Any, change: int | None) -> None:
     "how",
     [{}, {"compressors": None}, {"shards": (4, 4)}, {"zarr_format": 2},
      {"compressors": zarr.codecs.BloscCodec()}, {"compressors": zarr.codecs.GzipCodec()}],
-    ids=str,
+    ids=["default", "plain", "shards", "v2", "blosc", "gzip"],
 )  # fmt: skip
 def test_chunks_cut_short_at_every_length(how: Any) -> None:
     array = np.arange(16, dtype="<i4").reshape(4, 4)
