@@ -33,12 +33,10 @@ def array(name: str, value: object) -> Array:
             f"{name} is the name of a file: an array is required",
             hint="the functions of ndtool.files take names",
         )
-    view = tensors.viewed(name, value)
-    if view is not None:
-        return view
     try:
-        return np.asarray(value)
-    except MemoryError:
+        view = tensors.viewed(name, value)
+        return np.asarray(value) if view is None else view
+    except (MemoryError, NdtoolError):
         raise
     except Exception as error:
         kind = RuleError if isinstance(error, ValueError) else DtypeError
@@ -89,10 +87,21 @@ def _whole_numbers(value: object) -> Array | None:
 
 
 def _is_masked(value: Any) -> bool:
-    """Whether a value, or one in a list, has a mask, which NumPy would drop."""
+    """Whether a value, or one in its lists, has a mask, which NumPy would drop."""
     masks = sys.modules.get("numpy.ma")  # there as soon as a masked array is
-    parts = value if type(value) in (list, tuple) else (value,)
-    return masks is not None and any(issubclass(type(v), masks.MaskedArray) for v in parts)
+    return masks is not None and any(issubclass(k, masks.MaskedArray) for k in _kinds(value))
+
+
+def _kinds(value: Any) -> set[type]:
+    """Return the types of a value and of all that stands in its lists."""
+    level, found, lists = [value], set[type](), {list, tuple}
+    for _ in range(shapes.MOST_RANK + 1):
+        kinds = set(map(type, level))
+        found |= kinds
+        if not kinds & lists:
+            break
+        level = [one for part in level if type(part) in lists for one in part]
+    return found
 
 
 def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:

@@ -27,10 +27,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ndtool.analysis.values import as_array
 from ndtool.arguments import array, index_array, integer, name_exactly, word
-from ndtool.arrays import memory
+from ndtool.arrays import memory, targets
 from ndtool.arrays.source import Source
 from ndtool.engine.gathers import Tick, silent
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, called
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called, shown
 from ndtool.rules.operators import Attributes
 from ndtool.runs.jobs import Job, Request
 
@@ -170,18 +170,17 @@ def _run(
     operator: str, inputs: dict[str, Named], attributes: Attributes, out: Path, options: Options
 ) -> Result:
     started = time.perf_counter()
-    how: dict[str, Any] = {**options}
-    progress: Progress = how.pop("progress", False)
+    how, progress = _checked(options)
     arrays: dict[str, Source] = {}
     arguments: dict[str, str] = {}
     for role, value in inputs.items():
         arguments[role] = role
         if isinstance(value, str | os.PathLike):
-            arguments[role] = os.fsdecode(value)
+            arguments[role] = _path(role, value)
         else:
             taken = index_array(value) if role == "indices" else array(role, value)
             arrays[role] = memory.source(role, taken)
-    output = None if out is None else os.fsdecode(out)
+    output = None if out is None else _path("out", out)
     given: dict[str, Any] = {**arguments, **how}
     request = Request(operator, output=output, attributes=attributes, **given)
     result, kept = None, None
@@ -206,6 +205,42 @@ def _run(
         result, output, job.inference.dtype.name, job.inference.plan.output,
         job.inference.nbytes, kept or (), warnings, job.threads, time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _checked(options: Options) -> tuple[dict[str, Any], Progress]:
+    """Return the options as a run takes them, and whom to tell how much is done."""
+    how: dict[str, Any] = {**options}
+    progress = how.pop("progress", False)
+    if not isinstance(progress, bool) and not callable(progress):
+        raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
+    for name, value in how.items():
+        if value is None and name != "spec":
+            continue
+        if name in ("spec", "dtype", "codec"):
+            how[name] = word(name, value)
+        elif name == "threads":
+            how[name] = integer(name, value, UsageError)
+        elif name in ("chunks", "shards"):
+            how[name] = _sizes(name, value)
+        if name == "codec":
+            targets.codec(how[name])
+    return how, progress
+
+
+def _sizes(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list):
+        raise UsageError(f"{name} is {shown(value)}: it must be a tuple of sizes")
+    sizes = tuple(integer(name, size, UsageError) for size in value)
+    if min(sizes, default=1) < 1:
+        raise UsageError(f"{name} is {shown(sizes)}: sizes must be at least 1")
+    return sizes
+
+
+def _path(name: str, value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except Exception:
+        raise UsageError(f"{name} is {shown(value)}: it must be a str or a path") from None
 
 
 class _Told:

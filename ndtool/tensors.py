@@ -51,13 +51,26 @@ def like(value: object, result: Array) -> Any:
     if is_tensor(value):
         return _tensor(result)
     if library(value) in _JAX:
-        return sys.modules["jax"].numpy.asarray(result)
+        return _jax_array(result)
     return result
+
+
+def _jax_array(result: Array) -> Any:
+    jax: Any = sys.modules["jax"]
+    made = jax.numpy.asarray(result)
+    if made.dtype == result.dtype:
+        return made
+    # data of 64 bits, where JAX is set to make none: it would cut the values
+    wide = jax if hasattr(jax, "enable_x64") else jax.experimental  # where older ones have it
+    with wide.enable_x64(True):
+        return jax.numpy.asarray(result)
 
 
 def _from_torch(name: str, value: Any) -> Array:
     torch: Any = sys.modules["torch"]
     what = f"{name} is a torch tensor"
+    if value.device.type == "meta":
+        raise DtypeError(f"{what} on meta, which has no elements")
     if value.device.type != "cpu":
         raise DtypeError(f"{what} on {value.device}: pass {name}.cpu()")
     if value.layout != torch.strided or value.is_quantized:
@@ -105,16 +118,31 @@ def _extended(kind: str) -> np.dtype[Any] | None:
 
 
 def _from_polars(name: str, value: Any) -> Array | None:
-    """Refuse gaps, of which NumPy would make floats and NaN."""
+    """Refuse gaps and several types, of which NumPy would make floats and NaN."""
     polars: Any = sys.modules.get(library(value))
     if polars is None:
         return None
     columns = value.get_columns() if isinstance(value, polars.DataFrame) else [value]
     if not all(isinstance(column, polars.Series) for column in columns):
         return None
-    if any(column.null_count() for column in columns):
-        raise DtypeError(f"{name} is a polars {type(value).__name__} with nulls: fill them first")
+    parts = [part for column in columns for part in _parts(polars, column)]
+    what = f"{name} is a polars {type(value).__name__}"
+    if any(part.null_count() for part in parts):
+        raise DtypeError(f"{what} with nulls: fill them first")
+    kinds = list(dict.fromkeys(str(part.dtype) for part in parts if not part.dtype.is_nested()))
+    if len(kinds) > 1:
+        raise DtypeError(f"{what} of {', '.join(kinds[:5])}: cast them to one type")
     return np.asarray(value)
+
+
+def _parts(polars: Any, column: Any) -> list[Any]:
+    """Return a column, and where its elements are arrays or records, all that they are made of."""
+    inner = []
+    if isinstance(column.dtype, polars.Array):
+        inner = [column.explode()]
+    elif isinstance(column.dtype, polars.Struct):
+        inner = column.struct.unnest().get_columns()
+    return [column, *(part for one in inner for part in _parts(polars, one))]
 
 
 _JAX = ("jax", "jaxlib")

@@ -276,6 +276,8 @@ def test_masked_arrays_are_refused_with_what_to_call() -> None:
             call(name, indices=whole)
         with pytest.raises(DtypeError, match=r"^data is a masked"):
             call(name, data=[masked[0], masked[1], masked[2]])
+        with pytest.raises(DtypeError, match=r"^data is a masked"):
+            call(name, data=[[1, np.ma.masked], (2, 3)])
         with pytest.raises(
             DtypeError, match=r"^out is a masked array, and ndtool has no masks: pass out\.data$"
         ):

@@ -78,6 +78,43 @@ def test_errors_are_those_of_the_command_line(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["data.npy"]
 
 
+class Nameless:
+    def __fspath__(self) -> Any:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("out", 5),
+        ("out", DATA),
+        ("out", Nameless()),
+        ("out", "x.pb:\ud800"),
+        ("data", Nameless()),
+        ("threads", "2"),
+        ("threads", 1.5),
+        ("threads", True),
+        ("spec", None),
+        ("spec", b"onnx:13"),
+        ("dtype", np.float32),
+        ("dtype", []),
+        ("chunks", 5),
+        ("chunks", "4"),
+        ("chunks", (1.5,)),
+        ("shards", (0,)),
+        ("codec", "lz4"),
+        ("codec", 5),
+        ("progress", None),
+        ("progress", "yes"),
+    ],
+)
+def test_what_an_option_cannot_be_is_an_error_of_ours(option: str, value: Any, here: Path) -> None:
+    given = {"data": DATA, "indices": [0], option: value}
+    with pytest.raises(UsageError, match=f"^(the tensor's name|{option}|'lz4') "):
+        files.gather(**given)
+    assert not list(here.iterdir())
+
+
 def test_progress_is_told(here: Path) -> None:
     np.save("data.npy", np.arange(1 << 20))
     told: list[float] = []

@@ -175,6 +175,9 @@ REFUSED = {
     "two types": (DIMS + FLOATS * 2 + RAW, "twice: valid once"),
     "two names": (DIMS + FLOATS + field(8, "a") * 2 + RAW, "twice: valid once"),
     "two raw_data": (DIMS + FLOATS + RAW * 2, "raw_data stands there twice"),
+    "empty raw and numbers": (DIMS + FLOATS + field(9, b"") + field(4, bytes(24)), "in one place"),
+    "a key of 6 bytes": (DIMS + FLOATS + b"\xca\x80\x80\x80\x80\0\x18" + bytes(24), "up to 5"),
+    "a length of 6 bytes": (DIMS + FLOATS + b"\x4a\x98\x80\x80\x80\x80\0" + bytes(24), "up to 5"),
     "raw and numbers": (DIMS + FLOATS + RAW + field(4, bytes(24)), "in one place"),
     "numbers of another type": (DIMS + FLOATS + packed(7, range(6)), "valid in raw_data, float_data"),
     "few numbers": (DIMS + FLOATS + field(4, bytes(20)), "expected 6 values of 4 bytes in float_data"),
@@ -203,7 +206,7 @@ REFUSED = {
     "field 0": (b"\x02\x00", "a field has the number 0"),
     "kind 7": (DIMS + b"\x17", "has the kind 7"),
     "a length beyond the end": (DIMS + FLOATS + b"\x4a\x7f123", "claims 127 bytes, only 3 are left"),
-    "a length of 63 bits": (DIMS + FLOATS + b"\x4a" + b"\xff" * 8 + b"\x7f1", "only 1 are left"),
+    "a length of 35 bits": (DIMS + FLOATS + b"\x4a" + b"\xff" * 4 + b"\x7f1", "only 1 are left"),
     "a key cut short": (DIMS + FLOATS + b"\xff", "cut short"),
     "a long name": (DIMS + FLOATS + field(8, "a" * 65537) + RAW, "no text of up to 65536 bytes"),
 }  # fmt: skip
@@ -432,7 +435,7 @@ def test_odd_constants() -> None:
 
     for attribute, said in (
         (message((1, "value_int"), (3, 1), (7, b"1234")), "several values"),
-        (message((1, "value_int"), (3, 1), (3, 2)), "i has several values"),
+        (message((1, "value_int"), (3, 1), (3, 2)), "value_int has several values"),
         (message((1, "value_int"), (21, "x")), "given where the function is called"),
         (message((1, "value")), "the constant has no value"),
         (message((1, "value"), (22, b"")), "it is sparse"),
@@ -440,6 +443,12 @@ def test_odd_constants() -> None:
         (message((1, "value_float")) + fixed(2, bytes(8)), "wrong kind"),
         (message((1, "value_floats"), (7, b"12345")), "expected a multiple of 4"),
         (message((1, "value_ints"), (8, b"\xff")), "cut short"),
+        (message((1, "value"), (5, tensor(ARRAY)), (5, tensor(ARRAY))), "several values"),
+        (message((1, "value"), (5, tensor(ARRAY)), (3, 1)), "several values"),
+        (message((1, "value_int"), (5, tensor(ARRAY))), "its attribute value_int is none that"),
+        (message((1, "value_int"), (3, 1), (20, 1)), "its attribute value_int is none that"),
+        (message((1, "other"), (3, 1)), "its attribute other is none that we read: valid value, "),
+        (message((1, "value_float"), (20, 1)), "has no value"),
     ):
         assert said in refusal(model(nodes=[node(attribute)]), "m.onnx", ":k")
     two = [message((1, "value_int"), (3, number)) for number in (1, 2)]
@@ -565,6 +574,11 @@ def test_external_data_that_are_refused(told: dict[str, str], said: str) -> None
         text = refusal(raw, path, member)
         assert said in text
         assert "secret'" in text or ARRAY.tobytes().decode("latin-1") not in text
+
+
+def test_external_data_of_many_pairs_are_soon_refused() -> None:
+    raw = b"".join(field(13, message((1, str(number)))) for number in range(20_000))
+    assert "external_data has more than 4096" in refusal(raw + message((2, 1), (14, 1)))
 
 
 def test_external_data_and_others_are_refused() -> None:
@@ -744,6 +758,20 @@ def test_inspect_shows_nodes_and_where_tensors_are() -> None:
     save(data=ARRAY)
     told = json.loads(ndtool("inspect", "data.npy", "--json").out)
     assert (told["nodes"], told["arrays"][0]["chunks"]) == ([], None)
+
+
+def test_attributes_that_json_lacks_or_that_are_of_another_kind() -> None:
+    odd = (
+        (fixed(2, np.float32("nan").tobytes()), "nan"),
+        (fixed(2, np.float32("-inf").tobytes()), "-inf"),
+        (fixed(2, b"\xff" * 8), None),
+        (field(2, 1 << 40), None),
+        (field(3, "text"), None),
+    )
+    nodes = [message((2, "o"), (4, "Gather")) + field(5, field(1, "axis") + raw) for raw, _ in odd]
+    Path("m.onnx").write_bytes(model(tensor(ARRAY), nodes=nodes))
+    found = [node.attributes["axis"] for node in names.nodes("m.onnx")]
+    assert found == [value for _, value in odd]
 
 
 def test_a_model_of_many_tensors_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

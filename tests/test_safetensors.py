@@ -634,6 +634,14 @@ def test_an_index_that_is_none(text: str, why: str) -> None:
     assert why in str(attempt(f"{INDEX}:a"))
 
 
+def test_a_large_index_takes_little_memory() -> None:
+    Path(INDEX).write_text('{"metadata": "' + "a" * (1 << 20) + '", "weight_map": {"a": "gone"}}')
+    tracemalloc.start()
+    assert "No such file" in str(attempt(f"{INDEX}:a"))
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
 def test_an_index_that_is_not_utf8() -> None:
     Path(INDEX).write_bytes(b'{"weight_map": {"a": "\xff\xfe"}}')
     assert "it is not UTF-8" in str(attempt(f"{INDEX}:a"))

@@ -75,7 +75,7 @@ def test_a_torch_tensor_is_not_copied(torch: Any) -> None:
 
 def test_torch_tensors_that_are_refused(torch: Any) -> None:
     cases = [
-        (torch.zeros(3, 4, device="meta"), "on meta: pass data.cpu()"),
+        (torch.zeros(3, 4, device="meta"), "on meta, which has no elements"),
         (torch.zeros(3, 4).to_sparse(), "sparse or quantized"),
     ]
     for data, words in cases:
@@ -90,6 +90,18 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
     place = torch.zeros(3, 4)
     with pytest.raises(RuleError, match="out overlaps"):
         ndtool.gather_nd(place, [[0], [1], [2]], out=place)
+
+
+def test_a_torch_tensor_without_memory_is_refused(torch: Any) -> None:
+    with pytest.raises(DtypeError, match="data is a Tensor of which NumPy makes no array"):
+        torch.func.vmap(lambda row: ndtool.gather(row, [0]))(torch.ones(3, 4))
+
+
+def test_jax_arrays_of_64_bits_stay_so_whatever_jax_is_set_to(jax: Any) -> None:
+    with jax.enable_x64(True):
+        data = jax.numpy.asarray([2**40 + 1, 2**41 + 1])
+    rows = ndtool.gather(data, [1, 0])
+    assert (rows.dtype, rows.tolist()) == (np.int64, [2**41 + 1, 2**40 + 1])
 
 
 def test_a_jax_array_gives_a_jax_array(jax: Any) -> None:
@@ -114,6 +126,22 @@ def test_polars_columns_without_gaps() -> None:
         ndtool.gather(np.arange(9), polars.Series([5, None, 7]))
     frame = polars.DataFrame({"a": [1, 2], "b": [3, 4]})
     assert ndtool.gather(frame, [1]).tolist() == [[2, 4]]
+
+
+def test_polars_values_that_numpy_would_change() -> None:
+    polars = pytest.importorskip("polars")
+    pairs = polars.Array(polars.Int64, 2)
+    whole = polars.Series([[1, 2], [2**60 + 1, 3]], dtype=pairs)
+    assert ndtool.gather(whole, [1]).tolist() == [[2**60 + 1, 3]]
+    for data, words in (
+        (polars.DataFrame({"a": [2**60 + 1], "b": [0.5]}), "DataFrame of Int64, Float64: cast"),
+        (polars.Series([{"a": 2**60 + 1, "b": 0.5}]), "Series of Int64, Float64: cast"),
+        (polars.Series([{"a": 1, "b": None}]), "with nulls"),
+        (polars.Series([[1, None], [3, 4]], dtype=pairs), "with nulls"),
+        (polars.Series([1], dtype=polars.Int128), "no 128-bit integer"),
+    ):
+        with pytest.raises(DtypeError, match=words):
+            ndtool.gather(data, [0])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ndtool.errors import shown
 
 _GAP = re.compile(r"[ \t\n\r]*")
 # What a value that nobody asks for is made of; colons and commas among them are not looked at.
-_TOKEN = re.compile(r'[ \t\n\r,:]*("(?:[^"\\\x00-\x1f]|\\.)*"|[\[\]{}]|[-+.0-9A-Za-z]+)')
+_TOKEN = re.compile(r'[ \t\n\r,:]*("|[\[\]{}]|[-+.0-9A-Za-z]+)')
 
 
 class Text:
@@ -60,6 +60,9 @@ class Text:
             if token is None:
                 self.fail(f"expected a value at character {self.at}")
             self.at = token.end()
+            if token[1] == '"':
+                self.at -= 1
+                self.word("a text")
             depth += (token[1] in "[{") - (token[1] in "]}")
             if depth <= 0:
                 return

@@ -19,13 +19,15 @@ DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
 _NODE, _INITIALIZER, _INPUT, _SPARSE = 1, 5, 11, 15  # of a GraphProto
 _FLOAT, _INT64 = 1, 7  # of ELEMENTS
-# The fields of a Constant's attribute: its name, the element type, how a value is encoded.
+# The fields of a Constant's attribute: the attribute, the element type, how a value is encoded.
 _LITERALS = {
-    2: ("f", _FLOAT, FIXED32), 3: ("i", _INT64, VARINT),
-    7: ("floats", _FLOAT, FIXED32), 8: ("ints", _INT64, VARINT),
+    2: ("value_float", _FLOAT, FIXED32), 3: ("value_int", _INT64, VARINT),
+    7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
 }  # fmt: skip
-_EMPTY = {"value_floats": _FLOAT, "value_ints": _INT64}  # lists that may be
-_ALONE = ("f", "i")
+_TENSOR, _TYPE = 5, 20
+_FIELDS = {"value": _TENSOR} | {title: number for number, (title, _, _) in _LITERALS.items()}
+_TYPES = {2: 1, 3: 2, _TENSOR: 4, 7: 6, 8: 7}  # what the field with the type says of each
+_ALONE = ("value_float", "value_int")
 _CONTINUED = bytes(range(0x80, 0x100))  # of varints, all bytes but the last
 
 
@@ -156,11 +158,12 @@ def _node(
 
 
 def _text(message: Message, number: int) -> str:
-    """Return the text of a field, empty where there is none."""
+    """Return the text of a field, empty where there is none; of several, the last one counts."""
+    text = ""
     for field in message.fields():
         if field.number == number:
-            return message.text(field)
-    return ""
+            text = message.text(field)
+    return text
 
 
 def _name_of(value: Value) -> str:
@@ -175,34 +178,38 @@ def _name_of(value: Value) -> str:
 
 def _constant(attribute: Message) -> Tensor:
     """Return the tensor that a Constant's attribute is."""
-    found: dict[int, list[Field]] = {}
+    title, found, kind = _text(attribute, 1), dict[int, list[Field]](), 0
     for field in attribute.fields():
-        if field.number == 5:
-            return tensorproto.read(attribute.within(field))
         if field.number in (4, 9):
             _refuse(attribute, "the elements are strings: expected a type of a fixed size")
         if field.number == 22:
             _refuse(attribute, "it is sparse: expected a tensor with all of its elements")
         if field.number == 21:
             _refuse(attribute, "its value is given where the function is called")
-        if field.number in _LITERALS:
-            title, _, kind = _LITERALS[field.number]
-            if field.kind not in (kind, LENGTH):
-                _refuse(attribute, f"{title} has values of the wrong kind")
+        if field.number == _TYPE:
+            kind = field.value
+        elif field.number in _TYPES:
             found.setdefault(field.number, []).append(field)
-    if len(found) > 1:
+    number = _FIELDS.get(title, 0)
+    if len(found) > 1 or len(found.get(_TENSOR, ())) > 1:
         _refuse(attribute, "the constant has several values: expected one")
-    if found:
-        return _literal(attribute, *found.popitem())
-    code = _EMPTY.get(_text(attribute, 1))
-    if code is None:
+    if not number or found.keys() - {number} or kind not in (0, _TYPES[number]):
+        known = ", ".join(_FIELDS)
+        _refuse(attribute, f"its attribute {printable(title)} is none that we read: valid {known}")
+    if number == _TENSOR and found:
+        return tensorproto.read(attribute.within(found[number][0]))
+    if not found and (number == _TENSOR or title in _ALONE):
         _refuse(attribute, "the constant has no value")
-    return Tensor("", ELEMENTS[code], (0,), None, None)
+    return _literal(attribute, number, found.get(number, []))
 
 
 def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
     """Return the tensor of numbers that stand in an attribute themselves."""
     title, code, kind = _LITERALS[number]
+    if any(field.kind not in (kind, LENGTH) for field in fields):
+        _refuse(attribute, f"{title} has values of the wrong kind")
+    if not fields:
+        return Tensor("", ELEMENTS[code], (0,), None, None)
     first, nbytes = fields[0], sum(field.nbytes for field in fields)
     if title in _ALONE and (len(fields) > 1 or first.kind == LENGTH):
         _refuse(attribute, f"{title} has several values: expected one")

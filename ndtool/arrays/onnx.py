@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -11,7 +12,7 @@ from ndtool.arrays.modelproto import Node, Value
 from ndtool.arrays.source import Entry, Facts, Flat, OperatorNode
 from ndtool.arrays.targets import Target
 from ndtool.arrays.tensordata import Folder
-from ndtool.arrays.wire import LENGTH, VARINT, Message
+from ndtool.arrays.wire import FIXED32, LENGTH, VARINT, Message
 from ndtool.errors import InputError, UsageError, printable
 
 LISTED = 10  # tensors that an error names
@@ -78,14 +79,18 @@ def _operator_node(node: Node, path: str) -> OperatorNode:
 
 
 def _attribute(message: Message) -> tuple[str, Any]:
-    """Return name and value of an attribute that is a number or a text; None for others."""
+    """Return name and value of an attribute that is a number or a text; None for others.
+
+    A float that is no number of JSON's is a text.
+    """
     name, value = "", None
     for field in message.fields():
         if field.number == 1:
             name = message.text(field)
-        elif field.number == 2:
+        elif (field.number, field.kind) == (2, FIXED32):
             (value,) = struct.unpack("<f", field.value.to_bytes(4, "little"))
-        elif field.number == 3:
+            value = value if math.isfinite(value) else str(value)
+        elif (field.number, field.kind) == (3, VARINT):
             value = field.signed
         elif field.number == 4:
             value = message.text(field)

@@ -1,7 +1,5 @@
 """The .pb format: one ONNX TensorProto, read where it stands and written as others read it."""
 
-import os
-
 from ndtool.arrays import tensordata, tensorproto
 from ndtool.arrays.local import LocalFile
 from ndtool.arrays.sink import FileSink, Frame, put_little_endian
@@ -95,7 +93,12 @@ def create(target: Target, facts: Facts) -> FileSink:
 
 
 def _name(target: Target) -> bytes:
-    return os.fsencode(target.member or DEFAULT)
+    """Return the name of the tensor; UsageError where others could not read it."""
+    name = target.member or DEFAULT
+    try:
+        return name.encode()
+    except UnicodeError:
+        raise UsageError(f"the tensor's name {printable(name, 40)} is not UTF-8") from None
 
 
 def encode(code: int, shape: Shape, nbytes: int, name: bytes) -> bytes:

@@ -30,11 +30,10 @@ def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
     weights = _weights(place, path)
     if member is not None:
         weights = {member: _file_of(weights, path, member)}
-    found: list[Entry] = []
-    for file in dict.fromkeys(weights.values()):
-        names = [name for name, one in weights.items() if one == file]
-        found += _entries_of(path, file, names)
-    return found
+    held: dict[str, list[str]] = {}
+    for name, file in weights.items():
+        held.setdefault(file, []).append(name)
+    return [entry for file, names in held.items() for entry in _entries_of(path, file, names)]
 
 
 def _entries_of(path: str, file: str, names: list[str]) -> list[Entry]:

@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.local import is_store
 from ndtool.arrays.storage import failure, is_closed, is_fixed
-from ndtool.errors import NdtoolError, OutputError, printable
+from ndtool.errors import NdtoolError, OutputError, UsageError, printable, shown
 
 if TYPE_CHECKING:
     from ndtool.arrays.newfile import Pending
     from ndtool.arrays.remote import Version
+
+
+_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # what compresses chunks, and its highest level
+_CODECS = {f"{name}:{level}" for name, most in _LEVELS.items() for level in range(most + 1)}
+
+
+def codec(text: str) -> str:
+    """Return what names a codec, perhaps with a level; UsageError where it names none."""
+    if text not in _CODECS and text not in (*_LEVELS, "none"):
+        choice = ", ".join(f"{name}[:0..{most}]" for name, most in _LEVELS.items())
+        raise UsageError(f"{shown(text)} is no codec: expected {choice} or none")
+    return text
 
 
 class Storing(NamedTuple):

@@ -26,7 +26,7 @@ VALUES = {
 }
 FIELDS = {DIMS, DATA_TYPE, SEGMENT, NAME, DOC, EXTERNAL_DATA, LOCATION, METADATA, *VALUES}
 _KINDS = {DATA_TYPE: VARINT, SEGMENT: LENGTH, DOC: LENGTH, LOCATION: VARINT, METADATA: LENGTH}
-_STORED = 1 << 12  # bytes of all that says where external data are
+_STORED = 1 << 12  # characters of all that says where external data are
 
 
 class Element(NamedTuple):
@@ -161,6 +161,7 @@ class Parts:
         self.dims: list[int] = []
         self.values: dict[int, Values] = {}
         self.external: dict[str, str] = {}
+        self._told = 0  # characters of these
         self.elsewhere = False
         self.segment = False
         self.unknown = False
@@ -184,7 +185,8 @@ class Parts:
             pair, value = entry(message.within(field))
             self._once(f"external_data has {printable(pair)}", pair in self.external)
             self.external[pair] = value
-            if sum(map(len, self.external.values())) > _STORED:
+            self._told += len(pair) + len(value) + 1
+            if self._told > _STORED:
                 self.refuse(f"external_data has more than {_STORED} characters")
         elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
             self._once(f"field {number} of TensorProto stands there", number in self._seen)
@@ -255,6 +257,8 @@ class Parts:
     def _found(self, element: Element) -> Values | None:
         """Return the one field that has values; where all are empty, any."""
         filled = [one for one in self.values.values() if one.nbytes] or [*self.values.values()][:1]
+        if RAW in self.values and self.values[RAW] not in filled:  # which counts for others
+            filled.append(self.values[RAW])
         names = [one.title for one in filled]
         if self.elsewhere and names and filled[0].nbytes:
             self.refuse(f"the elements are in external_data and in {names[0]}: valid in one place")

@@ -13,6 +13,7 @@ from ndtool.errors import InputError, printable
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # how the value of a field is encoded
 SIZES = {FIXED64: 8, FIXED32: 4}
 LONGEST = 10  # bytes of a varint
+_SHORT = 5  # bytes of a key or a length, as others take them too
 TEXT = 1 << 16  # bytes of a name or another short text
 _GROUPS = (3, 4)
 _HEAD = 2 * LONGEST  # bytes of a key and of the length or number that follows it, at most
@@ -66,13 +67,13 @@ class Message(NamedTuple):
             i = at - base
             if i + _HEAD > len(held) and base + len(held) < stop:
                 held, base, i = self.read(at, min(_WINDOW, stop - at)), at, 0
-            key, i = self._varint(held, i, base)
+            key, i = self._short(held, i, base)
             number, kind = key >> 3, key & 7
             if not 0 < number < 1 << 29:
                 self._refuse(at, f"a field has the number {number}: valid 1..{(1 << 29) - 1}")
             value, first = 0, base + i
             if kind == LENGTH:
-                size, i = self._varint(held, i, base)
+                size, i = self._short(held, i, base)
                 first = base + i
             elif kind == VARINT:
                 value, i = self._varint(held, i, base)
@@ -127,6 +128,13 @@ class Message(NamedTuple):
             value, i = self._varint(raw, i, field.start)
             found.append(value)
         return found
+
+    def _short(self, held: bytes, i: int, base: int) -> tuple[int, int]:
+        """Return a key or a length, and where it ends."""
+        value, end = self._varint(held, i, base)
+        if end - i > _SHORT:
+            self._refuse(base + i, f"a key or length has {end - i} bytes: valid up to {_SHORT}")
+        return value, end
 
     def _varint(self, held: bytes, i: int, base: int) -> tuple[int, int]:
         """Return a number and where it ends; `held` stands at `base` and ends with the message."""

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ndtool.cli.talk import put
+from ndtool.errors import UsageError
 from ndtool.rules.operators import REDUCTIONS
 
 
@@ -89,17 +90,15 @@ class Codec(click.ParamType):  # type: ignore[type-arg]
     """What compresses, perhaps with a level."""
 
     name = "codec"
-    LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # noqa: RUF012 - never changed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return what was given, or fail with what was allowed."""
-        name, colon, level = str(value).partition(":")
-        highest = self.LEVELS.get(name)
-        numbered = re.fullmatch("[0-9]{1,3}", level) and int(level) <= (highest or 0)
-        if not (name == "none" and not colon) and not (highest and (numbered or not colon)):
-            choice = ", ".join(f"{name}[:0..{most}]" for name, most in self.LEVELS.items())
-            self.fail(f"{value!r} is no codec: expected {choice} or none", param, ctx)
-        return str(value)
+        from ndtool.arrays import targets
+
+        try:
+            return targets.codec(value)
+        except UsageError as exc:
+            self.fail(exc.message, param, ctx)
 
 
 def _option(name: str, flag: str, *short: str, **settings: Any) -> click.Option:
