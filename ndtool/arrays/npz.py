@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ndtool.arrays import npy, ziparchive, zipwriter
 from ndtool.arrays.kept import OldFile
-from ndtool.arrays.local import LocalFile, Ranges, Stretch
+from ndtool.arrays.local import File, LocalFile, Ranges, Stretch
 from ndtool.arrays.sink import FileSink, Frame
 from ndtool.arrays.source import Entry, Facts, Flat, surplus
 from ndtool.arrays.storage import CHUNK, read_at, write_at
@@ -113,10 +113,8 @@ def check(target: Target) -> tuple[str, ...] | None:
     """Raise what `create` would about the target alone; return the members that stay."""
     zipwriter.member_name(target.member or DEFAULT)
     archive, kept = _old(target)
-    if archive is None or archive.file is None:
-        return None
     archive.close()
-    return kept.names
+    return None if archive.file is None else kept.names
 
 
 def create(target: Target, facts: Facts) -> FileSink:
@@ -128,51 +126,38 @@ def create(target: Target, facts: Facts) -> FileSink:
         frame = MemberFrame(name, header, facts.nbytes, archive, kept)
         return FileSink(target, facts, frame)
     except BaseException:
-        if archive is not None:
-            archive.close()
+        archive.close()
         raise
 
 
-def _old(target: Target) -> tuple[OldFile | None, Kept]:
+def _old(target: Target) -> tuple[OldFile, Kept]:
     """Return the archive of which other members stay; OutputError if what is there must."""
-    if target.member is None or target.only:
-        target.require_replaceable()
-        return None, zipwriter.NOTHING
-    archive, kept = None, zipwriter.NOTHING
-    try:
-        archive = OldFile(target.path, target.is_there)
-        if archive.file is not None:
-            kept = zipwriter.keep(archive.file.look, archive.file.size, target.path, target.member)
+
+    def understand(file: File) -> Kept:
+        assert target.member is not None, "or no others would stay"
+        kept = zipwriter.keep(file.look, file.size, target.path, target.member)
         if kept.replaced and not target.clobber:
             raise exists(f"{target.path}:{target.member}")
-    except BaseException as exc:
-        if archive is not None:
-            archive.close()
-        if isinstance(exc, InputError):
-            hint = "--only replaces it by an archive of the new member alone"
-            raise OutputError(exc.message, hint=hint) from None
-        raise
-    return archive, kept
+        return kept
+
+    archive = OldFile(target)
+    return archive, archive.read(understand, zipwriter.NOTHING, "an archive of the new member")
 
 
 class MemberFrame(Frame):
     """What an archive has around the member that is written."""
 
     def __init__(
-        self, name: bytes, header: bytes, nbytes: int, archive: OldFile | None, kept: Kept
+        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, kept: Kept
     ) -> None:
         self._name, self._archive, self._kept = name, archive, kept
         self._size = len(header) + nbytes
         self._member = self._kept.at + len(self._head(0))
-        super().__init__(header, nbytes, self._member)
+        super().__init__(header, nbytes, self._member, archive, kept.names)
         self.total += len(self._tail(0))
-        self.kept = None if archive is None or archive.file is None else kept.names
-        # what others may have made meanwhile is looked at before the archive takes its name
-        self.clobbers = self.kept is not None
-        self.keeps = archive is not None
 
     def begin(self, fd: int) -> None:
-        if self._archive is not None and self._archive.file is not None:
+        if self._archive.file is not None:
             write_at(fd, 0, self._kept.filler)
             self._archive.copy(fd, self._kept.pieces)
         super().begin(fd)
@@ -181,14 +166,6 @@ class MemberFrame(Frame):
         crc = self._crc(fd, name)
         write_at(fd, self._kept.at, self._head(crc))
         write_at(fd, self._member + self._size, self._tail(crc))
-
-    def recheck(self) -> None:
-        if self._archive is not None:
-            self._archive.recheck()
-
-    def close(self) -> None:
-        if self._archive is not None:
-            self._archive.close()
 
     def _head(self, crc: int) -> bytes:
         return zipwriter.head(self._name, self._size, crc, self._kept.at)

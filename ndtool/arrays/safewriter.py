@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ndtool.arrays import safeheader
 from ndtool.arrays.kept import OldFile
+from ndtool.arrays.local import File
 from ndtool.arrays.safeheader import Header, Tensor
 from ndtool.arrays.sink import FileSink, Frame, put_little_endian
 from ndtool.arrays.source import Facts
@@ -20,10 +21,8 @@ def check(target: Target, name: str) -> tuple[str, ...] | None:
     """Raise what `create` would about the target alone; return the tensors that stay."""
     safeheader.tensor_name(name)
     old, header = _old(target)
-    if old is None or old.file is None:
-        return None
     old.close()
-    return _names(_kept(header, name))
+    return None if old.file is None else _names(_kept(header, name))
 
 
 def create(target: Target, name: str, facts: Facts) -> FileSink:
@@ -40,33 +39,23 @@ def create(target: Target, name: str, facts: Facts) -> FileSink:
             )
         return FileSink(target, facts, frame)
     except BaseException:
-        if old is not None:
-            old.close()
+        old.close()
         raise
 
 
-def _old(target: Target) -> tuple[OldFile | None, Header]:
+def _old(target: Target) -> tuple[OldFile, Header]:
     """Return the file of which other tensors stay; OutputError if what is there must."""
-    if target.member is None or target.only:
-        target.require_replaceable()
-        return None, _EMPTY
-    old, header = None, _EMPTY
-    try:
-        old = OldFile(target.path, target.is_there)
-        if old.file is not None:
-            if not safeheader.begins(old.file):
-                raise InputError(f"{printable(target.path)}: not a safetensors file")
-            header = safeheader.of_file(old.file, target.path)
+
+    def understand(file: File) -> Header:
+        if not safeheader.begins(file):
+            raise InputError(f"{printable(target.path)}: not a safetensors file")
+        header = safeheader.of_file(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
             raise exists(f"{target.path}:{target.member}")
-    except BaseException as exc:
-        if old is not None:
-            old.close()
-        if isinstance(exc, InputError):
-            hint = "--only replaces it by a file of the new tensor alone"
-            raise OutputError(exc.message, hint=hint) from None
-        raise
-    return old, header
+        return header
+
+    old = OldFile(target)
+    return old, old.read(understand, _EMPTY, "a file of the new tensor")
 
 
 def _kept(header: Header, name: str) -> list[Tensor]:
@@ -83,21 +72,16 @@ class TensorFrame(Frame):
     given: the type of what is written, which the file has in little-endian order.
     """
 
-    def __init__(self, new: Tensor, given: Dtype, header: Header, old: OldFile | None) -> None:
-        self._old, self._given = old, given
+    def __init__(self, new: Tensor, given: Dtype, header: Header, old: OldFile) -> None:
+        self._given = given
         self._tensors = safeheader.laid_out(header.tensors, new)
         raw = safeheader.encode(self._tensors, header.metadata)
         self.start_of_data = len(raw)
-        super().__init__(raw, self._tensors[-1].stop)
+        kept = _names(_kept(header, new.name))
+        super().__init__(raw, self._tensors[-1].stop, old=old, names=kept)
         self._pieces = list(_pieces(header, self._tensors, len(raw), new.name))
         place = next(tensor for tensor in self._tensors if tensor.name == new.name)
         self.start, self._stop = len(raw) + place.start, len(raw) + place.stop
-        self.kept = None
-        if old is not None and old.file is not None:
-            self.kept = _names(_kept(header, new.name))
-        # what others may have made meanwhile is looked at before the file takes its name
-        self.clobbers = self.kept is not None
-        self.keeps = old is not None
 
     def begin(self, fd: int) -> None:
         if self._old is not None and self._pieces:
@@ -106,14 +90,6 @@ class TensorFrame(Frame):
 
     def finish(self, fd: int, name: str) -> None:
         put_little_endian(fd, name, self.start, self._stop, self._given)
-
-    def recheck(self) -> None:
-        if self._old is not None:
-            self._old.recheck()
-
-    def close(self) -> None:
-        if self._old is not None:
-            self._old.close()
 
 
 def _pieces(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ndtool.arrays.newfile import Pending, Unpublished, publish
 from ndtool.arrays.source import Facts
@@ -23,6 +23,9 @@ from ndtool.arrays.storage import (
 from ndtool.arrays.targets import Target
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.rules.dtypes import Dtype
+
+if TYPE_CHECKING:
+    from ndtool.arrays.kept import OldFile
 
 
 class Sink(Protocol):
@@ -129,19 +132,26 @@ class StreamSink:
 class Frame:
     """What a file has around the bytes of the one array that is written to it.
 
-    start: where they begin. total: bytes of the whole file. kept: see Sink. clobbers: whether the
-    file takes the place of another whatever was asked for. keeps: whether others' work would be
-    lost if they wrote to the old file now.
+    start: where they begin. total: bytes of the whole file. old: the file of which other members,
+    `names`, stay. kept: see Sink. clobbers: whether the file takes the place of another whatever
+    was asked for, as what others may have made meanwhile is looked at before that. keeps: whether
+    others' work would be lost if they wrote to the old file now.
     """
 
-    kept: tuple[str, ...] | None = None
-    clobbers = False
-    keeps = False
-
-    def __init__(self, header: bytes, nbytes: int, at: int = 0) -> None:
-        self._header, self._at = header, at
+    def __init__(
+        self,
+        header: bytes,
+        nbytes: int,
+        at: int = 0,
+        old: OldFile | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self._header, self._at, self._old = header, at, old
         self.start = at + len(header)
         self.total = self.start + nbytes
+        self.kept = names if old is not None and old.file is not None else None
+        self.clobbers = self.kept is not None
+        self.keeps = old is not None and old.keeps
 
     def begin(self, fd: int) -> None:
         """Write what does not depend on the data."""
@@ -152,9 +162,13 @@ class Frame:
 
     def recheck(self) -> None:
         """Raise OutputError if what it keeps of an old file changed: as late as can be."""
+        if self._old is not None:
+            self._old.recheck()
 
     def close(self) -> None:
         """Let go of what it had open."""
+        if self._old is not None:
+            self._old.close()
 
 
 def put_little_endian(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
