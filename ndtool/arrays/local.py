@@ -8,13 +8,16 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from ndtool.arrays.storage import (
     CHUNK,
+    LOST,
     UNMAPPABLE,
     Window,
     copy_bytes,
     failure,
     is_closed,
+    let_go,
     map_bytes,
     read_at,
+    read_into,
     release,
 )
 from ndtool.errors import InputError, OutputError, printable
@@ -159,6 +162,23 @@ class Stretch(NamedTuple):
         if self.fetch is not None:
             self.fetch(None)
         return self.buffer
+
+    def read(self, start: int, room: memoryview) -> None:
+        """Fill a room with the bytes from `start` on, past the map: in large reads."""
+        if not self.mapped or self.place is None or self.position is None:
+            room[:] = self.buffer[start : start + len(room)]
+            return
+        try:
+            count = read_into(self.place.fd, self.position + start, room)
+        except OSError as exc:
+            raise failure(exc, "an input") from None
+        if count < len(room):
+            raise OutputError(LOST)
+
+    def let_go(self, start: int, nbytes: int) -> None:
+        """Let the system have the memory that it keeps bytes of the file in."""
+        if self.mapped and self.place is not None and self.position is not None:
+            let_go(self.place.fd, self.position + start, nbytes)
 
     def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
         """Tell the system how bytes will be read: "random", "sequential" or "willneed"."""

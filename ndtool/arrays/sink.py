@@ -13,6 +13,7 @@ from ndtool.arrays.storage import (
     UNMAPPABLE,
     failure,
     is_closed,
+    let_go,
     map_bytes,
     read_at,
     release,
@@ -227,6 +228,10 @@ class FileSink:
             write_at(self._file.descriptor, self._frame.start + start, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
+
+    def let_go(self, start: int, nbytes: int) -> None:
+        """Have the system write bytes of the data now, and let it have their memory."""
+        let_go(self._file.descriptor, self._frame.start + start, nbytes)
 
     def finish(self) -> Pending:
         self._unmap()

@@ -145,6 +145,11 @@ class Flat:
         self.name, self.facts, self.warning = name, facts, warning
         self._stretch, self._place = stretch, place
 
+    @property
+    def there(self) -> Stretch | None:
+        """All of the bytes where each of them can be read at will, else None."""
+        return None if self._stretch.fetch is not None else self._stretch
+
     def whole(self, touched: Touched | None = None) -> Stretch:
         if self._stretch.fetch is not None:
             size, order = self.facts.dtype.itemsize, self.facts.order

@@ -70,8 +70,18 @@ def filled(nbytes: int, label: str, fill: Fill) -> memoryview:
         raise failure(exc, label, OutputError) from None
 
 
-def unnamed_file() -> int:
-    """Return a descriptor of a new file without a name, in TMPDIR if that can be."""
+def unnamed_file(directory: str | None = None) -> int:
+    """Return a descriptor of a new file without a name, in TMPDIR if that can be.
+
+    directory: where it must be, if not there.
+    """
+    if directory is not None:
+        try:
+            return _open_unnamed(directory)
+        except OSError as exc:
+            raise failure(exc, directory, OutputError) from None
+        except ValueError as exc:
+            raise OutputError(f"{printable(directory)}: {exc}") from None
     reason = OSError(errno.ENOENT, "no directory")
     for directory in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "."):
         if not directory:

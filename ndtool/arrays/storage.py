@@ -92,6 +92,25 @@ def read_at(fd: int, start: int, nbytes: int) -> bytes:
     return b"".join(pieces)
 
 
+def read_into(fd: int, start: int, room: memoryview) -> int:
+    """Fill a room with bytes of a file from `start` on; return how many there were."""
+    done = 0
+    while done < len(room):
+        count = os.preadv(fd, [room[done:]], start + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+def let_go(fd: int, start: int, nbytes: int) -> None:
+    """Have pages of a file written, and dropped where they are: they are not needed again soon."""
+    try:
+        os.posix_fadvise(fd, start, nbytes, os.POSIX_FADV_DONTNEED)
+    except (OSError, AttributeError):
+        pass  # only advice
+
+
 def reader(read: Read, start: int) -> Callable[[int], bytes]:
     """Return a function that reads the next bytes each time, from `start` on."""
     at = start

@@ -33,6 +33,11 @@ DIRTY = 16  # a part of memory: a mapped output below it waits there; Linux lets
 BLOCK = 32 << 20  # bytes of columns that are finished before they are written, in whole pages
 BANDS = 2  # of a scatter's rows, if its tiles fit: each goes over all indices again
 
+# Larger than memory
+SWEPT = 1 << 30  # bytes of memory that a sweep takes at most, unless told otherwise
+RANDOM = 1 << 17  # bytes that are read in order while a disk finds one page
+SORTING = 64  # bytes that are read in order while a tuple is sorted
+
 # Arrays
 ASIDE = 1 << 16  # bytes of an output that are computed aside, then copied
 COPIED = 1 << 12  # bytes that NumPy puts right before the kernels would have begun

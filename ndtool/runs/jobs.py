@@ -1,7 +1,7 @@
 """The operators from argument to argument: open, infer, check, choose a way, publish."""
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays import names, sink
 from ndtool.arrays.source import Facts, Source
@@ -16,12 +16,17 @@ from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct
 from ndtool.runs.direct import Operands
 
+if TYPE_CHECKING:
+    from ndtool.runs.plan import Plan
+
 
 class Request(NamedTuple):
     """One run as a user asks for it; sources and output are arguments such as `a.npz:x` or `-`.
 
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
-    archive it goes to loses its other members. chunks, shards, codec: see Storing.
+    archive it goes to loses its other members. memory: bytes that it may take, pages of files
+    included, None for what there is. spill: the directory of its temporary file, None for TMPDIR.
+    chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -36,6 +41,8 @@ class Request(NamedTuple):
     clobber: bool = True
     sync: bool = False
     only: bool = False
+    memory: int | None = None
+    spill: str | None = None
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
@@ -51,7 +58,7 @@ class Job:
 
     given: inputs that are open already, by the standards' names; the others are those that the
     request names. sources: all of them. inference: what follows from their types and shapes.
-    started: when, by time.perf_counter.
+    started: when, by time.perf_counter. planned: how it is done, once that is known.
     """
 
     def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
@@ -59,6 +66,7 @@ class Job:
         self.started = time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.sources: dict[str, Source] = {}
+        self.planned: Plan | None = None
         try:
             self._open(given or {})
             self.inference = inference.infer(
@@ -134,12 +142,30 @@ class Job:
         """Compute the output into a sink, and publish that, whole."""
         try:
             if self.inference.nbytes:
-                way = direct.scatter if "updates" in self.sources else direct.gather
-                way(operands, output, tick)
+                self._compute(output, operands, tick)
             self.recheck()
             sink.commit(output)
         finally:
             output.abort()
+
+    def _compute(self, output: sink.Sink, operands: Operands, tick: Tick) -> None:
+        cut = self.plan(operands).cut
+        if cut is not None:
+            from ndtool.runs import sweep
+
+            sweep.run(operands, output, cut, self.request.spill, tick)
+        elif "updates" in self.sources:
+            direct.scatter(operands, output, tick)
+        else:
+            direct.gather(operands, output, tick)
+
+    def plan(self, operands: Operands) -> "Plan":
+        """Choose a way to run, once."""
+        if self.planned is None:
+            from ndtool.runs import plan
+
+            self.planned = plan.choose(operands, self.request.memory)
+        return self.planned
 
     def check_output(self) -> tuple[str, ...] | None:
         """Raise what `run` would about the output, as far as that shows without writing."""

@@ -1,0 +1,50 @@
+"""Arrays larger than memory: split, sweep, replay give what the direct way gives, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndtool.analysis import reference
+from ndtool.arrays import memory
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import plan, sweep
+from ndtool.runs.jobs import Job, Request
+from ndtool.runs.rows import rows_of
+from strategies import Case, cases, same
+
+
+def swept(case: Case, budget: int, threads: int, held: int) -> Any:
+    """Return what a sweep within a tiny budget gives, None where there is nothing to sweep."""
+    attributes = Attributes(**case.arguments)
+    inputs = OPERATORS[case.operator].inputs
+    sources = {r: memory.source(r, a) for r, a in zip(inputs, case.arrays, strict=True)}
+    request = Request(case.operator, "data", "indices", "updates", attributes=attributes)
+    with Job(request, sources) as job:
+        rows = rows_of(job.inference)
+        if (
+            not rows.tuples
+            or not rows.width
+            or rows.height < 2
+            or sources["data"].facts.order == "F"
+        ):
+            return None
+        operands = job.check()
+        cut = plan.cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+        room = np.zeros(job.inference.nbytes, np.uint8)
+        sweep.run(operands, memory.RoomSink(room.data, job.facts), cut, None, lambda share: None)
+        return room.view(case.arrays[0].dtype).reshape(job.inference.plan.output)
+
+
+@settings(max_examples=400, deadline=None)
+@given(cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300))
+def test_a_sweep_gives_the_bits_of_the_reference(
+    case: Case, budget: int, threads: int, held: int
+) -> None:
+    got = swept(case, budget, threads, held)
+    if got is not None:
+        expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
+        assert same(got, expected)
