@@ -109,8 +109,9 @@ def test_what_is_no_regular_file():
 def test_no_permission_to_read():
     put("x.npy", npy())
     os.chmod("x.npy", 0)
-    said = raised('names.open_source("x.npy", Streams())', preexec_fn=without_overrides)
-    assert said == "InputError x.npy: Permission denied\n"
+    for name in ("x.npy", "x.npy:a"):
+        said = raised(f'names.open_source("{name}", Streams())', preexec_fn=without_overrides)
+        assert said == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():

@@ -227,6 +227,7 @@ def _opened(argument: str) -> tuple[File | LocalFolder, Name]:
                 raise exc from None
         there = os.path.exists(whole) and not os.path.isdir(whole)
         if colon and there and not os.path.lexists(argument):
+            places.open_place(whole).close()  # or it says why it is no file that we read
             what = "the file is one array: it has no members"
             raise InputError(f"{printable(argument)}: {what}") from None
         raise
