@@ -9,8 +9,7 @@ any other signal that ends a process, ndtool dies too, once those files are gone
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from ndtool import _kernels
@@ -21,12 +20,8 @@ _settled = False  # as the handlers below see it
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
-_stopped: list[bytes] = []  # the last words, once they are known
-
-
 def prepare(lost: bytes, stopped: bytes) -> None:
     """End the process with words on stderr at a lost page, with others when asked to stop."""
-    _stopped[:] = [stopped]
     words = {name: (status, stopped) for name, status in STOPS.items()}
     words["SIGBUS"] = (Status.OUTPUT, lost)
     for name, (status, text) in words.items():
@@ -54,20 +49,6 @@ def forget(slot: int) -> None:
     _kernels.forget(slot)
 
 
-@contextmanager
-def heard() -> Iterator[None]:
-    """Let signals that end the run be raised, as without `prepare`, so that more can be undone."""
-    ours = _stopped and threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in STOPS] if ours else []
-    for number in numbers:
-        signal.signal(number, signal.getsignal(number))  # Python's own handler once more
-    try:
-        yield
-    finally:
-        for name, number in zip(STOPS, numbers, strict=False):
-            _kernels.end_on(number, STOPS[name], _stopped[0])
-
-
 def settle(settled: bool = True) -> None:
     """Let no signal end the run: outputs are about to get their names; False: let it again."""
     global _settled
@@ -78,7 +59,8 @@ def settle(settled: bool = True) -> None:
 def unwind() -> None:
     """From now on, let what asks the run to end raise as it did before `prepare`.
 
-    For outputs that no handler can remove: folders. It is heard between two calls of kernels.
+    For outputs that no handler can remove: folders, and what is sent to others. It is heard
+    between two calls of kernels, and while somebody waits for a reply.
     """
     if threading.current_thread() is not threading.main_thread():
         return  # whose signals are not ours

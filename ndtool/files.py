@@ -264,7 +264,7 @@ class _Told:
 
     def _show(self, share: float) -> None:
         percent = int(100 * share)
-        if percent > self._shown:
+        if percent > self._shown or not share:
             self._shown = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()

@@ -117,10 +117,13 @@ class Proxy:
             except OSError:
                 pass
 
+    def let_go(self) -> None:
+        self._let_go.set()
+
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # or who waits in accept would go on to
         self._listener.close()
-        self._let_go.set()
+        self.let_go()
         for one in self._sockets:
             try:
                 one.shutdown(socket.SHUT_RDWR)

@@ -14,7 +14,7 @@ from ndtool.runs import direct
 # What a program in another Python begins with.
 PROGRAM = """
 import os, sys
-from ndtool.arrays import names, sink
+from ndtool.arrays import formats, names, sink
 from ndtool.arrays.source import Facts
 from ndtool.rules import dtypes
 def created(name, count):

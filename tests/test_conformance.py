@@ -27,8 +27,8 @@ from npyfile import ARRAY, npy, with_header
 from outputs import PROGRAM, facts_of, fill, opened, written
 
 from ndtool.analysis import reference
-from ndtool.arrays import grid, names, sink, source
-from ndtool.arrays.names import Format
+from ndtool.arrays import formats, grid, names, sink, source
+from ndtool.arrays.formats import Format
 from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError
 from ndtool.rules.operators import Attributes
@@ -45,7 +45,7 @@ LITTLE = 4 << 20  # bytes of memory, whatever a header claims
 
 @pytest.fixture(autouse=True)
 def here(here: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(names, "FORMATS", (*names.FORMATS, TOY))
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, TOY))
     return here
 
 
@@ -509,7 +509,7 @@ def test_no_clobber(way: str, target: str) -> None:
 KILLED = f"""{PROGRAM}
 import time
 sys.path.insert(0, sys.argv[2])
-names.FORMATS = (*names.FORMATS, names.Format(".toy", False, "toy_format"))
+formats.FORMATS = (*formats.FORMATS, formats.Format(".toy", False, "toy_format"))
 out = created(sys.argv[1], 1000)
 out.write(0, memoryview(b"new"))
 print("ready", flush=True)

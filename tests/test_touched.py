@@ -15,8 +15,8 @@ from toy_format import Blocks
 
 from ndtool.analysis import explain, infer, preview, reference, typed, verify
 from ndtool.analysis.places import Few
-from ndtool.arrays import assembly, grid, names, source, spill, storage
-from ndtool.arrays.names import Format
+from ndtool.arrays import assembly, formats, grid, names, source, spill, storage
+from ndtool.arrays.formats import Format
 from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.rules import dtypes, shapes
@@ -143,7 +143,7 @@ def read(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(Blocks, "block", counted)
     toy = Format(".toy", False, "toy_format")
-    monkeypatch.setattr(names, "FORMATS", (*names.FORMATS, toy))
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
     return told
 
 

@@ -64,6 +64,8 @@ class Blocks:
     """A source of several blocks."""
 
     warning = None
+    at_once = 1
+    tick = None
 
     def __init__(self, place: Any, name: str, facts: Facts, start: int) -> None:
         self.name, self.facts = name, facts
@@ -91,6 +93,7 @@ class BlockSink:
     """A sink of several blocks."""
 
     streamed = False
+    at_once = 1
     kept = None
 
     def __init__(self, target: Target, facts: Facts) -> None:

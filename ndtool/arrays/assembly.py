@@ -1,14 +1,14 @@
 """Arrays of several blocks put together, and taken apart: in a room, where NumPy moves them."""
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import count, product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ndtool.arrays import grid, spill
-from ndtool.arrays.local import Stretch
+from ndtool.arrays.local import Stretch, Tick
 from ndtool.engine import crew, layouts
 from ndtool.rules.shapes import Shape
 
@@ -38,17 +38,19 @@ def assembled(
     touched: Callable[[Shape], Iterator[int]] | None,
     label: str,
     threads: int,
+    tick: Tick | None,
 ) -> Stretch:
     """Return an array's blocks in row-major order, each read once by its number.
 
     touched: which of them are to be read, of a grid; the others are holes in a file without a
-    name, or zeros. label: what an error calls the room for all of them.
+    name, or zeros. label: what an error calls the room for all of them. tick: told which share of
+    them is there.
     """
-    count, numbers, used = cut.blocks, iter(range(cut.blocks)), None
+    total, numbers, used = cut.blocks, iter(range(cut.blocks)), None
     if touched is not None:
-        count = sum(1 for _ in touched(cut.step))
+        total = sum(1 for _ in touched(cut.step))
         numbers = touched(cut.step)
-        if 2 * count < cut.blocks:
+        if 2 * total < cut.blocks:
             used = _extents(cut, touched(cut.step))
     room = spill.room(prod(cut.shape) * cut.itemsize, label, used)
     whole = as_array(room, cut.shape, cut.itemsize)
@@ -58,12 +60,16 @@ def assembled(
         sizes = tuple(stop - first for first, stop in place)
         whole[window(place)] = as_array(block(number), sizes, cut.itemsize)
 
-    crew.share(put, numbers, min(threads, count))
+    crew.share(_counted(put, total, tick), numbers, min(threads, total))
     return Stretch(room.toreadonly())
 
 
 def take_apart(
-    room: memoryview, cut: Cut, write: Callable[[int, memoryview, int], object], threads: int
+    room: memoryview,
+    cut: Cut,
+    write: Callable[[int, memoryview, int], object],
+    threads: int,
+    tick: Tick | None,
 ) -> None:
     """Call write(0, bytes, number) with every block of an array in row-major order."""
     whole = as_array(room, cut.shape, cut.itemsize)
@@ -72,7 +78,23 @@ def take_apart(
         block: Any = np.ascontiguousarray(whole[window(cut.box(number))])
         write(0, memoryview(block.reshape(-1).view("u1")), number)
 
-    crew.share(put, iter(range(cut.blocks)), min(threads, cut.blocks))
+    crew.share(_counted(put, cut.blocks, tick), iter(range(cut.blocks)), min(threads, cut.blocks))
+
+
+def _counted(
+    work: Callable[[int], object], total: int, tick: Tick | None
+) -> Callable[[int], object]:
+    """Return what does a piece of work and tells which share is done."""
+    if tick is None:
+        return work
+    done = count(1)
+    tick(0.0)
+
+    def counted(number: int) -> None:
+        work(number)
+        tick(next(done) / total)
+
+    return counted
 
 
 def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:

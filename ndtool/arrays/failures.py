@@ -59,6 +59,11 @@ def status_of(exc: BaseException) -> int | None:
     return None
 
 
+def is_missing(exc: BaseException) -> bool:
+    """Whether an answer was that there is no such object."""
+    return isinstance(exc, FileNotFoundError) or status_of(exc) in (404, 410)
+
+
 def _library(exc: BaseException) -> str:
     """Return the library of the network that an exception is from, if any."""
     modules = [one.__module__.partition(".")[0] for one in type(exc).__mro__]
@@ -86,7 +91,7 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         return exc
     if isinstance(exc, ChangedError) or status == 412:
         return OutputError(f"{name} changed during the run")
-    if isinstance(exc, FileNotFoundError) or status in (404, 410):
+    if is_missing(exc):
         return kind(f"{name}: there is no such object")
     kinds = {one.__name__ for one in type(exc).__mro__}
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:

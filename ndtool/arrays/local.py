@@ -37,6 +37,7 @@ _KINDS = {
 
 
 Ranges = Iterable[tuple[int, int]]  # where bytes begin and stop, ascending
+Tick = Callable[[float], object]  # is told which share is done; 0 begins anew
 
 
 class File(Protocol):
@@ -148,19 +149,19 @@ class Stretch(NamedTuple):
     buffer: exactly these bytes, read-only, maybe unaligned. place, position: where they are as
     they are, None where they are nowhere else. mapped: whether the buffer is a map of them.
     fetch: brings ranges of the bytes, or all of them for None, to where the buffer is, which has
-    zeros before; None where they are there.
+    zeros before, and tells how far it is; None where they are there.
     """
 
     buffer: memoryview
     place: File | None = None
     position: int | None = None
     mapped: bool = False
-    fetch: Callable[[Ranges | None], None] | None = None
+    fetch: Callable[[Ranges | None, Tick | None], None] | None = None
 
     def all(self) -> memoryview:
         """Return the buffer with all of the bytes in it."""
         if self.fetch is not None:
-            self.fetch(None)
+            self.fetch(None, None)
         return self.buffer
 
     def read(self, start: int, room: memoryview) -> None:
@@ -216,14 +217,72 @@ class Stretch(NamedTuple):
         release(self.buffer)
 
 
+class Folder(Protocol):
+    """What formats need of a folder of files, wherever it is; LocalFolder says what each does."""
+
+    path: str
+    size: int
+    at_once: int
+    lists: bool
+
+    def read(self, key: str) -> bytes | None: ...
+    def names(self, key: str) -> list[str]: ...
+    def ready(self, key: str, whole: bool) -> tuple[Any, ...]: ...
+    def like(self, key: str) -> tuple[Any, ...]: ...
+    def peek(self, key: str, count: int) -> tuple[bytes, int] | None: ...
+    def change(self) -> str: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
 class LocalFolder:
-    """A folder that is a store of arrays; as a file, it is empty."""
+    """A folder that is a store of arrays; as a file, it is empty.
+
+    A key is a path in it. at_once: files that are worth reading at once, whatever the processors.
+    lists: whether it tells what is in it.
+    """
 
     size = 0
+    at_once = 1
+    lists = True
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.status = os.stat(path)
+
+    def read(self, key: str) -> bytes | None:
+        """Return a small file, None where there is none."""
+        path = os.path.join(self.path, key)
+        if not os.path.isfile(path):
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+
+    def names(self, key: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        with os.scandir(os.path.join(self.path, key)) as inside:
+            return [one.name for one in inside if one.is_dir(follow_symlinks=False)]
+
+    def ready(self, key: str, whole: bool) -> tuple[Any, ...]:
+        """Return what `like` does, before a file is read first; whole: whether all of it will."""
+        return self.like(key)
+
+    def like(self, key: str) -> tuple[Any, ...]:
+        """Return what tells this content of a file from others; () where there is none."""
+        try:
+            status = os.stat(os.path.join(self.path, key))
+        except OSError:
+            return ()
+        return status.st_size, status.st_mtime_ns, status.st_ino
+
+    def peek(self, key: str, count: int) -> tuple[bytes, int] | None:
+        """Return the first bytes of a file and its size, None where there is none."""
+        try:
+            with open(os.path.join(self.path, key), "rb") as file:
+                return file.read(count), os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return None
 
     def look(self, start: int, nbytes: int) -> bytes:
         """Return no bytes: a folder has none."""
@@ -240,7 +299,7 @@ class LocalFolder:
     def close(self) -> None:
         pass
 
-    def __enter__(self) -> "LocalFolder":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -284,6 +343,6 @@ def _shorter(label: str) -> OutputError:
 def _not_regular(path: str, kind: int) -> InputError:
     what = _KINDS.get(kind, "no regular file")
     return InputError(
-        f"{printable(path)} is {what}: expected a .npy or .npz file",
+        f"{printable(path)} is {what}: expected a file with arrays",
         hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
     )

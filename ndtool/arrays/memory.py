@@ -23,6 +23,7 @@ class RoomSink:
     """A sink that fills bytes which the caller has."""
 
     streamed = False
+    at_once = 1
     kept: tuple[str, ...] | None = None
 
     def __init__(self, room: memoryview, facts: Facts) -> None:

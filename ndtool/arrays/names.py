@@ -1,23 +1,12 @@
-"""What an argument names: a place, a format and a member; one parser for inputs and outputs.
-
-A format is one module and one row of FORMATS. Its functions:
-
-    recognises(place)                       whether the content of a file is of this format
-    entries(place, path, member)            what `inspect` tells of one member or all: facts alone
-    open_source(place, name, path, member)  a Source, which closes the place
-    check(target)                           what is wrong with a target, and the members that stay
-    create(target, facts)                   a Sink
-    stored(dtype)                           the element type that it has there; DtypeError where
-                                            there is none; a format without it stores as .npy does
-    nodes(place, path)                      of a model: the nodes of our operators
-"""
+"""What an argument names: a place, a format and a member; one parser for inputs and outputs."""
 
 import os
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ndtool.arrays import local, places
-from ndtool.arrays.local import File, LocalFolder
+from ndtool.arrays import formats, local, places
+from ndtool.arrays.formats import Format
+from ndtool.arrays.local import File, Folder
 from ndtool.arrays.source import Entry, Facts, OperatorNode, Source
 from ndtool.arrays.storage import failure
 from ndtool.arrays.streams import Streams
@@ -32,39 +21,6 @@ from ndtool.errors import (
     redacted,
 )
 from ndtool.rules.dtypes import Dtype
-
-
-class Format(NamedTuple):
-    """One kind of file.
-
-    suffix: of the names of outputs that are written so. members: whether a file of it holds
-    arrays by name, as `archive.npz:member`. functions: the module that has them. marked: whether
-    its files begin or end as no others do; what else is called so is taken for a damaged one.
-    chunks: whether it stores arrays in chunks.
-    """
-
-    suffix: str
-    members: bool
-    functions: str
-    marked: bool = True
-    chunks: bool = False
-
-    @property
-    def module(self) -> Any:
-        """The functions, loaded at their first use."""
-        return import_module(self.functions)
-
-
-# The first row takes what no other recognises, and is written where no other suffix says so.
-FORMATS = (
-    Format(".npy", False, "ndtool.arrays.npy"),
-    Format(".safetensors", True, "ndtool.arrays.safetensors"),
-    Format(".npz", True, "ndtool.arrays.npz"),
-    Format(".zarr", True, "ndtool.arrays.zarr", chunks=True),
-    Format(".safetensors.index.json", True, "ndtool.arrays.shards"),
-    Format(".pb", True, "ndtool.arrays.pb", marked=False),
-    Format(".onnx", True, "ndtool.arrays.onnx", marked=False),
-)
 
 DEFAULT = Storing()
 
@@ -92,7 +48,7 @@ def parse(argument: str) -> Name:
     while (at := argument.rfind(":", 0, at)) > 0:
         if _has_members(argument[:at]):
             return Name(argument[:at], argument[at + 1 :])
-    for known in FORMATS:
+    for known in formats.FORMATS:
         path, colon, member = argument.rpartition(f"{known.suffix}:")
         if known.members and colon:
             return Name(path + known.suffix, member)
@@ -101,7 +57,7 @@ def parse(argument: str) -> Name:
 
 def _of_url(url: str) -> Name:
     """Take `scheme://…[:member]` apart: a member follows a suffix, or the query after one."""
-    for known in FORMATS:
+    for known in formats.FORMATS:
         at = len(url)
         while known.members and (at := url.rfind(known.suffix, 0, at)) > 0:
             end = at + len(known.suffix)
@@ -118,19 +74,9 @@ def _has_members(path: str) -> bool:
         return local.is_store(path)
     try:
         with local.open_file(path) as place:
-            return _of_content(place, path).members
+            return formats.of_content(place, path).members
     except (NdtoolError, OSError):
         return False
-
-
-def _of_content(place: File | LocalFolder, path: str) -> Format:
-    """Return the format of a file; the one of its suffix is tried first."""
-    name = path.partition("?")[0] if places.is_url(path) else path
-    suffixed = [known for known in FORMATS if name.endswith(known.suffix)]
-    for known in dict.fromkeys((*suffixed, *FORMATS)):
-        if known.module.recognises(place):
-            return known
-    return next((known for known in suffixed if not known.marked), FORMATS[0])
 
 
 def open_source(argument: str, streams: Streams, *, literals: bool = False) -> Source:
@@ -147,7 +93,7 @@ def open_source(argument: str, streams: Streams, *, literals: bool = False) -> S
         return stream.read()
     place, (path, member) = _opened(argument)
     try:
-        known = _of_content(place, path)
+        known = formats.of_content(place, path)
         label, path = redacted(argument), redacted(path)
         source: Source = known.module.open_source(place, label, path, member)
         return source
@@ -183,7 +129,7 @@ def describe(
         return [stream.entry()]
     place, (path, member) = _opened(argument)
     try:
-        known = _of_content(place, path)
+        known = formats.of_content(place, path)
         entries: list[Entry] = known.module.entries(place, redacted(path), member)
         return entries
     except OSError as exc:
@@ -205,32 +151,71 @@ def nodes(argument: str) -> list[OperatorNode]:
         return []
     place, (path, member) = _opened(argument)
     try:
-        find = getattr(_of_content(place, path).module, "nodes", None)
+        find = getattr(formats.of_content(place, path).module, "nodes", None)
         return find(place, redacted(path)) if find and member is None else []
     finally:
         place.close()
 
 
-def _opened(argument: str) -> tuple[File | LocalFolder, Name]:
+def _opened(argument: str) -> tuple[File | Folder, Name]:
     """Open the file or store at a path; where there is none, say if it was taken for an archive."""
-    path, member = name = parse(argument)
+    name = parse(argument)
+    path = name.path
+    if places.is_url(path):
+        return _behind(argument, name)
     try:
         return places.open_place(path), name
-    except InputError as exc:
-        if local.is_store(path):
-            return LocalFolder(path), name
-        whole, colon, last = argument.rpartition(":")
-        if member is None and "/" not in last and places.is_url(whole):
-            try:
-                return places.open_place(whole), Name(whole, last)
-            except InputError:
-                raise exc from None
+    except InputError:
+        if folder := places.open_folder(path):
+            return folder, name
+        whole, colon, _ = argument.rpartition(":")
         there = os.path.exists(whole) and not os.path.isdir(whole)
         if colon and there and not os.path.lexists(argument):
             places.open_place(whole).close()  # or it says why it is no file that we read
             what = "the file is one array: it has no members"
             raise InputError(f"{printable(argument)}: {what}") from None
         raise
+
+
+def _behind(argument: str, name: Name) -> tuple[File | Folder, Name]:
+    """Open what is at a URL; where nothing is, the last colon may be before a member."""
+    try:
+        return _object_or_store(name.path), name
+    except InputError as exc:
+        whole, _, last = argument.rpartition(":")
+        if name.member is None and "/" not in last and places.is_url(whole):
+            try:
+                return _object_or_store(whole), Name(whole, last)
+            except InputError:
+                raise exc from None
+        raise
+
+
+def _object_or_store(url: str) -> File | Folder:
+    """Open the object at a URL, or the store under it: what it is likely to be is asked first."""
+    path = url.partition("?")[0]
+    store_first = path.endswith((".zarr", "/"))
+    if store_first and (folder := places.open_folder(url)):
+        return folder
+    asked = store_first or bool(formats.suffixed(path))
+    try:
+        file = places.open_place(url)
+    except InputError as reason:
+        if not asked and (folder := _store(url)):
+            return folder
+        raise reason from None
+    if not asked and not formats.recognised(file, url) and (folder := _store(url)):
+        file.close()  # a page about the folder
+        return folder
+    return file
+
+
+def _store(url: str) -> Folder | None:
+    """Open a store that need not be there: what was said about an object is nearer."""
+    try:
+        return places.open_folder(url)
+    except InputError:
+        return None
 
 
 def create(
@@ -336,17 +321,19 @@ def _target(
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     url = places.is_url(path)
     old = None if url else existing(path)
-    by_suffix = [known for known in FORMATS if path.endswith(known.suffix)]
-    known = by_suffix[0] if by_suffix else FORMATS[0]
+    by_suffix = [known for known in formats.FORMATS if path.endswith(known.suffix)]
+    known = by_suffix[0] if by_suffix else formats.FORMATS[0]
     if url:
-        return known, _remote(argument, known, Target(path, member, None, clobber, sync, only))
+        return known, _remote(
+            argument, known, Target(path, member, None, clobber, sync, only, storing)
+        )
     target = Target(path, member, old, clobber, sync, only, storing)
     if target.is_store and by_suffix and not known.chunks:
         raise OutputError(f"{printable(path)} is a directory: expected a file")
     if target.is_store or (member is not None and not known.members):
         place, _ = _opened(path)  # an archive or store by another name
         with place:
-            known = _of_content(place, path)
+            known = formats.of_content(place, path)
     if not known.chunks:
         _refuse_chunks(argument, storing)
     return known, target
@@ -357,7 +344,8 @@ def _remote(argument: str, known: Format, target: Target) -> Target:
     from ndtool.arrays import upload
 
     if known.chunks:
-        raise OutputError(f"{printable(argument)}: stores in chunks are written to folders only")
+        return target._replace(url=True)
+    _refuse_chunks(argument, target.storing)
     keeps = target.member is not None and not target.only
     version = upload.existing(target.path, matters=keeps or not target.clobber)
     return target._replace(url=True, version=version)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ndtool.arrays import npy, ziparchive, zipwriter
 from ndtool.arrays.kept import OldFile
-from ndtool.arrays.local import File, LocalFile, Ranges, Stretch
+from ndtool.arrays.local import File, LocalFile, Ranges, Stretch, Tick
 from ndtool.arrays.sink import FileSink, Frame
 from ndtool.arrays.source import Entry, Facts, Flat, surplus
 from ndtool.arrays.storage import CHUNK, read_at, write_at
@@ -55,8 +55,8 @@ def _checked(place: LocalFile, member: Member, stretch: Stretch, label: str) -> 
         ziparchive.check(place.look, member, label)
         return stretch
 
-    def fetch(ranges: Ranges | None) -> None:
-        bring(ranges)
+    def fetch(ranges: Ranges | None, tick: Tick | None) -> None:
+        bring(ranges, tick)
         if ranges is None:
             ziparchive.check(place.look, member, label)
 

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from ndtool.arrays.local import LocalFile, open_file
+from ndtool.arrays.local import ZARR_METADATA, Folder, LocalFile, LocalFolder, is_store, open_file
 
 if TYPE_CHECKING:
     from ndtool.arrays.ranged import RemoteFile
@@ -36,3 +36,15 @@ def open_place(path: str) -> "LocalFile | RemoteFile":
     from ndtool.arrays.ranged import RemoteFile
 
     return RemoteFile(path)
+
+
+def open_folder(path: str) -> Folder | None:
+    """Open the folder of a store, None where there is none."""
+    path = local_path(path)
+    if not is_url(path):
+        return LocalFolder(path) if is_store(path) else None
+    from ndtool.arrays.remotefolder import RemoteFolder
+
+    folder = RemoteFolder(path)
+    found = (folder.read(name) or b"" for name in ZARR_METADATA)  # a server may send a page always
+    return folder if any(raw.lstrip()[:1] == b"{" for raw in found) else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any
 
 from ndtool.arrays import failures, remote
-from ndtool.arrays.local import SMALL, Ranges, Stretch
+from ndtool.arrays.local import SMALL, Ranges, Stretch, Tick
 from ndtool.arrays.remote import Opened, Version
 from ndtool.arrays.storage import copy_bytes, failure, map_bytes, read_at, write_at
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
@@ -88,9 +88,13 @@ class RemoteFile:
         if nbytes <= SMALL:
             return Stretch(memoryview(self.read(start, nbytes, label)))
 
-        def fetch(ranges: Ranges | None) -> None:
+        def fetch(ranges: Ranges | None, tick: Tick | None) -> None:
             wanted = [(0, nbytes)] if ranges is None else ranges
-            self.bring((start + first, start + stop) for first, stop in wanted)
+            at = None
+            if tick is not None:
+                tick(0.0)
+                at = lambda stop: tick((stop - start) / nbytes)  # noqa: E731
+            self.bring(((start + first, start + stop) for first, stop in wanted), at)
 
         buffer = map_bytes(self.fd, start, nbytes)
         return Stretch(buffer, self, start, mapped=True, fetch=fetch)
@@ -100,19 +104,25 @@ class RemoteFile:
         self.bring([(start, min(start + nbytes, self.size))])
         return copy_bytes(self.fd, start, nbytes, fd, to)
 
-    def bring(self, ranges: Ranges) -> None:
-        """Have ranges of it, ascending, in the file: those that are near in one request."""
+    def bring(self, ranges: Ranges, told: Callable[[int], object] | None = None) -> None:
+        """Have ranges of it, ascending, in the file: those that are near in one request.
+
+        told: where each request's range ends, when it is there.
+        """
         if not self._ranged:
             self._download()
             return
         room = self._have_room()
         pieces = joined(room.missing(ranges), GAP, self._requests.largest)
-        self._wait(self._bring(pieces, room))
+        self._wait(self._bring(pieces, room, told or (lambda stop: None)))
 
-    async def _bring(self, pieces: Iterator[tuple[int, int]], room: _Room) -> None:
+    async def _bring(
+        self, pieces: Iterator[tuple[int, int]], room: _Room, told: Callable[[int], object]
+    ) -> None:
         async def one_by_one() -> None:
             for start, stop in pieces:
                 await self._fetch(start, stop, room)
+                told(stop)
 
         workers = [asyncio.ensure_future(one_by_one()) for _ in range(self._requests.at_once)]
         try:

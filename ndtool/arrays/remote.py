@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
 
 from ndtool.arrays.failures import (
     WAIT,
@@ -119,14 +121,45 @@ def requests(url: str) -> Requests:
         return Http(fs, path)
     if "s3" in protocols and hasattr(fs, "get_s3"):
         return S3(fs, path)
-    return Plain(fs, path)
+    return Plain(fs, path, url)
+
+
+def quoted(url: str, key: str) -> str:
+    """Return a path as it stands in URLs of a kind."""
+    return quote(key) if url.partition("://")[0] in ("http", "https") else key
+
+
+def lists(url: str) -> bool:
+    """Whether what is behind a URL can be listed."""
+    return url.partition("://")[0] not in ("http", "https")
+
+
+async def listing(url: str) -> list[tuple[str, bool]]:
+    """Return the names in a folder behind a URL, and whether each is a folder itself."""
+    fs, path = filesystem(url)
+    fs.invalidate_cache()
+    try:
+        if fs.async_impl:
+            found = await fs._ls(path, detail=True)
+        else:
+            found = await asyncio.to_thread(fs.ls, path, detail=True)
+    except FileNotFoundError:
+        return []
+    paths = {one["name"].strip("/"): one.get("type") == "directory" for one in found}
+    paths.pop(path.strip("/"), None)
+    return [(name.rpartition("/")[2], below) for name, below in paths.items()]
+
+
+def started(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine in fsspec's loop, from another thread."""
+    from fsspec.asyn import get_loop
+
+    return asyncio.run_coroutine_threadsafe(coroutine, get_loop())
 
 
 def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
     """Run a coroutine in fsspec's loop; an interrupt ends it, and its failure is one of ours."""
-    from fsspec.asyn import get_loop
-
-    future = asyncio.run_coroutine_threadsafe(coroutine, get_loop())
+    future = started(coroutine)
     try:
         return future.result()
     except (NdtoolError, FileExistsError):
@@ -296,8 +329,8 @@ class Plain:
 
     largest = HELD
 
-    def __init__(self, fs: Any, path: str) -> None:
-        self._fs, self._path = fs, path
+    def __init__(self, fs: Any, path: str, url: str) -> None:
+        self._fs, self._path, self._url = fs, path, url
         self.at_once = AT_ONCE if fs.async_impl else 1
 
     async def open(self, count: int) -> Opened:
@@ -318,9 +351,9 @@ class Plain:
         self._fs.invalidate_cache()
         found = await self._call("info", self._path)
         if found.get("type") == "directory":
-            raise InputError(f"{printable(self._path)}: a directory, not an object")
+            raise InputError(f"{printable(self._url)}: a directory, not an object")
         if type(found.get("size")) is not int:
-            raise InputError(f"{printable(self._path)}: nothing says how large it is")
+            raise InputError(f"{printable(self._url)}: nothing says how large it is")
         etag = next((found[k] for k in ("ETag", "etag", "generation", "md5") if found.get(k)), None)
         times = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
         modified = next((found[key] for key in times if found.get(key)), None)

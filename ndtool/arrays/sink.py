@@ -6,6 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from ndtool.arrays.local import Tick
 from ndtool.arrays.newfile import Pending, Unpublished, publish
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import (
@@ -33,13 +34,15 @@ class Sink(Protocol):
     """One array that is being written; nothing of it is visible before `commit`.
 
     name: what messages call it. facts: its type, shape and grid; the bytes of each block are in
-    row-major order. streamed: whether bytes must come in order. kept: members that stay in the
-    file that it goes to, None where there are none to stay.
+    row-major order. streamed: whether bytes must come in order. at_once: how many blocks are worth
+    giving at once. kept: members that stay in the file that it goes to, None where there are none
+    to stay.
     """
 
     name: str
     facts: Facts
     streamed: bool
+    at_once: int
     kept: tuple[str, ...] | None
 
     def map(self) -> memoryview | None:
@@ -60,23 +63,27 @@ def commit(*sinks: Sink) -> None:
     publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
-def deliver(room: memoryview, sink: Sink, threads: int = 1) -> None:
+def deliver(room: memoryview, sink: Sink, threads: int = 1, tick: Tick | None = None) -> None:
     """Write all of the data, in row-major order; of several blocks, each of them at once."""
     facts = sink.facts
     if facts.grid == facts.shape:
         for first in range(0, facts.nbytes, CHUNK):
-            sink.write(first, room[first : min(first + CHUNK, facts.nbytes)])
+            stop = min(first + CHUNK, facts.nbytes)
+            sink.write(first, room[first:stop])
+            if tick is not None:
+                tick(stop / facts.nbytes)
         return
     from ndtool.arrays import assembly
 
     cut = assembly.Cut(facts.shape, facts.grid, facts.dtype.itemsize)
-    assembly.take_apart(room, cut, sink.write, threads)
+    assembly.take_apart(room, cut, sink.write, max(threads, sink.at_once), tick)
 
 
 class StreamSink:
     """Standard output, a FIFO or a device: bytes in order, gone once they are written."""
 
     streamed = True
+    at_once = 1
     kept = None
 
     def __init__(self, fd: int, name: str, facts: Facts, header: bytes, owned: bool) -> None:
@@ -190,6 +197,7 @@ class FileSink:
     """A file that replaces the old one when it is published."""
 
     streamed = False
+    at_once = 1
 
     def __init__(self, target: Target, facts: Facts, frame: Frame) -> None:
         self.name, self.facts, self.kept = target.path, facts, frame.kept

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.local import Stretch
+from ndtool.arrays.local import Stretch, Tick
 from ndtool.errors import OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import Shape, described
@@ -90,11 +90,18 @@ class Touched(Protocol):
 
 
 class Source(Protocol):
-    """One input array, open. name: the argument. warning: what is odd without being wrong."""
+    """One input array, open. name: the argument. warning: what is odd without being wrong.
+
+    at_once: how many blocks are worth asking for at once, however few the processors. tick: told
+    which share of it is there while it is brought from elsewhere, from 0 on; whoever wants to know
+    sets it.
+    """
 
     name: str
     facts: Facts
     warning: str | None
+    at_once: int
+    tick: Tick | None
 
     def whole(self, touched: Touched | None = None) -> Stretch | None:
         """Return all of the bytes where they stand together, None where they do not.
@@ -134,6 +141,9 @@ class Place(Protocol):
 class Flat:
     """A source whose bytes stand together; place: None for what came through a pipe."""
 
+    at_once = 1
+    tick: Tick | None = None
+
     def __init__(
         self,
         name: str,
@@ -153,7 +163,8 @@ class Flat:
     def whole(self, touched: Touched | None = None) -> Stretch:
         if self._stretch.fetch is not None:
             size, order = self.facts.dtype.itemsize, self.facts.order
-            self._stretch.fetch(None if touched is None else touched.ranges(size, order))
+            ranges = None if touched is None else touched.ranges(size, order)
+            self._stretch.fetch(ranges, self.tick)
         return self._stretch
 
     def block(self, number: int) -> memoryview:
@@ -186,7 +197,8 @@ def whole(source: Source, touched: Touched | None = None, threads: int = 1) -> S
         cut = assembly.Cut(facts.shape, facts.grid, facts.dtype.itemsize)
         blocks = None if touched is None else touched.blocks
         label = f"temporary copy of {called(source.name)}"
-        stretch = assembly.assembled(cut, source.block, blocks, label, threads)
+        at_once = max(threads, source.at_once)
+        stretch = assembly.assembled(cut, source.block, blocks, label, at_once, source.tick)
     return stretch
 
 

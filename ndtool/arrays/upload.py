@@ -48,10 +48,12 @@ class Upload:
 
     def sync(self) -> None:
         """Send what can be sent before the object is there."""
+        endings.unwind()
         self._wait(self._store.send(self.descriptor))
 
     def take_name(self) -> None:
         """Let the object be there; OutputError if what is there may not be replaced."""
+        endings.settle(False)  # to send it may take long, and it is there at the end of that
         if self._keeps or not self._clobber:
             self._require_same(existing(self._store.url))
         tag = self._old.etag if self._old else None
@@ -64,6 +66,7 @@ class Upload:
             self._wait(self._store.commit(self.descriptor, condition))
         except FileExistsError:
             raise self._refusal() from None
+        endings.settle()
 
     def _refusal(self) -> OutputError:
         if self._keeps:
@@ -94,8 +97,7 @@ class Upload:
         os.close(fd)
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        with endings.heard():
-            remote.wait(coroutine, self.path, OutputError)
+        remote.wait(coroutine, self.path, OutputError)
 
 
 def existing(url: str, matters: bool = True) -> Version | None:
@@ -179,27 +181,34 @@ class Bucket:
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         """Make one object of the parts, or of the file."""
+        if self._started is None:
+            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            return
+        parts = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
+        upload = self._started.result()["UploadId"]
+        await self._call(
+            "complete_multipart_upload", condition, UploadId=upload, MultipartUpload=parts
+        )
+        self._started = None
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> None:
+        """Make the object in one request; FileExistsError where the condition is not met."""
+        await self._call("put_object", condition, Body=body)
+
+    async def remove(self) -> None:
+        """Remove the object."""
+        await self._object.call("delete_object")
+
+    async def _call(self, name: str, condition: dict[str, str], **arguments: Any) -> None:
         try:
-            await self._commit(fd, condition)
+            await self._object.call(name, **arguments, **condition)
         except Exception as exc:
             status = failures.status_of(exc)
             if "IfNoneMatch" in condition and status in (409, 412):
                 raise FileExistsError from None
             if not condition or status != 501:
                 raise
-            await self._commit(fd, {})  # a store that knows no conditions: it was just looked at
-
-    async def _commit(self, fd: int, condition: dict[str, str]) -> None:
-        if self._started is None:
-            body = _exactly(fd, 0, os.fstat(fd).st_size, self.url)
-            await self._object.call("put_object", Body=body, **condition)
-            return
-        parts = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
-        upload = self._started.result()["UploadId"]
-        await self._object.call(
-            "complete_multipart_upload", UploadId=upload, MultipartUpload=parts, **condition
-        )
-        self._started = None
+            await self._object.call(name, **arguments)  # it knows no conditions, and was looked at
 
     async def drop(self) -> None:
         """Remove parts that were sent in vain."""
@@ -221,7 +230,7 @@ class Whole:
     async def existing(self) -> Version | None:
         """Return what is there."""
         try:
-            return await remote.Plain(self._fs, self._path).version()
+            return await remote.Plain(self._fs, self._path, self.url).version()
         except FileNotFoundError:
             return None
 
@@ -231,14 +240,32 @@ class Whole:
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         """Send the file."""
         if not self._fs.async_impl:
-            body = _exactly(fd, 0, os.fstat(fd).st_size, self.url)
-            await asyncio.to_thread(self._fs.pipe_file, self._path, body)
+            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
-        options = {"mode": "create"} if "IfNoneMatch" in condition else {}
-        await self._fs._put_file(f"/dev/fd/{fd}", self._path, **options)
+        await self._fs._put_file(f"/dev/fd/{fd}", self._path, **_options(condition))
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> None:
+        """Send bytes; FileExistsError where the condition is not met, as far as the store knows."""
+        options = _options(condition)
+        if self._fs.async_impl:
+            await self._fs._pipe_file(self._path, body, **options)
+        else:
+            await asyncio.to_thread(self._fs.pipe_file, self._path, body, **options)
+
+    async def remove(self) -> None:
+        """Remove the object."""
+        if self._fs.async_impl:
+            await self._fs._rm_file(self._path)
+        else:
+            await asyncio.to_thread(self._fs.rm_file, self._path)
 
     async def drop(self) -> None:
         """Do nothing: what was not sent whole is not there."""
+
+
+def _options(condition: dict[str, str]) -> dict[str, str]:
+    """Return a condition as fsspec says it."""
+    return {"mode": "create"} if "IfNoneMatch" in condition else {}
 
 
 def _exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:

@@ -6,14 +6,13 @@ that is one chunk, so that none is decoded twice, and the library never selects 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from math import prod
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays import grid, zarrwriter
-from ndtool.arrays.local import ZARR_METADATA, LocalFolder
+from ndtool.arrays import grid, zarrsite
+from ndtool.arrays.local import ZARR_METADATA, Folder, Tick
 from ndtool.arrays.source import Entry, Facts, Touched
 from ndtool.arrays.storage import failure
 from ndtool.arrays.targets import Target
@@ -28,6 +27,7 @@ from ndtool.arrays.zarrstore import (
     said,
 )
 from ndtool.arrays.zarrwriter import ZarrSink
+from ndtool.engine import crew
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, called, printable
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ _BLOSC = 16  # bytes of its header, of which the last four say how many there ar
 
 def recognises(place: Any) -> bool:
     """Tell whether a place is a folder: only those of Zarr stores are places."""
-    return isinstance(place, LocalFolder)
+    return hasattr(place, "names")
 
 
-def entries(place: LocalFolder, path: str, member: str | None) -> list[Entry]:
+def entries(place: Folder, path: str, member: str | None) -> list[Entry]:
     """Return what the metadata of all arrays, or of one, say; one that is none has no facts."""
     if member is not None:
         return [_entry(place, path, _choose(place, path, member))]
     return [_entry(place, path, member) for member in arrays_in(place)]
 
 
-def open_source(place: LocalFolder, name: str, path: str, member: str | None) -> ZarrSource:
+def open_source(place: Folder, name: str, path: str, member: str | None) -> ZarrSource:
     """Return one array, the only one where none is named; it closes the place."""
     chosen = _choose(place, path, member)
     array = open_array(place, path, chosen)
@@ -59,25 +59,26 @@ def open_source(place: LocalFolder, name: str, path: str, member: str | None) ->
 
 def check(target: Target) -> tuple[str, ...] | None:
     """Raise what `create` would about the target alone; return the arrays that stay."""
-    return zarrwriter.check(target)
+    return zarrsite.check(target)
 
 
 def create(target: Target, facts: Facts) -> ZarrSink:
     """Return a new array in a store, new or as it is."""
-    return zarrwriter.ZarrSink(target, facts)
+    return ZarrSink(target, facts)
 
 
-def _choose(place: LocalFolder, path: str, member: str | None) -> str:
+def _choose(place: Folder, path: str, member: str | None) -> str:
     if member is not None:
         node = member.strip("/")
-        if kind(os.path.join(place.path, node)) == "array":
+        if kind(place, node) == "array":
             return node
-        inside = [one for one in arrays_in(place) if one.startswith(f"{node}/")]
+        known = arrays_in(place)
+        inside = [one for one in known if one.startswith(f"{node}/")]
         if inside and node:
             raise _which(place, path, inside, f"{printable(member)} is a group of")
         raise InputError(
             f"{printable(path)}: {printable(member)} is not an array of the store",
-            places=_listing(place, path, arrays_in(place)),
+            places=_listing(place, path, known),
         )
     known = arrays_in(place)
     if not known:
@@ -87,7 +88,7 @@ def _choose(place: LocalFolder, path: str, member: str | None) -> str:
     return known[0]
 
 
-def _which(place: LocalFolder, path: str, known: list[str], what: str) -> UsageError:
+def _which(place: Folder, path: str, known: list[str], what: str) -> UsageError:
     count = f"{len(known)} arrays" if len(known) > 1 else "an array"
     return UsageError(
         f"{printable(path)}: {what} {count}: name one of them",
@@ -96,7 +97,7 @@ def _which(place: LocalFolder, path: str, known: list[str], what: str) -> UsageE
     )
 
 
-def _listing(place: LocalFolder, path: str, known: list[str]) -> tuple[str, ...]:
+def _listing(place: Folder, path: str, known: list[str]) -> tuple[str, ...]:
     lines = [
         f"{printable(one or '/', 80)}: {_entry(place, path, one).label}" for one in known[:LISTED]
     ]
@@ -104,7 +105,7 @@ def _listing(place: LocalFolder, path: str, known: list[str]) -> tuple[str, ...]
     return (*lines, f"and {more} more") if more > 0 else tuple(lines)
 
 
-def _entry(place: LocalFolder, path: str, node: str) -> Entry:
+def _entry(place: Folder, path: str, node: str) -> Entry:
     name = label(path, node)
     try:
         facts = facts_of(open_array(place, path, node), name)
@@ -119,16 +120,16 @@ def _entry(place: LocalFolder, path: str, node: str) -> Entry:
 class ZarrSource:
     """An array of a store.
 
-    A change during the run is told by the size, time and number of its metadata's file and of the
-    files of all chunks that were read, each looked at before its first read and at the end.
+    A change during the run is told by what its metadata's file and the files of all chunks that
+    were read are like, each looked at before its first read and at the end.
     """
 
     warning = None
+    tick: Tick | None = None
 
-    def __init__(self, name: str, facts: Facts, array: Any, place: LocalFolder, node: str) -> None:
-        self.name, self.facts = name, facts
-        self._array, self._place = array, place
-        self._folder = os.path.join(place.path, node)
+    def __init__(self, name: str, facts: Facts, array: Any, place: Folder, node: str) -> None:
+        self.name, self.facts, self.at_once = name, facts, place.at_once
+        self._array, self._place, self._node = array, place, node
         self._files = tuple(array.shards or array.chunks)  # elements of one file
         self._seen: set[int] | bytearray = set()
         count = grid.blocks(facts.shape, self._files)
@@ -136,7 +137,7 @@ class ZarrSource:
             self._seen = bytearray(count // 8 + 1)
         self._blosc = array.shards is None and codecs(array)[-1:] == ["blosc"]
         self._sum = 0
-        self._lock = Lock()
+        self._lock = RLock()
         self._metadata = self._looked_at_metadata()
 
     def whole(self, touched: Touched | None = None) -> None:
@@ -147,11 +148,11 @@ class ZarrSource:
 
         facts = self.facts
         place = grid.box(facts.shape, facts.grid, number)
-        self._note(
+        key = self._note(
             tuple(first // step for (first, _), step in zip(place, self._files, strict=True))
         )
         if self._blosc:
-            self._check_blosc(place)
+            self._check_blosc(key)
         with said(self.name):
             got = self._array.get_basic_selection(tuple(slice(*ends) for ends in place))
             block = np.ascontiguousarray(got, self._numpy())
@@ -160,15 +161,15 @@ class ZarrSource:
         raw: Any = block.reshape(-1).view(np.uint8)
         return memoryview(raw).toreadonly()
 
-    def _check_blosc(self, place: grid.Box) -> None:
+    def _check_blosc(self, key: str) -> None:
         """Refuse a chunk that is shorter than it says: its decoder would read beyond its end."""
         try:
-            with open(self._file(place), "rb") as file:
-                head, size = file.read(_BLOSC), os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
-            return
+            found = self._place.peek(key, _BLOSC)
         except OSError as exc:
             raise failure(exc, self.name) from None
+        if found is None:
+            return
+        head, size = found
         if len(head) < _BLOSC or int.from_bytes(head[-4:], "little") != size:
             raise InputError(f"{called(self.name)}: a chunk of {size} bytes is cut short")
 
@@ -182,7 +183,7 @@ class ZarrSource:
         change = self._place.change()
         if not change and self._looked_at_metadata() != self._metadata:
             change = "changed during the run"
-        if not change and sum(map(self._looked_at, self._noted())) & _MASK != self._sum:
+        if not change and self._sum_now() != self._sum:
             change = "changed during the run: other bytes are in a chunk that was read"
         if change:
             raise OutputError(f"{called(self.name)} {change}")
@@ -193,9 +194,9 @@ class ZarrSource:
     def close(self) -> None:
         self._place.close()
 
-    def _note(self, at: tuple[int, ...]) -> None:
-        """Take note of what the file of a chunk is like, before it is read first."""
-        number = 0
+    def _note(self, at: tuple[int, ...]) -> str:
+        """Take note of what a chunk's file is like, before it is read first; return its key."""
+        number, key = 0, self._key(at)
         for count, i in zip(grid.blocks_along(self.facts.shape, self._files), at, strict=True):
             number = number * count + i
         with self._lock:
@@ -205,8 +206,16 @@ class ZarrSource:
             else:
                 new = not self._seen[number >> 3] >> (number & 7) & 1
                 self._seen[number >> 3] |= 1 << (number & 7)
-            if new:
-                self._sum = (self._sum + self._looked_at(number)) & _MASK
+            if new and self._array.shards is not None:  # who reads another chunk of it waits
+                self._take_note(number, key)
+        if new and self._array.shards is None:
+            self._take_note(number, key)
+        return key
+
+    def _take_note(self, number: int, key: str) -> None:
+        told = self._place.ready(key, self._array.shards is None)
+        with self._lock:
+            self._sum = (self._sum + hash((number, *told))) & _MASK
 
     def _noted(self) -> Iterator[int]:
         if isinstance(self._seen, set):
@@ -217,23 +226,24 @@ class ZarrSource:
                 if flags >> bit & 1:
                     yield byte * 8 + bit
 
-    def _looked_at(self, number: int) -> int:
-        """Return a number that tells what the file of a chunk is like from what it was."""
-        path = self._file(grid.box(self.facts.shape, self._files, number))
-        return hash((number, *_like(path))) & _MASK
+    def _sum_now(self) -> int:
+        """Return what the sum of the notes would be of the files that there are now."""
+        total = [0]
 
-    def _file(self, place: grid.Box) -> str:
-        """Return where the chunk or shard is that has an element."""
-        at = tuple(first // step for (first, _), step in zip(place, self._files, strict=True))
-        return os.path.join(self._folder, self._array.metadata.encode_chunk_key(at))
+        def look(number: int) -> None:
+            box = grid.box(self.facts.shape, self._files, number)
+            at = (first // step for (first, _), step in zip(box, self._files, strict=True))
+            told = self._place.like(self._key(tuple(at)))
+            with self._lock:
+                total[0] = (total[0] + hash((number, *told))) & _MASK
 
-    def _looked_at_metadata(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_like(os.path.join(self._folder, name)) for name in ZARR_METADATA[:2])
+        crew.share(look, self._noted(), self.at_once)
+        return total[0]
 
+    def _key(self, at: tuple[int, ...]) -> str:
+        """Return the path in the store of the chunk or shard at a place of their grid."""
+        return f"{self._node}/{self._array.metadata.encode_chunk_key(at)}".lstrip("/")
 
-def _like(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    def _looked_at_metadata(self) -> tuple[tuple[Any, ...], ...]:
+        names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
+        return tuple(map(self._place.like, names))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from ndtool.arrays.local import ZARR_METADATA, LocalFolder
+from ndtool.arrays.local import ZARR_METADATA, Folder, LocalFolder
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure
 from ndtool.errors import DtypeError, InputError, NdtoolError, ResourceError, UsageError, printable
@@ -63,30 +63,68 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def arrays_in(place: LocalFolder) -> list[str]:
-    """Return the paths of all arrays of a store, sorted; "" is the store itself."""
+def arrays_in(place: Folder) -> list[str]:
+    """Return the paths of all arrays of a store, sorted; "" is the store itself.
+
+    Behind a URL consolidated metadata are believed, as to list a store takes a request for each
+    of its groups, and an http server lists nothing.
+    """
+    if not isinstance(place, LocalFolder) and (known := _consolidated(place)):
+        return sorted(known)
     found, waiting = [], [""]
     while waiting:
         path = waiting.pop()
-        folder = os.path.join(place.path, path)
-        here = kind(folder)
+        here = kind(place, path)
         if here == "array":
             found.append(path)
         elif here == "group":
-            with os.scandir(folder) as inside:
-                names = [one.name for one in inside if one.is_dir(follow_symlinks=False)]
-            waiting += [f"{path}/{name}" if path else name for name in names]
+            if not place.lists:
+                raise InputError(
+                    f"{printable(place.path)} is a group without consolidated metadata, and its"
+                    " server lists nothing: name the array"
+                )
+            waiting += [f"{path}/{name}" if path else name for name in place.names(path)]
     return sorted(found)
 
 
-def kind(folder: str) -> str:
-    """Say whether a folder holds an array or a group; "" where it is neither."""
-    there = [os.path.isfile(os.path.join(folder, name)) for name in ZARR_METADATA]
-    new, old_array, old_group = there[:3]
-    if new:
-        with open(os.path.join(folder, "zarr.json"), "rb") as file:
-            return "group" if b'"group"' in file.read().replace(b" ", b"") else "array"
-    return "array" if old_array else "group" if old_group else ""
+def is_consolidated(place: Folder) -> bool:
+    """Whether a group has the metadata of all that is in it."""
+    new = _json(place.read("zarr.json")).get("consolidated_metadata")
+    return isinstance(new, dict) or place.read(".zmetadata") is not None
+
+
+def _consolidated(place: Folder) -> list[str]:
+    """Return the arrays that the metadata of all of a store tell of."""
+    told = _json(place.read("zarr.json")).get("consolidated_metadata")
+    told = told.get("metadata") if isinstance(told, dict) else None
+    if isinstance(told, dict):
+        return [
+            path for path, one in told.items()
+            if isinstance(one, dict) and one.get("node_type") == "array"
+        ]  # fmt: skip
+    old = _json(place.read(".zmetadata")).get("metadata")
+    paths = old if isinstance(old, dict) else ()
+    return [path.removesuffix(".zarray").rstrip("/") for path in paths if path.endswith(".zarray")]
+
+
+def _json(raw: bytes | None) -> dict[str, Any]:
+    """Return metadata, none where they are damaged: the package says what is wrong with them."""
+    try:
+        found = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def kind(place: Folder, path: str) -> str:
+    """Say whether an array or a group is at a path; "" where it is neither."""
+    new, old_array, old_group = (f"{path}/{name}".lstrip("/") for name in ZARR_METADATA[:3])
+    raw = place.read(new)
+    if raw is not None:
+        return "group" if _json(raw).get("node_type") == "group" else "array"
+    if place.read(old_array) is not None:
+        return "array"
+    return "group" if place.read(old_group) is not None else ""
 
 
 def label(path: str, node: str) -> str:
@@ -94,13 +132,24 @@ def label(path: str, node: str) -> str:
     return f"{path}:{node}" if node else path
 
 
-def open_array(place: LocalFolder, path: str, node: str) -> Any:
+def store_of(place: Folder, read_only: bool) -> Any:
+    """Return a folder as the package takes it."""
+    zarr = library()
+    if isinstance(place, LocalFolder):
+        return zarr.storage.LocalStore(place.path, read_only=read_only)
+    from ndtool.arrays.remotefolder import RemoteFolder
+    from ndtool.arrays.zarrremote import RemoteStore
+
+    assert isinstance(place, RemoteFolder), "folders are here or behind a URL"
+    return RemoteStore(place, read_only)
+
+
+def open_array(place: Folder, path: str, node: str) -> Any:
     """Return the library's array at a path of a store."""
     zarr = library()
     called = label(path, node)
     with said(called), quiet():
-        store = zarr.storage.LocalStore(place.path, read_only=True)
-        array = zarr.open(store=store, path=node, mode="r")
+        array = zarr.open(store=store_of(place, True), path=node, mode="r")
         if not isinstance(array, zarr.Array):
             raise InputError(f"{printable(called)} is a group: expected an array")
         return array

@@ -2,110 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from math import prod
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
-from ndtool.arrays import grid
+from ndtool.arrays import grid, zarrsite
 from ndtool.arrays import zarrstore as zarr
-from ndtool.arrays.local import ZARR_METADATA, LocalFolder, is_store
-from ndtool.arrays.newfolder import NewFolder
+from ndtool.arrays.newfile import Unpublished
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure
-from ndtool.arrays.targets import Storing, Target, exists
-from ndtool.errors import DtypeError, OutputError, UsageError, printable
+from ndtool.arrays.targets import Storing, Target
+from ndtool.arrays.zarrsite import NewStore
+from ndtool.errors import DtypeError, OutputError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import Shape
-
-
-class Site(NamedTuple):
-    """Where an array goes.
-
-    path: the folder that takes its name at the end. rest: where the array is in it, "" where it is
-    the array. above: groups that it is in, from the root on. old: whether something is there.
-    version: that of the store. kept: arrays that stay in it, None where it is the store.
-    """
-
-    path: str
-    rest: str
-    above: tuple[str, ...]
-    old: bool
-    version: int | None
-    kept: tuple[str, ...] | None
-
-
-def site(target: Target) -> Site:
-    """Return where an array goes; NdtoolError for what may not be written there."""
-    root, parts = _split(target)
-    if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
-        raise OutputError(
-            f"{printable(target.path)} is a file: expected the folder of a Zarr store"
-        )
-    if target.old is None and parts and not os.path.lexists(root):
-        return Site(root, "/".join(parts), (), False, None, None)
-    if not parts or target.only:
-        return _root(target, root, parts)
-    here, above, rest = root, [], list(parts)
-    while rest:
-        if zarr.kind(here) != "group":
-            raise OutputError(f"{printable(here)} is not a group: no array can be in it")
-        above.append(here)
-        here = os.path.join(here, rest.pop(0))
-        if not os.path.lexists(here):
-            break
-    old = os.path.lexists(here)
-    if old and not target.clobber:
-        raise exists(f"{target.path}:{target.member}")
-    if old and zarr.kind(here) != "array":
-        what = "a group" if zarr.kind(here) == "group" else "something else"
-        raise OutputError(f"{printable(here)} is {what}: only an array is replaced")
-    store = zarr.arrays_in(LocalFolder(root))
-    kept = tuple(name for name in store if name != "/".join(parts))
-    return Site(here, "/".join(rest), tuple(above), old, _version(root), kept)
-
-
-def _root(target: Target, root: str, parts: list[str]) -> Site:
-    target.require_replaceable()
-    known = zarr.arrays_in(LocalFolder(root)) if target.old is not None else []
-    if not target.only and zarr.kind(root) == "group" and known:
-        raise OutputError(
-            f"{printable(target.path)} is a group of {len(known)} arrays: which is to be written?",
-            places=tuple(map(printable, known[: zarr.LISTED])),
-            hint=f"name it, as {printable(target.path)}:{printable(known[0])};"
-            " --only replaces them all",
-        )
-    return Site(root, "/".join(parts), (), target.old is not None, None, None)
-
-
-def _split(target: Target) -> tuple[str, list[str]]:
-    """Return the folder of the whole store, and the names on the way to the array in it."""
-    root, member = target.path.rstrip("/") or "/", target.member or ""
-    parts = [part for part in member.split("/") if part]
-    for part in parts:
-        if part in (".", "..", *ZARR_METADATA) or part.startswith("__") or "\0" in part:
-            raise UsageError(f"{printable(member)}: no array of a store can be called {part!r}")
-    if target.member is not None and not parts:
-        raise UsageError(f"{printable(target.path)}:{printable(member)}: the array has no name")
-    while is_store(os.path.dirname(os.path.abspath(root))):
-        root, name = os.path.split(os.path.abspath(root))
-        parts.insert(0, name)
-    return root, parts
-
-
-def _version(root: str) -> int:
-    return 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
-
-
-def check(target: Target) -> tuple[str, ...] | None:
-    """Raise what `create` would about the target alone; return the arrays that stay."""
-    zarr.library()
-    place = site(target)
-    parent = os.path.dirname(os.path.realpath(place.path))
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{printable(parent)}: it takes no folder")
-    return place.kept
 
 
 class ZarrSink:
@@ -116,26 +26,28 @@ class ZarrSink:
     def __init__(self, target: Target, facts: Facts) -> None:
         self.name = target.path
         library = zarr.library()
-        self._site = site(target)
+        self._site = zarrsite.site(target)
         self.kept = self._site.kept
         self._pending: dict[int, tuple[bytearray, list[int]]] = {}
         self._lock = Lock()
         try:
-            self._folder = NewFolder(self._site.path, self._site.old, target.clobber, target.sync)
+            self._output = zarrsite.output(self._site, target)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
         try:
             asked = target.storing
             version = self._site.version or asked.like.get("zarr_format", 3)
-            self._array = _made(
-                library, self._folder.inside, self._site.rest, facts, asked, version
-            )
+            self._array = _made(library, self._output, facts, asked, version)
             step = tuple(map(int, self._array.shards or self._array.chunks))
             self.facts = facts._replace(grid=step)
             self._dtype = _numpy(facts)
         except BaseException:
             self.abort()
             raise
+
+    @property
+    def at_once(self) -> int:
+        return self._output.at_once
 
     def map(self) -> None:
         return None
@@ -170,54 +82,21 @@ class ZarrSink:
         place = grid.box(self.facts.shape, self.facts.grid, block)
         return prod(stop - first for first, stop in place) * self.facts.dtype.itemsize
 
-    def finish(self) -> _Published:
+    def finish(self) -> Unpublished:
         for block, (held, _) in self._pending.items():
             self._put(block, held)
         self._pending.clear()
         try:
-            self._folder.sync()
+            self._output.sync()
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
-        return _Published(self._folder, self._site.above)
+        return self._output
 
     def abort(self) -> None:
-        self._folder.drop()
+        self._output.drop()
 
 
-class _Published:
-    """A folder in a store, whose groups may hold the metadata of all that is in them."""
-
-    def __init__(self, folder: NewFolder, above: tuple[str, ...]) -> None:
-        self.path = folder.path
-        self._folder, self._above = folder, above
-
-    def take_name(self) -> None:
-        self._folder.take_name()
-        for group in self._above:
-            if _is_consolidated(group):
-                store = zarr.library().storage.LocalStore(group)
-                what = f"{self.path} is written, but not into the metadata of {group}"
-                with zarr.said(what, OutputError), zarr.quiet():
-                    zarr.library().consolidate_metadata(store)
-
-    def sync_folder(self) -> None:
-        self._folder.sync_folder()
-
-    def drop(self) -> None:
-        self._folder.drop()
-
-
-def _is_consolidated(group: str) -> bool:
-    if os.path.isfile(os.path.join(group, ".zmetadata")):
-        return True
-    try:
-        with open(os.path.join(group, "zarr.json"), "rb") as file:
-            return b'"consolidated_metadata":{' in b"".join(file.read().split())
-    except OSError:
-        return False
-
-
-def _made(library: Any, folder: str, rest: str, facts: Facts, asked: Storing, version: int) -> Any:
+def _made(library: Any, output: NewStore, facts: Facts, asked: Storing, version: int) -> Any:
     """Make an array without chunks in a new store."""
     import numpy as np
 
@@ -226,11 +105,11 @@ def _made(library: Any, folder: str, rest: str, facts: Facts, asked: Storing, ve
     chunks, shards = _cut(facts.shape, asked, version)
     if version == 3 and facts.dtype.order == ">" and dtype.names is None:
         told["serializer"] = library.codecs.BytesCodec(endian="big")
-    with zarr.said(folder, UsageError), zarr.quiet():
+    with zarr.said(output.path, UsageError), zarr.quiet():
         try:
             made = library.create_array(
-                library.storage.LocalStore(folder),
-                name=rest or None,
+                output.store,
+                name=output.within or None,
                 shape=facts.shape,
                 dtype=dtype,
                 chunks=chunks or "auto",
@@ -239,12 +118,12 @@ def _made(library: Any, folder: str, rest: str, facts: Facts, asked: Storing, ve
                 config={"write_empty_chunks": True},  # or what equals zero might lose its sign
                 **told,
             )
-            again = library.open_array(library.storage.LocalStore(folder), path=rest, mode="r")
+            again = library.open_array(output.store, path=output.within, mode="r")
         except (ValueError, TypeError) as exc:
             if "data type" in str(exc) or isinstance(exc, TypeError):
                 raise _no_type(facts, version) from None
             raise
-    if zarr.facts_of(again, folder).dtype != dtypes.from_descr(facts.dtype.descr):
+    if zarr.facts_of(again, output.path).dtype != dtypes.from_descr(facts.dtype.descr):
         raise _no_type(facts, version)
     return made
 

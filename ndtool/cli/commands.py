@@ -88,13 +88,16 @@ def _run(
     endings.prepare(*talk.last_words())
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
-        operands, kept = job.check(), None
-        if dry_run:
-            kept = job.check_output()
-        elif output is not None:
-            with talk.progress() as tick:
+        kept = None
+        with talk.progress() as tick:
+            for source in job.sources.values():
+                source.tick = tick
+            operands = job.check()
+            if dry_run:
+                kept = job.check_output()
+            elif output is not None:
                 kept = job.run(operands, tick)
-        elif not talk.json:
+        if output is None and not dry_run and not talk.json:
             from ndtool.analysis import preview
 
             shown = preview.text(operands)

@@ -12,7 +12,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from ndtool.arrays import names
+from ndtool.arrays import formats, names
 from ndtool.errors import NdtoolError
 
 # Quoted by bash as names of files are; what goes on has no space behind it.
@@ -78,7 +78,7 @@ def arrays(typed: str) -> list[CompletionItem]:
 
 def _paths(typed: str) -> list[str]:
     folder, begun = os.path.split(typed)
-    suffixes = tuple(known.suffix for known in names.FORMATS if known.suffix)
+    suffixes = tuple(known.suffix for known in formats.FORMATS if known.suffix)
     found = []
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as listed:

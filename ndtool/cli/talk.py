@@ -289,7 +289,7 @@ def _table(
 class Progress:
     """A bar in the last line of a terminal, from a second on; call it with the share done.
 
-    Any thread may: at worst a bar is drawn twice.
+    0 begins anew, as writing does after reading. Any thread may: at worst a bar is drawn twice.
     """
 
     def __init__(self, shown: bool) -> None:
@@ -299,7 +299,7 @@ class Progress:
         self._share = 0.0
 
     def __call__(self, share: float) -> None:
-        self._share = max(self._share, share)
+        self._share = max(self._share, share) if share else 0.0
         now = time.perf_counter()
         if now < self._next:
             return

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from ndtool.arrays import names, sink, source
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import Facts, Source
-from ndtool.arrays.storage import CHUNK
 from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
 from ndtool.engine import copies, layouts, threads
@@ -121,20 +120,15 @@ def _stored(dtype: Dtype, request: Request) -> Dtype:
 def _copy(origin: Source, output: Sink, tick: Tick) -> None:
     """Copy all bytes; from column-major order they are put right on the way."""
     facts = origin.facts
+    origin.tick = tick
     stretch = source.whole(origin)
     strides = layouts.contiguous(facts.shape, facts.dtype.itemsize, facts.order == "F")
     if not copies.is_right(facts.shape, strides, facts.dtype, facts.dtype.order):
         data = Operand(stretch.buffer, 0, strides)
-        with direct.whole_output(output) as (room, _):
+        with direct.whole_output(output, tick=tick) as (room, _):
             copies.put_right(
                 data, facts.shape, facts.dtype, facts.dtype.order, room, threads.resolve(None), tick
             )
         return
     stretch.advise("sequential")
-    if output.facts.grid != output.facts.shape:
-        deliver(stretch.buffer, output)
-        return
-    for at in range(0, facts.nbytes, CHUNK):
-        piece = stretch.buffer[at : at + CHUNK]
-        output.write(at, piece)
-        tick((at + len(piece)) / facts.nbytes)
+    deliver(stretch.buffer, output, tick=tick)

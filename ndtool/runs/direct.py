@@ -105,7 +105,9 @@ def checked(inference: Inference, sources: dict[str, Source], threads: int) -> O
 
 
 @contextmanager
-def whole_output(sink: Sink, threads: int = 1) -> Iterator[tuple[memoryview, Write | None]]:
+def whole_output(
+    sink: Sink, threads: int = 1, tick: Tick | None = None
+) -> Iterator[tuple[memoryview, Write | None]]:
     """Give all of an output as writable bytes, and what is faster than stores to them, if any.
 
     They are the sink's own where it has them, else a room that is written to it at the end.
@@ -118,7 +120,7 @@ def whole_output(sink: Sink, threads: int = 1) -> Iterator[tuple[memoryview, Wri
 
     room = spill.room(sink.facts.nbytes, f"temporary copy of {sink.name}")
     yield room, None
-    deliver(room, sink, threads)
+    deliver(room, sink, threads, tick)
 
 
 def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
@@ -137,7 +139,7 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
         _gather_pieces(operands, runs, data, sink, tick, one_by_one)
         return
     indices, threads = operands.bound, operands.threads
-    with whole_output(sink, threads) as (out, write):
+    with whole_output(sink, threads, tick) as (out, write):
         if runs is not None:
             done = gathers.gather(runs, data, indices, out, threads)
         else:
@@ -212,7 +214,7 @@ def scatter(operands: Operands, sink: Sink, tick: Tick) -> None:
     order = dtype.order if reduction == "none" else NATIVE
     updates = operands.put_right("updates", order, reduction != "none")
     data, shape = operands.operand("data"), inference.plan.data
-    with whole_output(sink, operands.threads) as (out, write):
+    with whole_output(sink, operands.threads, tick) as (out, write):
         source = data.buffer
         if not copies.is_right(shape, data.strides, dtype, order):
             if write is None:

@@ -1,0 +1,294 @@
+"""A folder behind a URL: many objects under one prefix, read and written one by one, each whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from threading import Lock
+from typing import Any, Self, TypeVar
+
+from ndtool import endings
+from ndtool.arrays import failures, remote, upload
+from ndtool.arrays.local import ZARR_METADATA
+from ndtool.arrays.remote import Requests, Version
+from ndtool.engine import crew
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable, redacted
+
+T = TypeVar("T")
+Span = tuple[int | None, int | None]  # as a slice has it: from, to; a negative start is an end's
+
+LARGEST = (1 << 31) + (1 << 24)  # bytes of an object that is read whole: a chunk, badly compressed
+_INDICES, _INDEX = 16, 1 << 20  # ends of objects that are kept, and how many bytes one may have
+_METADATA = (*ZARR_METADATA, ".zattrs")
+
+
+def inside(url: str, key: str) -> str:
+    """Return the URL of what is in a folder; queries and links of a chain stay at the end.
+
+    >>> inside("https://host/x.zarr?k=v", "a/zarr.json"), inside("s3://b/x/", "c")
+    ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
+    """
+    ends = [at for mark in ("?", "::") if (at := url.find(mark)) > 0]
+    at = min(ends, default=len(url))
+    return f"{url[:at].rstrip('/')}/{remote.quoted(url, key)}{url[at:]}"
+
+
+class RemoteFolder:
+    """What LocalFolder is for a folder, for a prefix of a store or a server."""
+
+    size = 0
+    at_once = crew.MOST
+
+    def __init__(self, url: str) -> None:
+        self.url, self.path = url, redacted(url)
+        self.lists = remote.lists(url)
+        self._small: dict[str, bytes | None] = {}  # metadata, each asked for once
+        self._ready: dict[str, bytes | None] = {}  # what was looked at and will be read next
+        self._versions: dict[str, Version | None] = {}  # of objects that are read in ranges
+        self._indices: dict[tuple[str, Span], bytes] = {}
+        self._lock = Lock()
+
+    def look(self, start: int, nbytes: int) -> bytes:
+        """Return no bytes: a folder has none."""
+        return b""
+
+    def below(self, key: str) -> RemoteFolder:
+        """Return a folder in it, or it, as it is now."""
+        return RemoteFolder(inside(self.url, key) if key else self.url)
+
+    def read(self, key: str) -> bytes | None:
+        """Return a small object, None where there is none; it is asked for once."""
+        if key not in self._small:
+            self._small[key] = self._wait(self._whole(key))[0]
+        return self._small[key]
+
+    def names(self, key: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return [name for name, below in self.listed(key) if below]
+
+    def listed(self, key: str) -> list[tuple[str, bool]]:
+        """Return all names in a folder, and whether each is one itself."""
+        return self._wait(remote.listing(inside(self.url, key) if key else self.url))
+
+    def ready(self, key: str, whole: bool) -> tuple[Any, ...]:
+        """Return what tells this content of an object from others; () where there is none.
+
+        whole: whether it is read whole next: then one reply brings both.
+        """
+        if not whole:
+            version = self._wait(self._first_version(key))
+            return () if version is None else _told(version)
+        body, version = self._wait(self._whole(key))
+        with self._lock:
+            self._ready[key] = body
+        return () if version is None else _told(version)
+
+    def like(self, key: str) -> tuple[Any, ...]:
+        """Return what `ready` does, of what is there now."""
+        version = self._wait(self._version(key))
+        return () if version is None else _told(version)
+
+    def peek(self, key: str, count: int) -> tuple[bytes, int] | None:
+        """Return the first bytes of an object that is ready, and how many there are."""
+        body = self._ready.get(key)
+        return None if body is None else (body[:count], len(body))
+
+    async def get(self, key: str, span: Span | None = None) -> bytes | None:
+        """Return an object, or a part of it; None where there is none."""
+        if key.rpartition("/")[2] in _METADATA:
+            if key not in self._small:
+                self._small[key] = (await self._whole(key))[0]
+            return self._small[key]
+        if span is not None:
+            return await self._part(key, span)
+        with self._lock:
+            if key in self._ready:
+                return self._ready.pop(key)
+        return (await self._whole(key))[0]
+
+    async def put(self, key: str, body: bytes) -> None:
+        """Write an object, in the place of an old one."""
+        url = inside(self.url, key)
+        try:
+            await upload.store(url).put(body, {})
+        except Exception as exc:
+            raise failures.failure(exc, redacted(url), OutputError) from None
+
+    def change(self) -> str:
+        """Say nothing: a prefix is what is under it."""
+        return ""
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return remote.wait(coroutine, self.path)
+
+    async def _version(self, key: str) -> Version | None:
+        url = inside(self.url, key)
+        try:
+            return await failures.persist(remote.requests(url).version)
+        except Exception as exc:
+            if failures.is_missing(exc):
+                return None
+            raise failures.failure(exc, redacted(url)) from None
+
+    async def _first_version(self, key: str) -> Version | None:
+        """Return the version that all ranges of an object must be of."""
+        if key not in self._versions:
+            self._versions.setdefault(key, await self._version(key))
+        return self._versions[key]
+
+    async def _whole(self, key: str) -> tuple[bytes | None, Version | None]:
+        url = inside(self.url, key)
+        requests = remote.requests(url)
+        try:
+            opened = await failures.persist(lambda: requests.open(requests.largest))
+            size, head = opened.version.size, opened.head
+            if size is None or len(head) < size:
+                if size is not None and size > LARGEST:
+                    raise ResourceError(
+                        f"{printable(url)} has {size} bytes: at most {LARGEST} are read at once"
+                    )
+                head = await _rest(requests, opened)
+            return head, opened.version
+        except Exception as exc:
+            if failures.is_missing(exc):
+                return None, None
+            raise failures.failure(exc, redacted(url)) from None
+
+    async def _part(self, key: str, span: Span) -> bytes | None:
+        if (key, span) in self._indices:
+            return self._indices[key, span]
+        version, url = await self._first_version(key), inside(self.url, key)
+        if version is None:
+            return None
+        start, stop, _ = slice(*span).indices(version.size or 0)
+        piece = await self._fetched(remote.requests(url), start, stop, version, url)
+        if (span[0] or 0) <= 0 and len(piece) <= _INDEX:  # of a shard: all its chunks need it
+            self._indices[key, span] = piece
+            for old in list(self._indices)[:-_INDICES]:
+                self._indices.pop(old, None)
+        return piece
+
+    async def _fetched(
+        self, requests: Requests, start: int, stop: int, version: Version, url: str
+    ) -> bytes:
+        if stop - start > LARGEST:
+            raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {LARGEST}")
+        try:
+            return await _pieces(requests, start, stop, version)
+        except Exception as exc:
+            raise failures.failure(exc, redacted(url)) from None
+
+
+class NewObjects(RemoteFolder):
+    """A folder behind a URL to which a run writes: what it made goes again if it fails.
+
+    Nothing is replaced. Metadata are kept back until everything else is there, and come from the
+    outermost to the innermost, so that an array is seen only when it is complete.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._held: dict[str, bytes] = {}
+        self._made: list[str] = []
+        self._going: set[asyncio.Future[None]] = set()
+        endings.settle(False)
+        endings.unwind()
+
+    async def get(self, key: str, span: Span | None = None) -> bytes | None:
+        return self._held[key] if key in self._held else await super().get(key, span)
+
+    async def put(self, key: str, body: bytes) -> None:
+        if key.rpartition("/")[2] in _METADATA:
+            self._held[key] = body
+            return
+        going = asyncio.ensure_future(self._create(key, body))
+        self._going.add(going)
+        going.add_done_callback(self._going.discard)
+        await asyncio.shield(going)
+
+    def publish(self, path: str) -> None:
+        """Write the metadata, those of the array last; path: of it."""
+        last = f"{path}/".lstrip("/")
+        for key in sorted(self._held, key=lambda key: (key.count("/"), ".zattrs" not in key)):
+            try:
+                remote.wait(self._create(key, self._held[key]), self.path, OutputError)
+            except OutputError:
+                if key.startswith(last) or remote.wait(self._whole(key), self.path)[0] is None:
+                    raise  # but a group that others made meanwhile will do
+        self._made.clear()
+
+    def drop(self) -> None:
+        """Remove what was made, if it was not published."""
+        try:
+            remote.wait(self._drop(), self.path, OutputError)
+        except NdtoolError:
+            pass  # nothing more can be done: they are no array without metadata
+
+    async def _create(self, key: str, body: bytes) -> None:
+        url = inside(self.url, key)
+        try:
+            await upload.store(url).put(body, {"IfNoneMatch": "*"})
+        except FileExistsError:
+            raise OutputError(f"{redacted(url)} was made by others during the run") from None
+        except Exception as exc:
+            raise failures.failure(exc, redacted(url), OutputError) from None
+        self._made.append(key)
+
+    async def _drop(self) -> None:
+        await asyncio.gather(*self._going, return_exceptions=True)
+        self._made.reverse()  # what is seen goes first
+
+        async def one_by_one() -> None:
+            while self._made:
+                url = inside(self.url, self._made.pop(0))
+                await asyncio.wait_for(upload.store(url).remove(), upload.PATIENCE)
+
+        await asyncio.gather(*(one_by_one() for _ in range(remote.AT_ONCE)))
+
+
+def _told(version: Version) -> tuple[Any, ...]:
+    return (version.etag or version.modified or version.size,)
+
+
+async def _rest(requests: Requests, opened: remote.Opened) -> bytes:
+    """Return all of an object of which a reply brought the beginning."""
+    if opened.ranged and opened.version.size is not None:
+        head, size = opened.head, opened.version.size
+        return head + await _pieces(requests, len(head), size, opened.version)
+    room = bytearray()
+
+    def write(start: int, piece: bytes) -> None:
+        if start + len(piece) > LARGEST:
+            raise InputError(f"more than {LARGEST} bytes")
+        room[start:] = piece  # another try begins anew
+
+    found = await failures.persist(lambda: requests.download(write))
+    if found.differs(opened.version):
+        raise failures.ChangedError
+    return bytes(room)
+
+
+async def _pieces(requests: Requests, start: int, stop: int, version: Version) -> bytes:
+    """Return a range of an object, in as many requests as it takes."""
+    room = bytearray(max(0, stop - start))
+    at = start
+
+    def write(where: int, piece: bytes) -> None:
+        nonlocal at
+        room[where - start : where - start + len(piece)] = piece
+        at = where + len(piece)
+
+    while at < stop:
+        await failures.persist(
+            lambda: requests.fetch(at, min(stop, at + requests.largest), version, write)
+        )
+    return bytes(room)

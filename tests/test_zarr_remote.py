@@ -1,0 +1,439 @@
+"""Zarr stores behind URLs, read and written: memory, http and moto's S3 server."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bucket
+import numpy as np
+import pytest
+import webserver
+from bucket import Bucket, Proxy, settings
+from command import NDTOOL, environment, ndtool, save
+from inputs import opened
+from strategies import raw, same
+from test_zarr import CODES, WAYS, load, put, some
+from test_zarr_outputs import write
+from webserver import Server
+
+from ndtool.arrays import names, source
+from ndtool.arrays.remotefolder import RemoteFolder, inside
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
+from ndtool.runs import convert, jobs
+
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+fsspec = pytest.importorskip("fsspec")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.UnstableSpecificationWarning", "ignore::zarr.errors.ZarrUserWarning"
+)
+
+DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
+ROWS = np.array([[3], [-1], [4]])
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path) -> Path:
+    return here
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    pytest.importorskip("aiohttp")
+    with webserver.serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Bucket]:
+    with bucket.serving() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    for name, value in settings(server.endpoint).items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    yield server
+    server.empty()
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file()
+    }
+
+
+def serve(web: Server, folder: str, at: str = "/x.zarr", **how: Any) -> str:
+    """Put the files of a store on a web server."""
+    for name, body in files(folder).items():
+        web.add(f"{at}/{name}", body, **how)
+    return f"http://127.0.0.1:{web.server_address[1]}{at}"
+
+
+def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
+    for name, body in files(folder).items():
+        s3.put(f"{at}/{name}", body)
+    return f"s3://bucket/{at}"
+
+
+def asked(web: Server, ending: str) -> list[Any]:
+    return [span for path, span in web.requests if path.endswith(ending)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_store(way: str, web: Server, memory: Any) -> None:
+    array = some("<i4", (7, 5, 3))
+    put("x.zarr", array, **WAYS[way])
+    assert same(load(serve(web, "x.zarr")), load("x.zarr"))
+    for name, body in files("x.zarr").items():
+        memory.pipe_file(f"/deep/x.zarr/{name}", body)
+    assert same(load("memory://deep/x.zarr"), load("x.zarr"))
+    assert same(load("memory://deep/x.zarr/"), load("x.zarr"))
+
+
+def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> None:
+    put("x.zarr", DATA, chunks=(4, 10))
+    url = serve(web, "x.zarr")
+    save(indices=np.array([[5], [4], [-1], [5]]))
+    request = jobs.Request("gather_nd", url, "indices.npy", output="out.npy")
+    with jobs.Job(request) as job:
+        job.run(job.check())
+    assert (np.load("out.npy") == DATA[[5, 4, -1, 5]]).all()
+    assert asked(web, "c/0/0") == asked(web, "c/2/0") == []
+    for chunk in ("c/1/0", "c/5/0"):
+        first, last = asked(web, chunk)
+        assert first[1] > 1
+        assert last == (0, 1), "which version is there at the end"
+
+
+def test_shards_are_read_in_ranges(web: Server) -> None:
+    data = np.random.default_rng(0).integers(0, 1 << 30, (64, 1024), "<i4")
+    put("x.zarr", data, chunks=(8, 1024), shards=(32, 1024), compressors=None)
+    url = serve(web, "x.zarr")
+    web.sent = 0
+    with opened(url) as one:
+        got = [bytes(one.block(number)) for number in (1, 2)]
+        one.recheck()
+    assert got == [data[8:16].tobytes(), data[16:24].tobytes()]
+    spans = asked(web, "c/0/0")
+    assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
+    assert asked(web, "c/1/0") == []
+    assert same(load(url), data)
+
+
+def test_chunks_are_asked_for_several_at_once(web: Server) -> None:
+    put("x.zarr", DATA, chunks=(1, 10))
+    url = serve(web, "x.zarr", delay=0.0)
+    wait = __import__("threading").Barrier(2, timeout=20)
+    for row in (0, 1):  # neither is answered before both were asked for
+        web.objects[f"/x.zarr/c/{row}/0"].before = lambda number: number > 1 or wait.wait()
+    assert same(load(url), DATA)
+    assert 1 < web.most_at_once <= 10
+
+
+def test_a_server_without_ranges(web: Server) -> None:
+    put("x.zarr", DATA, chunks=(7, 3))
+    assert same(load(serve(web, "x.zarr", ranges=False)), DATA)
+
+
+def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndtool.arrays.remote.Http.largest", 1000)
+    data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
+    put("x.zarr", data, chunks=(1000,), compressors=None)
+    assert same(load(serve(web, "x.zarr")), data)
+    assert same(load(serve(web, "x.zarr", "/y.zarr", ranges=False)), data)
+    web.objects["/x.zarr/c/0"].cuts, web.objects["/x.zarr/c/0"].cut_at = 2, 600
+    assert same(load(f"http://127.0.0.1:{web.server_address[1]}/x.zarr"), data)
+
+
+def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server) -> None:
+    made = zarr.create_array("x.zarr", shape=(4,), dtype="i4", chunks=(2,), fill_value=7)
+    made[:2] = [1, 2]
+    url = serve(web, "x.zarr")
+    assert load(url).tolist() == [1, 2, 7, 7]
+    web.add("/x.zarr/c/1", b"", refusals=[403] * 9)
+    with pytest.raises(InputError, match=r"c/1: access is denied"):
+        load(url)
+    web.add("/x.zarr/c/1", b"", refusals=[500] * 9)
+    with pytest.raises(InputError, match=r"c/1: the server answers 500"):
+        load(url)
+
+
+@pytest.mark.parametrize("what", ["c/0/0", "zarr.json"])
+def test_changes_during_a_run(what: str, web: Server) -> None:
+    put("x.zarr", DATA, chunks=(7, 3))
+    url = serve(web, "x.zarr")
+    with opened(url) as one:
+        source.whole(one)
+        one.recheck()
+        web.objects[f"/x.zarr/{what}"].etag = '"2"'
+        with pytest.raises(OutputError, match="changed during the run"):
+            one.recheck()
+
+
+def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
+    put("x.zarr", DATA, chunks=(4, 10), shards=(24, 10))
+    url = serve(web, "x.zarr")
+    with opened(url) as one:
+        one.block(0)
+        web.objects["/x.zarr/c/0/0"].etag = '"2"'
+        with pytest.raises(OutputError, match="changed during the run"):
+            one.block(1)
+
+
+def test_members_of_a_store(web: Server, memory: Any) -> None:
+    zarr.create_group("x.zarr")
+    put("x.zarr:g/a", DATA)
+    put("x.zarr:b", DATA + 1)
+    url = serve(web, "x.zarr")
+    assert same(load(f"{url}:g/a"), DATA)
+    assert same(load(f"{url}/b"), DATA + 1)
+    with pytest.raises(InputError, match="lists nothing: name the array"):
+        load(url)
+    with pytest.raises(InputError, match="lists nothing: name the array"):
+        load(f"{url}:none")
+    zarr.consolidate_metadata("x.zarr")
+    url = serve(web, "x.zarr", "/y.zarr")
+    with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as caught:
+        load(url)
+    assert [line.partition(":")[0] for line in caught.value.places] == ["b", "g/a"]
+    assert [entry.member for entry in names.describe(url)] == ["b", "g/a"]
+    for name, body in files("x.zarr").items():
+        if name != "zarr.json":
+            memory.pipe_file(f"/x.zarr/{name}", body)
+    memory.pipe_file("/x.zarr/zarr.json", b'{"zarr_format": 3, "node_type": "group"}')
+    assert [entry.member for entry in names.describe("memory://x.zarr")] == ["b", "g/a"]
+
+
+def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
+    put("x.zarr", DATA)
+    url = serve(web, "x.zarr", "/data")
+    web.add("/data", b"<html>index of /data</html>")
+    assert same(load(url), DATA)
+    everywhere = web.add("/page", b"<html>always the same</html>")
+    for name in ("zarr.json", ".zarray", ".zgroup", ".zmetadata"):
+        web.add(f"/page/{name}", b"<html>always the same</html>")
+    with pytest.raises(InputError, match=r"not a .npy array"):
+        load(everywhere)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"{}", b"{", b'{"node_type": "array"}', b"[" * 100_000, b'{"node_type": "group"}']
+)
+def test_damaged_metadata(broken: bytes, memory: Any) -> None:
+    memory.pipe_file("/x.zarr/zarr.json", broken)
+    with pytest.raises(NdtoolError, match=r"^memory://x.zarr"):
+        load("memory://x.zarr")
+
+
+def test_an_array_whose_attributes_say_group() -> None:
+    put("x.zarr", DATA, attributes={"kind": "group", "node_type": "group"})
+    assert same(load("x.zarr"), DATA)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_what_is_written_is_what_a_folder_gets(code: Any, version: int, memory: Any) -> None:
+    array = some(code, (7, 5, 3))
+    how = {"like": {"zarr_format": version}, "chunks": (3, 5, 2)}
+    write("x.zarr", array, **how)
+    write("memory://x.zarr", array, **how)
+    there = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
+    assert there == files("x.zarr")
+    assert same(load("memory://x.zarr"), array)
+
+
+def test_options_and_members(memory: Any) -> None:
+    assert write("memory://x.zarr:g/a", DATA, chunks=(4, 5), shards=(8, 10)) is None
+    assert write("memory://x.zarr:g/b", DATA + 1) == ("g/a",)
+    assert write("memory://x.zarr/c.zarr", DATA + 2) == ("g/a", "g/b")
+    assert same(load("memory://x.zarr:g/a"), DATA)
+    assert same(load("memory://x.zarr:g/b"), DATA + 1)
+    assert same(load("memory://x.zarr:c.zarr"), DATA + 2)
+
+
+def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
+    zarr.create_group("x.zarr")
+    put("x.zarr:a", DATA)
+    zarr.consolidate_metadata("x.zarr")
+    for name, body in files("x.zarr").items():
+        memory.pipe_file(f"/x.zarr/{name}", body)
+    write("memory://x.zarr:b", DATA + 1)
+    assert [entry.member for entry in names.describe("memory://x.zarr")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("there", "target", "words"),
+    [
+        ("x.zarr/zarr.json", "memory://x.zarr", "something is there"),
+        ("x.zarr/c/0/0", "memory://x.zarr", "something is there"),
+        ("x.zarr/a/c/0/0", "memory://x.zarr:a", "something is there"),
+    ],
+)
+def test_nothing_is_replaced(there: str, target: str, words: str, memory: Any) -> None:
+    memory.pipe_file(f"/{there}", b'{"zarr_format": 3, "node_type": "group"}')
+    before = {path: memory.cat(path) for path in memory.find("/")}
+    for only in (False, True):
+        with pytest.raises(OutputError, match=words):
+            names.check(target, only=only)
+        with pytest.raises(OutputError, match=words):
+            write(target, DATA, only=only)
+    assert {path: memory.cat(path) for path in memory.find("/")} == before
+
+
+def test_an_array_is_no_group(memory: Any) -> None:
+    write("memory://x.zarr", DATA)
+    with pytest.raises(OutputError, match=r"memory://x.zarr is not a group: no array can be in it"):
+        write("memory://x.zarr:a", DATA)
+
+
+def test_places_that_are_not_written_to(web: Server) -> None:
+    with pytest.raises(OutputError, match="cannot be written to"):
+        write(f"http://127.0.0.1:{web.server_address[1]}/x.zarr", DATA)
+    with pytest.raises(UsageError, match="has no chunks"):
+        write("memory://x.npy", DATA, chunks=(1, 1))
+
+
+def begun(target: str) -> Any:
+    from ndtool.arrays.source import Facts
+    from ndtool.rules import dtypes
+
+    facts = Facts(dtypes.from_descr("<i4"), DATA.shape, "C", DATA.shape, {})
+    return names.create(target, facts, storing=names.Storing(chunks=(4, 10)))
+
+
+def test_it_is_seen_only_when_it_is_complete(memory: Any) -> None:
+    out = begun("memory://x.zarr:g/a")
+    for block in range(6):
+        out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
+    assert len(memory.find("/x.zarr")) == 6
+    with pytest.raises(InputError, match=r"memory://x.zarr: a directory, not an object"):
+        load("memory://x.zarr")
+    jobs.sink.commit(out)
+    out.abort()
+    assert same(load("memory://x.zarr:g/a"), DATA)
+
+
+def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
+    out = begun("memory://x.zarr")
+    out.write(0, memoryview(raw(DATA[:4])), 0)
+    memory.pipe_file("/x.zarr/c/1/0", b"another's")
+    with pytest.raises(OutputError, match=r"c/1/0 was made by others during the run"):
+        out.write(0, memoryview(raw(DATA[4:8])), 1)
+    out.abort()
+    assert memory.find("/x.zarr") == ["/x.zarr/c/1/0"]
+
+
+def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
+    out = begun("memory://x.zarr")
+    out.write(0, memoryview(raw(DATA[:4])), 0)
+    memory.pipe_file("/x.zarr/zarr.json", b"{}")
+    with pytest.raises(OutputError, match=r"zarr.json was made by others during the run"):
+        jobs.sink.commit(out)
+    out.abort()
+    assert memory.find("/x.zarr") == ["/x.zarr/zarr.json"]
+
+
+def test_a_group_that_others_made_meanwhile(memory: Any) -> None:
+    group = b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'
+    out = begun("memory://x.zarr:g/a")
+    for block in range(6):
+        out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
+    memory.pipe_file("/x.zarr/g/zarr.json", group)
+    jobs.sink.commit(out)
+    out.abort()
+    assert memory.cat("/x.zarr/g/zarr.json") == group
+    assert same(load("memory://x.zarr:g/a"), DATA)
+
+
+def test_from_s3_to_s3(s3: Bucket) -> None:
+    put("x.zarr", DATA, chunks=(7, 3))
+    url = upload(s3, "x.zarr", "deep/x.zarr")
+    assert same(load(url), DATA)
+    ran = ndtool("convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5")
+    assert ran.status == 0, ran.err
+    save(indices=ROWS)
+    ran = ndtool("gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr")
+    assert ran.status == 0, ran.err
+    assert same(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
+    ran = ndtool("inspect", "s3://bucket/y.zarr")
+    assert b"y.zarr:g/a" in ran.out
+    ran = ndtool("convert", url, "s3://bucket/z.zarr")
+    assert (ran.status, "something is there" in ran.err) == (7, True)
+    store = zarr.storage.FsspecStore.from_url(
+        "s3://bucket/z.zarr", storage_options={"endpoint_url": s3.endpoint}
+    )
+    assert (zarr.open_array(store, mode="r")[...] == DATA[ROWS[:, 0]]).all()
+
+
+def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
+    put("x.zarr", DATA, chunks=(7, 3))
+    url = upload(s3, "x.zarr")
+    with opened(url) as one:
+        source.whole(one)
+        s3.put("x.zarr/c/0/0", b"other")
+        with pytest.raises(OutputError, match="other bytes are in a chunk that was read"):
+            one.recheck()
+
+
+def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
+    out = begun("s3://bucket/x.zarr")
+    out.write(0, memoryview(raw(DATA[:4])), 0)
+    s3.put("x.zarr/c/1/0", b"another's")
+    with pytest.raises(OutputError, match=r"c/1/0 was made by others during the run"):
+        out.write(0, memoryview(raw(DATA[4:8])), 1)
+    out.abort()
+    assert s3.keys() == ["x.zarr/c/1/0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
+    np.save("in.npy", np.random.default_rng(0).integers(0, 1 << 30, (32, 131072), "<i4"))
+    proxy = Proxy(s3.endpoint, 1 << 18)
+    try:
+        process = subprocess.Popen(
+            [*NDTOOL, "convert", "in.npy", "s3://bucket/x.zarr", "--chunks", "1,131072"],
+            env=environment(**settings(proxy.endpoint)),
+            stderr=subprocess.PIPE,
+        )
+        assert proxy.held.wait(60)
+        process.send_signal(number)
+        proxy.let_go()
+        err = process.communicate(timeout=120)[1]
+    finally:
+        proxy.close()
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], err
+    assert s3.keys() == []
+
+
+def test_conversions_tell_how_far_they_are(memory: Any) -> None:
+    put("x.zarr", DATA, chunks=(1, 10))
+    shares: list[float] = []
+    with convert.Conversion(convert.Request("x.zarr", "memory://y.zarr")) as conversion:
+        conversion.run(shares.append)
+    assert same(load("memory://y.zarr"), DATA)
+    reading, writing = shares[1 : shares.index(0, 1)], shares[shares.index(0, 1) + 1 :]
+    assert reading == sorted(reading)
+    assert len(reading) == len(writing) == 24
+    assert sorted(writing)[-1] == reading[-1] == 1
+
+
+def test_queries_stay_at_the_end_of_a_url() -> None:
+    folder = RemoteFolder("https://host/x.zarr?secret=1")
+    assert folder.path == "https://host/x.zarr?..."
+    assert inside(folder.url, "a b") == "https://host/x.zarr/a%20b?secret=1"
