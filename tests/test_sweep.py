@@ -1,12 +1,11 @@
 """Arrays larger than memory: split, sweep, replay give what the direct way gives, bit for bit."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import Case, cases, same
 
 from ndtool.analysis import reference
 from ndtool.arrays import memory
@@ -14,7 +13,6 @@ from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import plan, sweep
 from ndtool.runs.jobs import Job, Request
 from ndtool.runs.rows import rows_of
-from strategies import Case, cases, same
 
 
 def swept(case: Case, budget: int, threads: int, held: int) -> Any:

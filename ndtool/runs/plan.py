@@ -71,12 +71,10 @@ def _sweep(operands: Operands, rows: Rows, limit: int | None) -> tuple[Cut | Non
     allowed = memory.available() if limit is None else limit
     size, columns = data.facts.nbytes, isinstance(operands.inference.plan, ElementsPlan)
     reached = max(size, operands.inference.nbytes) if columns else size
-    if reached <= allowed // 4 * 3:
+    if memory.holds(reached, allowed):
         return None, f"{reached} bytes accessed at random fit into {allowed} bytes of memory"
     cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
     missing = 1 - allowed / reached if reached > allowed else 0.25
-    if gathers and limit is None and reached == size:
-        missing = min(missing, 1 - there.cached())
     jumps = rows.tuples * (1 - near(rows, operands.indices)) * missing
     direct = jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2)
     spilled = max(0, cut.kept - cut.held)

@@ -155,6 +155,7 @@ class _Sweep:
             self._turned = self._dtype.unit > 1 and self._dtype.order != order
             updates = operands.put_right("updates", order, False)
             self._updates = _stretch(operands, "updates", updates)
+        self._reading = Lock()
         self._rooms = crew.Rooms(min(cut.part, cut.rows.height) * width)
         moved = cut.rows.tuples * (cut.rows.entry + width * cut.gathers)
         self._meter = _Meter(tick, moved + cut.rows.height * width)
@@ -175,7 +176,7 @@ class _Sweep:
         else:
             width = cut.rows.width
             updates, moved = scratch(n * width), scratch(n * width)
-            self._updates.read(first * width, updates)
+            self._read(self._updates, first * width, updates)
             self._gather(updates, order.data, moved)
             self._keep(block, "rows", moved)
         self._meter.add(n * cut.rows.entry)
@@ -186,7 +187,7 @@ class _Sweep:
         places = list(self._cut.rows.stored(first, count))
         room, at = scratch(sum(stop - start for start, stop in places)), 0
         for start, stop in places:
-            self._indices.read(start, room[at : at + stop - start])
+            self._read(self._indices, start, room[at : at + stop - start])
             at += stop - start
         return room
 
@@ -199,7 +200,7 @@ class _Sweep:
         if batches or not cut.gathers:
             whole = self._rooms.take()
             room = whole[:nbytes]
-            self._data.read(start, room)
+            self._read(self._data, start, room)
             self._data.let_go(start, nbytes)
             if cut.gathers:
                 for batch in batches:
@@ -273,6 +274,11 @@ class _Sweep:
 
     def _keep(self, block: int, what: str, view: memoryview) -> None:
         self._store.write(self._cut.place(block, what), view.cast("B"))
+
+    def _read(self, stretch: Stretch, start: int, room: memoryview) -> None:
+        """Read some bytes: one after the other, as disks and the system's reading ahead like it."""
+        with self._reading:
+            stretch.read(start, room)
 
     def _put(self, start: int, view: memoryview) -> None:
         """Write bytes of the output."""
