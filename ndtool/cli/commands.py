@@ -85,8 +85,9 @@ def _run(
         operands, kept = job.check(), None
         if dry_run:
             kept = job.check_output()
+            job.plan(operands)
         elif output is not None:
-            with talk.progress() as tick:
+            with talk.progress(lambda: job.phase) as tick:
                 kept = job.run(operands, tick)
         elif not talk.json:
             from ndtool.analysis import preview
@@ -167,6 +168,8 @@ def _run_command(operator: Operator) -> click.Command:
             options.DTYPE,
             options.OUTPUT,
             options.THREADS,
+            options.MEMORY,
+            options.SPILL,
             options.DRY_RUN,
             options.NO_CLOBBER,
             options.ONLY,
