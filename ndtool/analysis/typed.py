@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import Facts, Touched
+from ndtool.engine.gathers import Tick
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.shapes import Shape
@@ -23,6 +24,8 @@ class Typed:
     """A source that has no values."""
 
     warning: str | None = None
+    at_once = 0
+    tick: Tick | None = None
 
     def __init__(self, name: str, facts: Facts) -> None:
         self.name, self.facts = name, facts

@@ -198,7 +198,10 @@ class Stretch(NamedTuple):
             pass  # only advice
 
     def cached(self) -> float:
-        """Return about which share of the bytes is in memory, 1 where that cannot be told."""
+        """Return about which share of the bytes is in memory, 1 where that cannot be told.
+
+        To be asked once: the system may begin to read what was looked for.
+        """
         if not self.mapped or self.place is None or self.position is None:
             return 1.0
         present, room = 0, [bytearray(1)]

@@ -89,12 +89,13 @@ def _run(
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         kept = None
-        with talk.progress() as tick:
+        with talk.progress(lambda: job.phase) as tick:
             for source in job.sources.values():
                 source.tick = tick
             operands = job.check()
             if dry_run:
                 kept = job.check_output()
+                job.plan(operands)
             elif output is not None:
                 kept = job.run(operands, tick)
         if output is None and not dry_run and not talk.json:
@@ -176,6 +177,8 @@ def _run_command(operator: Operator) -> click.Command:
             options.DTYPE,
             options.OUTPUT,
             options.THREADS,
+            options.MEMORY,
+            options.SPILL,
             options.DRY_RUN,
             options.NO_CLOBBER,
             options.ONLY,

@@ -102,6 +102,32 @@ class Place(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, value.split(","))) if value else ()
 
 
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, perhaps with a unit."""
+
+    name = "size"
+    LEAST = 1 << 20
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes, or fail with what was allowed."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(
+            r"([0-9]{1,15})([KMGT]?)(i?B)?", value.strip(), re.ASCII | re.IGNORECASE
+        )
+        nbytes = 0
+        if found:
+            number, unit, rest = found.groups()
+            thousands = unit and rest and rest.upper() == "B"
+            powers = "KMGT".find(unit.upper()) + 1 if unit else 0
+            nbytes = int(number) * (1000 if thousands else 1024) ** powers
+        if nbytes < self.LEAST:
+            self.fail(
+                f"{value!r} is no size: expected one such as 512MiB, at least 1MiB", param, ctx
+            )
+        return nbytes
+
+
 class Codec(click.ParamType):  # type: ignore[type-arg]
     """What compresses, perhaps with a level."""
 
@@ -219,12 +245,26 @@ THREADS = _option(
     metavar="N",
     help="How many threads, 1..1024. Default: OMP_NUM_THREADS, else all processors.",
 )
+MEMORY = _option(
+    "memory",
+    "--memory",
+    type=Size(),
+    metavar="SIZE",
+    help="How much memory, such as 512MiB, pages of files included. Default: what there is.",
+)
+SPILL = _option(
+    "spill",
+    "--spill",
+    type=FILE,
+    metavar="DIR",
+    help="Where a temporary file goes that memory has no room for. Default: TMPDIR.",
+)
 DRY_RUN = _option(
     "dry_run",
     "--dry-run",
     is_flag=True,
     type=FLAG,
-    help="Check everything, index values too; write nothing.",
+    help="Check everything, index values too, and show how it would be done; write nothing.",
 )
 NO_CLOBBER = _option(
     "no_clobber",

@@ -14,6 +14,7 @@ from ndtool.rules.specs import Row
 
 if TYPE_CHECKING:
     from ndtool.runs.convert import Conversion
+    from ndtool.runs.plan import Plan
 
 TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
@@ -124,6 +125,19 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
         },
         "output": output if kept is None else {**output, "kept": kept},
     }
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Return how a run is done, for JSON."""
+    return {key: value for key, value in plan._asdict().items() if key != "cut"}
+
+
+def planned(plan: Plan) -> str:
+    """Return how a run is done, in a line for people."""
+    tasks = [f"{count} to {phase}" for phase, count in plan.tasks.items()]
+    moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
+    way = f"{plan.way}: {', '.join(tasks)}" if tasks else plan.way
+    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}\n"
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from ndtool.arrays.storage import LOST, write_next
 from ndtool.errors import NdtoolError, OutputError, Status, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ndtool.arrays.source import Entry, OperatorNode
     from ndtool.rules.inference import Inference
     from ndtool.rules.shapes import Trace
@@ -96,6 +98,10 @@ class Talk:
             threads = f", {job.threads} thread" + "s" * (job.threads != 1)
             name, nbytes = job.request.output or "", job.inference.nbytes
             say(_wrote(name, _output(job.inference), nbytes, seconds, threads))
+        if dry_run and job.planned and not (self.json or self.quiet):
+            from ndtool.cli import records
+
+            say(records.planned(job.planned))
         if kept and not (dry_run or self.json or self.quiet):
             say(_kept(kept))
 
@@ -207,10 +213,10 @@ class Talk:
         else:
             say(f"{traceback}error: {message}\n")
 
-    def progress(self) -> Progress:
-        """Return what shows how much is done, to people only."""
+    def progress(self, phase: Callable[[], str] = str) -> Progress:
+        """Return what shows how much is done, to people only; phase: returns what is being done."""
         movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        return Progress(self._for_people() and movable)
+        return Progress(self._for_people() and movable, phase)
 
     def _for_people(self) -> bool:
         return self._terminal and not (self.quiet or self.json)
@@ -256,6 +262,7 @@ class Talk:
             **record,
             "seconds": seconds,
             "threads": job.threads,
+            "plan": job.planned and records.plan_record(job.planned),
             "dry_run": dry_run,
             "warnings": job.warnings,
         }
@@ -292,7 +299,8 @@ class Progress:
     0 begins anew, as writing does after reading. Any thread may: at worst a bar is drawn twice.
     """
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, shown: bool, phase: Callable[[], str] = str) -> None:
+        self._phase = phase
         self._started = time.perf_counter()
         self._next = self._started + _PATIENCE if shown else float("inf")
         self._drawn = False
@@ -307,7 +315,8 @@ class Progress:
         self._drawn = True
         from ndtool.cli import records, styled
 
-        say(styled.progress(self._share, records.lasted(now - self._started)))
+        label = f"{records.lasted(now - self._started)} {self._phase()}"
+        say(styled.progress(self._share, label.rstrip()))
 
     def __enter__(self) -> Progress:
         return self

@@ -10,6 +10,11 @@ def available() -> int:
     return cgroups.lowest("memory", _limit, _free())
 
 
+def holds(nbytes: int, limit: int | None = None) -> bool:
+    """Whether bytes that are accessed at random fit; limit: of memory, None for what there is."""
+    return nbytes <= (available() if limit is None else limit) // 4 * 3
+
+
 def _free() -> int:
     try:
         with open("/proc/meminfo") as lines:

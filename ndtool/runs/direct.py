@@ -11,7 +11,7 @@ from ndtool.arrays import source
 from ndtool.arrays.local import Stretch
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import Source
-from ndtool.engine import bind, check, columns, copies, gathers, layouts, tuning
+from ndtool.engine import bind, check, columns, copies, gathers, layouts, memory, tuning
 from ndtool.engine.bind import Operand, Runs
 from ndtool.engine.copies import Write
 from ndtool.engine.crew import Rooms, share
@@ -192,6 +192,8 @@ def _read_ahead(data: Stretch, runs: Runs, gathered: int) -> bool:
     size = len(data.buffer)
     cold = data.cached() < 0.5
     if cold and gathers.needs_all(runs, size):
+        if not memory.holds(size):  # then so many tuples come here only if they go on in order
+            return False
         _ask_for_all(data)
         cold = False
     if gathered < size // 2:

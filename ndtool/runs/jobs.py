@@ -58,7 +58,8 @@ class Job:
 
     given: inputs that are open already, by the standards' names; the others are those that the
     request names. sources: all of them. inference: what follows from their types and shapes.
-    started: when, by time.perf_counter. planned: how it is done, once that is known.
+    started: when, by time.perf_counter. planned: how it is done, once that is known. phase: what
+    of it is being done.
     """
 
     def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
@@ -67,6 +68,7 @@ class Job:
         self.threads = threads.resolve(request.threads)
         self.sources: dict[str, Source] = {}
         self.planned: Plan | None = None
+        self.phase = ""
         try:
             self._open(given or {})
             self.inference = inference.infer(
@@ -153,7 +155,8 @@ class Job:
         if cut is not None:
             from ndtool.runs import sweep
 
-            sweep.run(operands, output, cut, self.request.spill, tick)
+            for phase in sweep.run(operands, output, cut, self.request.spill, tick):
+                self.phase = phase
         elif "updates" in self.sources:
             direct.scatter(operands, output, tick)
         else:

@@ -7,14 +7,16 @@ into memory, the direct way costs nothing of that kind.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import Flat
 from ndtool.engine import memory, tuning
 from ndtool.rules.shapes import ElementsPlan
 from ndtool.runs.direct import Operands
-from ndtool.runs.rows import Rows, rows_of
-from ndtool.runs.sweep import MOST_PARTS, Cut
+
+if TYPE_CHECKING:
+    from ndtool.runs.cut import Cut
+    from ndtool.runs.rows import Rows
 
 SAMPLES = 64  # places of indices that are looked at to tell whether they are in order
 TOGETHER = 64  # tuples that are looked at in each
@@ -39,63 +41,47 @@ class Plan(NamedTuple):
 
 def choose(operands: Operands, limit: int | None) -> Plan:
     """Choose a way for inputs that were checked; limit: bytes of memory, None for what there is."""
-    rows = rows_of(operands.inference)
-    cut, reason = _sweep(operands, rows, limit)
-    inference = operands.inference
-    given = sum(source.facts.nbytes for role, source in operands.sources.items() if role != "data")
-    data, output = operands.sources["data"].facts.nbytes, inference.nbytes
+    cut, reason = _cut(operands, limit)
+    sources, output = operands.sources, operands.inference.nbytes
+    given = sum(one.facts.nbytes for role, one in sources.items() if role != "data")
+    data, gathers = sources["data"].facts.nbytes, "updates" not in sources
     if cut is None:
-        scatters = "updates" in operands.sources
-        touched = data if scatters else min(data, output)
-        own = tuning.FILE_SCRATCH if scatters else operands.threads * tuning.WRITTEN
-        return Plan("direct", {}, given + touched, output, 0, own, reason)
-    spilled = max(0, cut.kept - cut.held)
+        own = operands.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
+        read = given + (min(data, output) if gathers else data)
+        return Plan("direct", {}, read, output, 0, own, reason)
     tasks = {"split": cut.blocks, "sweep": cut.parts}
-    if cut.gathers:
+    if gathers:
         tasks["replay"] = cut.blocks
-    return Plan(
-        "sweep", tasks, given + data + spilled, output + spilled, spilled, cut.memory, reason, cut
-    )
+    moved = given + data + cut.spilled, output + cut.spilled, cut.spilled
+    return Plan("sweep", tasks, *moved, cut.memory, reason, cut)
 
 
-def _sweep(operands: Operands, rows: Rows, limit: int | None) -> tuple[Cut | None, str]:
+def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     """Return how a run is cut, None where the direct way is taken, and what decided."""
-    data, gathers = operands.sources["data"], "updates" not in operands.sources
+    data, output = operands.sources["data"], operands.inference.nbytes
     there = data.there if isinstance(data, Flat) else None
-    if not rows.tuples or not rows.width or rows.height < 2:
-        return None, "nothing is accessed at random"
     if there is None or (data.facts.order == "F" and len(data.facts.shape) > 1):
         return None, "data cannot be read in parts"
     if limit is None and not there.mapped:
         return None, "data are in memory"
+    size = data.facts.nbytes
+    if isinstance(operands.inference.plan, ElementsPlan):
+        size = max(size, output)
     allowed = memory.available() if limit is None else limit
-    size, columns = data.facts.nbytes, isinstance(operands.inference.plan, ElementsPlan)
-    reached = max(size, operands.inference.nbytes) if columns else size
-    if reached <= allowed // 4 * 3:
-        return None, f"{reached} bytes accessed at random fit into {allowed} bytes of memory"
+    if memory.holds(size, allowed):
+        return None, f"memory of {allowed} bytes holds the {size} that are accessed at random"
+    from ndtool.runs.cut import cut_for
+    from ndtool.runs.rows import rows_of
+
+    rows, gathers = rows_of(operands.inference), "updates" not in operands.sources
+    if not rows.tuples or not rows.width or rows.height < 2:
+        return None, "nothing is accessed at random"
     cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
-    missing = 1 - allowed / reached if reached > allowed else 0.25
-    if gathers and limit is None and reached == size:
-        missing = min(missing, 1 - there.cached())
-    jumps = rows.tuples * (1 - near(rows, operands.indices)) * missing
-    direct = jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2)
-    spilled = max(0, cut.kept - cut.held)
-    sweep = (size if gathers else 0) + 2 * spilled + rows.tuples * tuning.SORTING
-    costs = f"random accesses as long as reading {int(direct)} bytes, a sweep {int(sweep)}"
-    return (cut if sweep < direct else None), costs
-
-
-def cut_for(rows: Rows, gathers: bool, budget: int, threads: int) -> Cut:
-    """Cut a run so that it takes about `budget` bytes of memory."""
-    unit = max(1, budget // 16)
-    part = 1
-    while 2 * part * rows.width <= unit and part < rows.height:
-        part *= 2
-    while -(-rows.height // part) > MOST_PARTS:
-        part *= 2
-    cut = Cut(rows, gathers, 1, part, budget // 2, 1)
-    block = max(1, unit // cut.scratch)
-    return cut._replace(block=block, workers=min(threads + (threads > 1), 4))
+    jumps = rows.tuples * (1 - near(rows, operands.indices)) * max(1 - allowed / size, 0.25)
+    direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
+    sweep = data.facts.nbytes * gathers + 2 * cut.spilled + rows.tuples * tuning.SORTING
+    reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
+    return (cut if sweep < direct else None), reason
 
 
 def near(rows: Rows, indices: memoryview) -> float:

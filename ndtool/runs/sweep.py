@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ndtool import _kernels
 from ndtool._kernels import Addressing, Change, How, Indices, Piece
@@ -25,8 +25,8 @@ from ndtool.engine import copies, crew
 from ndtool.engine.gathers import Tick
 from ndtool.rules.dtypes import NATIVE
 from ndtool.runs import direct
+from ndtool.runs.cut import LOCAL, Cut
 from ndtool.runs.direct import Operands
-from ndtool.runs.rows import Rows
 from ndtool.runs.spilling import Store, scratch
 
 if TYPE_CHECKING:
@@ -35,71 +35,6 @@ if TYPE_CHECKING:
 
 Batch = list[tuple[int, int, int]]  # block, first and last tuple of it, as they were sorted
 Write = Callable[[int, memoryview], object]
-LOCAL = 4  # bytes of a row's number within its part
-MOST_PARTS = 1 << 16
-
-
-class Cut(NamedTuple):
-    """How a run is cut: block, tuples of a block; part, rows of a part, a power of two.
-
-    gathers: whether rows are gathered, else updated. held: bytes that are kept in memory, of those
-    that are kept. workers: how many tasks are done at once.
-    """
-
-    rows: Rows
-    gathers: bool
-    block: int
-    part: int
-    held: int
-    workers: int
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are."""
-        return -(-self.rows.tuples // self.block)
-
-    @property
-    def parts(self) -> int:
-        """How many parts there are."""
-        return -(-self.rows.height // self.part)
-
-    @property
-    def mark(self) -> int:
-        """Bytes of the number of a part, which a gather keeps for each tuple."""
-        return 0 if not self.gathers else 1 if self.parts <= 256 else 2
-
-    @property
-    def pitch(self) -> int:
-        """Bytes that are kept for a tuple: its row, once gathered or to be applied, and where."""
-        return self.rows.width + LOCAL + self.mark
-
-    @property
-    def kept(self) -> int:
-        """Bytes that are kept."""
-        return self.rows.tuples * self.pitch
-
-    @property
-    def scratch(self) -> int:
-        """Bytes that a task takes for each tuple of a block."""
-        return 48 + self.rows.entry + 2 * self.rows.width
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are taken of memory at most."""
-        part = min(self.part, self.rows.height) * self.rows.width
-        task = min(self.block, self.rows.tuples) * self.scratch
-        return min(self.held, self.kept) + self.workers * (part + task)
-
-    def tuples(self, block: int) -> int:
-        """Return how many tuples a block has."""
-        return min(self.block, self.rows.tuples - block * self.block)
-
-    def place(self, block: int, what: str, number: int = 0) -> int:
-        """Return where what is kept for a tuple of a block stands: "rows", "locals" or "marks"."""
-        n, width = self.tuples(block), self.rows.width
-        before = {"rows": 0, "locals": n * width, "marks": n * (width + LOCAL)}[what]
-        size = {"rows": width, "locals": LOCAL, "marks": self.mark}[what]
-        return block * self.block * self.pitch + before + number * size
 
 
 def each(work: Callable[[int], Any], count: int, workers: int) -> list[Any]:
@@ -113,24 +48,27 @@ def each(work: Callable[[int], Any], count: int, workers: int) -> list[Any]:
     return found
 
 
-def run(operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick) -> None:
-    """Do a run into a sink; spill: the directory of a temporary file, None for TMPDIR."""
+def run(operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick) -> Iterator[str]:
+    """Do a run into a sink; yield the name of each phase before it begins.
+
+    spill: the directory of a temporary file, None for TMPDIR.
+    """
     with ExitStack() as stack:
         write: Write = sink.write
         if sink.facts.grid != sink.facts.shape:
             room, _ = stack.enter_context(direct.whole_output(sink, operands.threads))
             write = partial(_store, room)
-
         store = Store(cut.kept, cut.held, spill)
         stack.callback(store.close)
         sweep = _Sweep(operands, cut, store, write, sink, tick)
-        ordered = 1 if sink.streamed else cut.workers
+        ordered = 1 if sink.streamed else cut.workers  # a stream takes bytes in order
+        yield "split"
         sweep.starts = each(sweep.split, cut.blocks, cut.workers)
+        yield "sweep"
+        each(sweep.sweep, cut.parts, cut.workers if cut.gathers else ordered)
         if cut.gathers:
-            each(sweep.sweep, cut.parts, cut.workers)
+            yield "replay"
             each(sweep.replay, cut.blocks, ordered)
-        else:
-            each(sweep.sweep, cut.parts, ordered)
 
 
 class _Sweep:
@@ -155,6 +93,7 @@ class _Sweep:
             self._turned = self._dtype.unit > 1 and self._dtype.order != order
             updates = operands.put_right("updates", order, False)
             self._updates = _stretch(operands, "updates", updates)
+        self._reading = Lock()
         self._rooms = crew.Rooms(min(cut.part, cut.rows.height) * width)
         moved = cut.rows.tuples * (cut.rows.entry + width * cut.gathers)
         self._meter = _Meter(tick, moved + cut.rows.height * width)
@@ -175,7 +114,7 @@ class _Sweep:
         else:
             width = cut.rows.width
             updates, moved = scratch(n * width), scratch(n * width)
-            self._updates.read(first * width, updates)
+            self._read(self._updates, first * width, updates)
             self._gather(updates, order.data, moved)
             self._keep(block, "rows", moved)
         self._meter.add(n * cut.rows.entry)
@@ -186,7 +125,7 @@ class _Sweep:
         places = list(self._cut.rows.stored(first, count))
         room, at = scratch(sum(stop - start for start, stop in places)), 0
         for start, stop in places:
-            self._indices.read(start, room[at : at + stop - start])
+            self._read(self._indices, start, room[at : at + stop - start])
             at += stop - start
         return room
 
@@ -199,7 +138,7 @@ class _Sweep:
         if batches or not cut.gathers:
             whole = self._rooms.take()
             room = whole[:nbytes]
-            self._data.read(start, room)
+            self._read(self._data, start, room)
             self._data.let_go(start, nbytes)
             if cut.gathers:
                 for batch in batches:
@@ -273,6 +212,11 @@ class _Sweep:
 
     def _keep(self, block: int, what: str, view: memoryview) -> None:
         self._store.write(self._cut.place(block, what), view.cast("B"))
+
+    def _read(self, stretch: Stretch, start: int, room: memoryview) -> None:
+        """Read some bytes: one after the other, as disks and the system's reading ahead like it."""
+        with self._reading:
+            stretch.read(start, room)
 
     def _put(self, start: int, view: memoryview) -> None:
         """Write bytes of the output."""
