@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from test_conformance import blocks
 from toy_format import Blocks
 
-from ndtool.analysis import infer, preview, reference, verify
+from ndtool.analysis import explain, infer, preview, reference, typed, verify
+from ndtool.analysis.places import Few
 from ndtool.arrays import assembly, grid, names, source, spill, storage
 from ndtool.arrays.names import Format
 from ndtool.arrays.streams import Streams
@@ -206,6 +207,31 @@ def test_a_preview_reads_what_is_touched(read: Any) -> None:
         shown = preview.text(job.check())
     assert "[ 30  31  32" in shown
     assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_of_a_few_elements_only_their_bytes_are_told(order: str) -> None:
+    few = Few((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
+    array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
+    kept = array.tobytes("A")
+    read = [np.frombuffer(kept[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
+    assert sorted(read) == sorted([[array[4, 1, 2]], [array[0, 3, 0]], [array[4, 0, 0]]])
+    ranges = list(few.ranges(2, order))
+    assert ranges == sorted(ranges)
+    assert list(few.blocks((2, 3, 3))) == [1, 4]
+    assert list(few.blocks((5, 4, 3))) == [0]
+
+
+def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
+    put(data=DATA, indices=ROWS, updates=DATA[:5])
+    with typed.opened(jobs.Request("gather_nd", "data.toy", "indices.toy")) as job:
+        (one,), _ = explain.explain(job, [(2, 9)], [(4, 0)])
+    assert one.value == DATA[4, 9]
+    assert numbers(read, "data.toy") == [0, 2]
+    read.clear()
+    with typed.opened(jobs.Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as job:
+        explain.explain(job, [(23, 9)])
+    assert numbers(read, "data.toy") == [14]
 
 
 def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:

@@ -93,7 +93,7 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
     data = arrays["data"].view(opaque)
     if "updates" not in arrays:
         return _gathered(plan, data, arrays["indices"], seen).view(dtype)
-    result = _pick(data, _open(seen.positions), seen.shape).view(dtype)
+    result = pick(data, _open(seen.positions), seen.shape).view(dtype)
     right = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
@@ -111,21 +111,21 @@ def _gathered(plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Wi
     """Read what the shown positions of the output name."""
     at = _open(seen.positions)
     if isinstance(plan, ElementsPlan):
-        along = _pick(indices, at, seen.shape)
-        return _pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape)
+        along = pick(indices, at, seen.shape)
+        return pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape)
     b = len(plan.batch)
     if plan.repeated:
         q = b + len(plan.indices)
-        along = _pick(indices, _open(seen.positions[b:q]), seen.shape[b:q])
+        along = pick(indices, _open(seen.positions[b:q]), seen.shape[b:q])
         along = along.reshape((1,) * b + along.shape + (1,) * len(plan.run))
-        return _pick(data, (*at[:b], along, *at[q:]), seen.shape)
+        return pick(data, (*at[:b], along, *at[q:]), seen.shape)
     q = len(plan.indices)
     lead = seen.shape[: q - 1]
     # Every component has the axes of the output: those of a run are still to come.
     wide = (*lead, *(1,) * len(plan.run))
     here = _open(seen.positions[: q - 1])
-    components = [_pick(indices[..., j], here, lead).reshape(wide) for j in range(plan.k)]
-    return _pick(data, (*at[:b], *components, *at[q - 1 :]), seen.shape)
+    components = [pick(indices[..., j], here, lead).reshape(wide) for j in range(plan.k)]
+    return pick(data, (*at[:b], *components, *at[q - 1 :]), seen.shape)
 
 
 def _meet_nd(plan: NdPlan, arrays: dict[str, Array], seen: Window) -> Iterator[tuple[Array, Array]]:
@@ -142,7 +142,7 @@ def _meet_nd(plan: NdPlan, arrays: dict[str, Array], seen: Window) -> Iterator[t
             continue
         tuples = np.unravel_index(first + meets, plan.indices[:-1]) if plan.indices[:-1] else ()
         at = tuple(t.reshape(-1, *(1,) * len(run)) for t in tuples)
-        updates = _pick(arrays["updates"], (*at, *run), (len(place), *seen.shape[k:]))
+        updates = pick(arrays["updates"], (*at, *run), (len(place), *seen.shape[k:]))
         yield (place[:, None] * width + np.arange(width)).reshape(-1), updates.reshape(-1)
 
 
@@ -160,12 +160,12 @@ def _meet_elements(
         off[a] = list(range(first, min(first + step, plan.indices[a])))
         at = _open(off)
         shown = tuple(map(len, off))
-        values = _from_the_front(_pick(arrays["indices"], at, shown), (size,))
+        values = _from_the_front(pick(arrays["indices"], at, shown), (size,))
         place, meets = _found(np.array(seen.positions[a]), values.reshape(-1))
         if len(place):
             ordinals = list(np.unravel_index(meets, values.shape))
             ordinals[a] = place
-            updates = _pick(arrays["updates"], at, shown).reshape(-1)[meets]
+            updates = pick(arrays["updates"], at, shown).reshape(-1)[meets]
             yield _flat(ordinals, seen.shape), updates
 
 
@@ -189,7 +189,7 @@ def _found(shown: Array, values: Array) -> tuple[Array, Array]:
     return place[meets], meets
 
 
-def _pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
+def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
     """Return the elements that index arrays name, one for each axis, as an array of a shape.
 
     Axes of one element name nothing, and NumPy takes no more than 63 index arrays.

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,20 @@ def element(one: NDArray[Any]) -> str:
         return str(_legible(one)[()])
     except _UNWRITABLE:
         return str(_opaque(one)[()])
+
+
+def plain(one: NDArray[Any]) -> bool | int | float | str:
+    """Return the element of an array without axes as JSON has it, as text where JSON has nothing.
+
+    Numbers are exact: a float is one of 64 bits, an integer is at most 2^53.
+    """
+    extended = one.dtype.isbuiltin == 2  # another package's type, such as bfloat16
+    if one.dtype.kind in "biu" and abs(int(one)) <= 2**53:
+        return bool(one) if one.dtype.kind == "b" else int(one)
+    if extended or (one.dtype.kind == "f" and one.dtype.itemsize <= 8):
+        value = float(one)
+        return value if isfinite(value) else str(value)
+    return element(one)
 
 
 def _text(array: NDArray[Any], width: int, gaps: bool) -> str:

@@ -85,6 +85,22 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, value.split(",")))
 
 
+class Place(click.ParamType):  # type: ignore[type-arg]
+    """The position of an element: a number for each axis, with commas between them."""
+
+    name = "position"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the position, or fail with what was allowed."""
+        if isinstance(value, tuple):
+            return value
+        if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", value):
+            self.fail(f"{value!r} is no position: expected one such as 3,0", param, ctx)
+        return tuple(map(int, value.split(","))) if value else ()
+
+
 class Codec(click.ParamType):  # type: ignore[type-arg]
     """What compresses, perhaps with a level."""
 
@@ -257,6 +273,29 @@ CODEC = _option(
     help="What compresses a Zarr output: zstd, blosc, gzip or none. Default: data's, else zarr's.",
 )
 STORING = (CHUNKS, SHARDS, CODEC)  # of whatever writes an array
+AT = _option(
+    "at",
+    "--at",
+    type=Place(),
+    multiple=True,
+    metavar="I,J...",
+    help="Explain this element of the output; may be given several times.",
+)
+FROM = _option(
+    "origins",
+    "--from",
+    type=Place(),
+    multiple=True,
+    metavar="I,J...",
+    help="Tell where this element of DATA went to; may be given several times.",
+)
+ALL = _option(
+    "every",
+    "--all",
+    is_flag=True,
+    type=FLAG,
+    help="Tell every update, and every place; not the first and last few only.",
+)
 TRACE = _talk_option(
     "trace",
     "--trace/--no-trace",

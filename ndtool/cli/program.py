@@ -39,6 +39,7 @@ def program() -> click.Group:
         [
             *commands.runs(),
             _group("infer", questions.infer(), "Infer shapes without data."),
+            _group("explain", questions.explain(), "Explain elements of an output."),
             questions.inspect(),
             questions.spec(),
             _group("verify", questions.verify(), "Check an output, slowly."),

@@ -8,7 +8,7 @@ import click
 from ndtool.cli import options
 from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command
 from ndtool.cli.talk import Talk
-from ndtool.errors import NdtoolError
+from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Operator
 
 
@@ -19,6 +19,37 @@ def _infer(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     talk.trace = True  # where a rule is broken, the trace is still the result
     arguments = {role: asked.pop(role) for role in OPERATORS[operator].inputs}
     talk.inferred(infer.infer(operator, arguments, attributes_of(operator, asked), **asked))
+
+
+@click.pass_obj
+def _explain(
+    talk: Talk,
+    /,
+    *,
+    operator: str,
+    at: tuple[tuple[int, ...], ...],
+    origins: tuple[tuple[int, ...], ...],
+    every: bool,
+    **asked: Any,
+) -> None:
+    from ndtool import endings
+    from ndtool.analysis import explain, typed
+    from ndtool.cli import answers
+    from ndtool.runs import jobs
+
+    if not at and not origins:
+        raise UsageError("no element is asked for: expected --at or --from with a position")
+    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    endings.prepare(*talk.last_words())
+    with typed.opened(request) as job:
+        talk.warn(job.warnings)
+        with talk.progress() as tick:
+            found = explain.explain(job, at, origins, every, tick)
+        one = len(at) + len(origins) == 1
+        talk.answer(
+            lambda: answers.explained_record(job, *found, one),
+            lambda: answers.explained(job, *found),
+        )
 
 
 @click.pass_obj
@@ -71,6 +102,11 @@ def infer() -> list[click.Command]:
     return list(map(_infer_command, OPERATORS.values()))
 
 
+def explain() -> list[click.Command]:
+    """Return a command for every operator that explains elements."""
+    return list(map(_explain_command, OPERATORS.values()))
+
+
 def verify() -> list[click.Command]:
     """Return a command for every operator that checks an output."""
     return list(map(_verify_command, OPERATORS.values()))
@@ -90,6 +126,28 @@ def _infer_command(operator: Operator) -> click.Command:
         f"Infer what {operator.command} gives: each argument is a file, of which only the"
         " header is read, or dtype[d0,d1,...].",
         HELP[operator.name].types,
+    )
+
+
+def _explain_command(operator: Operator) -> click.Command:
+    files = " ".join(FILES[role] for role in operator.inputs)
+    return command(
+        f"explain {operator.command}",
+        partial(_explain, operator=operator.name),
+        (
+            *map(argument, operator.inputs),
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            options.AT,
+            options.FROM,
+            options.ALL,
+            options.SPEC,
+            options.DTYPE,
+            options.QUIET,
+            options.JSON,
+        ),
+        f"Explain what {operator.command} gives: which index tuple names an element of the output,"
+        " where it comes from, what updates do to it. DATA and UPDATES may be dtype[d0,d1,...].",
+        f"{files} {HELP[operator.name].asked}",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ndtool.arrays.storage import LOST, write_next
@@ -121,6 +122,13 @@ class Talk:
             return
         put(_trace(inference.trace, records.title(inference), 1))
         put(f"output {_output(inference)}, {records.sized(inference.nbytes)}\n")
+
+    def answer(self, record: Callable[[], dict[str, Any]], words: Callable[[], str]) -> None:
+        """Print what was asked for as a result."""
+        if self.json:
+            self._put_json(record())
+        else:
+            put(words())
 
     def verified(self, name: str, described: str) -> None:
         """Say that an output is what it must be."""

@@ -1,0 +1,323 @@
+"""Where an element of an output comes from, and where an element of data goes to.
+
+All indices are gone through once, in blocks: each is checked, and compared with what is wanted.
+Updates meet the old element through the kernels, in their order, so the values are a run's.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool import ops
+from ndtool.analysis import places, tuples, values
+from ndtool.analysis.places import Few, Position
+from ndtool.analysis.preview import pick
+from ndtool.analysis.reference import PIECE, Tick, silent
+from ndtool.analysis.tuples import Tuples
+from ndtool.analysis.typed import Typed
+from ndtool.arrays import source
+from ndtool.errors import UsageError
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Shape, written
+from ndtool.runs.jobs import Job
+
+Array = NDArray[Any]
+
+FEW = 5  # of many updates or outputs, as many are told at both ends
+
+
+class Step(NamedTuple):
+    """An element that one of the output is made of.
+
+    role: data or updates; position: there. value: an array without axes, None where a type stands
+    for the array. indices: the position of the tuple that named it, None for the old element of a
+    scatter. named: the tuple as written, empty without one. result: what the output is then.
+    """
+
+    role: str
+    position: Position
+    value: Array | None
+    indices: Position | None
+    named: Position
+    result: Array | None
+
+
+class Element(NamedTuple):
+    """How an element of the output comes about; updates: how many met it, told or not."""
+
+    at: Position
+    value: Array | None
+    steps: list[Step]
+    updates: int
+
+
+class Copy(NamedTuple):
+    """Where an element of data went to; indices: of the tuple that named it, None in a scatter."""
+
+    at: Position
+    indices: Position | None
+    named: Position
+
+
+class Origin(NamedTuple):
+    """Where an element of data went to: of `total` places those that are told.
+
+    element: what came of it in a scatter, whose output has a place for it.
+    """
+
+    position: Position
+    value: Array | None
+    outputs: list[Copy]
+    total: int
+    element: Element | None
+
+
+def explain(
+    job: Job,
+    at: Sequence[Position],
+    origins: Sequence[Position] = (),
+    every: bool = False,
+    tick: Tick = silent,
+) -> tuple[list[Element], list[Origin]]:
+    """Explain elements of the output, and elements of data, of a call whose inputs are open.
+
+    every: tell all updates and outputs instead of the first and last few. Raises BoundsError
+    for any index out of bounds, UsageError for a position that is none.
+    """
+    plan = job.inference.plan
+    at = [_position("--at", one, plan.output, "the output") for one in at]
+    origins = [_position("--from", one, plan.data, "data") for one in origins]
+    call = _Call(job, every)
+    answer = call.scattered if "updates" in job.sources else call.gathered
+    explained = answer(at, origins, tick)
+    job.recheck()
+    return explained
+
+
+def _position(option: str, given: Position, shape: Shape, what: str) -> Position:
+    """Return a position counted from the front."""
+    said = f"{option} {','.join(map(str, given))}"
+    if len(given) != len(shape):
+        raise UsageError(
+            f"{said}: {what} has shape {written(shape)}: expected one number for each of its"
+            f" {len(shape)} axes"
+        )
+    for axis, (number, size) in enumerate(zip(given, shape, strict=True)):
+        if not -size <= number < size:
+            valid = f"valid {-size}..{size - 1}" if size else "no number is valid"
+            raise UsageError(f"{said}: axis {axis} of {what} has size {size}: {valid}")
+    return tuple(number % size for number, size in zip(given, shape, strict=True))
+
+
+class _Hunt:
+    """The numbers of the tuples that name a place: the first few, the last few, and how many.
+
+    between: is given those that are not kept.
+    """
+
+    def __init__(
+        self, place: Position, every: bool, between: Callable[[Array], None] = lambda _: None
+    ) -> None:
+        self.place, self.count = place, 0
+        self.first: list[int] = []
+        self.last = np.empty(0, np.int64)
+        self._every, self._between = every, between
+
+    def meet(self, numbers: Array) -> None:
+        """Take the numbers of tuples that come after all that were met."""
+        self.count += len(numbers)
+        room = len(numbers) if self._every else FEW - len(self.first)
+        self.first += numbers[:room].tolist()
+        self.last = np.concatenate([self.last, numbers[room:]])
+        if len(self.last) > FEW:
+            self._between(self.last[:-FEW])
+            self.last = self.last[-FEW:]
+
+    @property
+    def told(self) -> list[int]:
+        return self.first + self.last.tolist()
+
+
+class _Call:
+    """A call whose indices are gone through for what is asked."""
+
+    def __init__(self, job: Job, every: bool) -> None:
+        self.job, self.plan, self.every = job, job.inference.plan, every
+        self.tuples: Tuples = tuples.of(job)
+
+    def gathered(
+        self, at: list[Position], origins: list[Position], tick: Tick
+    ) -> tuple[list[Element], list[Origin]]:
+        plan = self.plan
+        hunts = [_Hunt(place, self.every) for place in origins]
+        self._go_through(hunts, tick)
+        where = [places.tuple_of(plan, place) for place in at]
+        index = [self._index(one) for one in where]
+        came = [places.source_of(plan, *named) for named in zip(at, index, strict=True)]
+        data = self._elements("data", came + origins)
+        steps = zip(came, data, where, index, data, strict=False)
+        elements = [
+            Element(place, step[1], [Step("data", *step)], 0)
+            for place, step in zip(at, steps, strict=False)
+        ]
+        return elements, [
+            Origin(hunt.place, value, [self._copy(hunt, n) for n in hunt.told], hunt.count, None)
+            for hunt, value in zip(hunts, data[len(at) :], strict=True)
+        ]
+
+    def _copy(self, hunt: _Hunt, number: int) -> Copy:
+        where = self.position(hunt.place, number)
+        return Copy(places.copied_to(self.plan, hunt.place, where), where, self._index(where))
+
+    def scattered(
+        self, at: list[Position], origins: list[Position], tick: Tick
+    ) -> tuple[list[Element], list[Origin]]:
+        old = self._elements("data", at + origins)
+        updates = self._updates()
+        trails = [_Trail(self, *one, updates) for one in zip(at + origins, old, strict=True)]
+        self._go_through([trail.hunt for trail in trails], tick)
+        elements = [trail.element() for trail in trails]
+        return elements[: len(at)], [self._stayed(one) for one in elements[len(at) :]]
+
+    def _stayed(self, element: Element) -> Origin:
+        """Say where data's element of a scatter went: to its place, unless an update took that."""
+        gone = element.updates and self.job.inference.attributes.reduction == "none"
+        outputs = [] if gone else [Copy(element.at, None, ())]
+        return Origin(element.at, element.steps[0].value, outputs, len(outputs), element)
+
+    def _go_through(self, hunts: list[_Hunt], tick: Tick) -> None:
+        """Check all indices, and let every hunt meet the tuples that name its place."""
+        plan = self.plan
+        for first, block in self.tuples.checked(tick):
+            if isinstance(plan, NdPlan):
+                for hunt in hunts:
+                    self._look(hunt, first, block)
+        if isinstance(plan, ElementsPlan):
+            for hunt in hunts:
+                for first, block in self._line(plan, hunt.place):
+                    self._look(hunt, first, block)
+
+    def _look(self, hunt: _Hunt, first: int, block: Array) -> None:
+        """Let a hunt meet those of a block; of a batch that is not its own, none is looked at."""
+        plan, skipped = self.plan, 0
+        if isinstance(plan, NdPlan) and plan.batch and not plan.repeated:
+            batch = int(np.ravel_multi_index(hunt.place[: len(plan.batch)], plan.batch))
+            begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
+            skipped, block = begin, block[begin:end]
+        named = places.named(plan, hunt.place)
+        hunt.meet(first + skipped + tuples.found(block, named, places.sizes(plan)))
+
+    def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
+        """Yield blocks of the indices that can name a place: those of its line along the axis."""
+        a = plan.axis
+        off = (*place[:a], 0, *place[a + 1 :])
+        if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
+            return
+        along: Any = (*place[:a], slice(None), *place[a + 1 :])
+        line = self.tuples.indices[along]
+        for first in range(0, len(line), tuples.BLOCK):
+            yield first, line[first : first + tuples.BLOCK, None]
+
+    def position(self, place: Position, number: int) -> Position:
+        """Return where in indices a tuple stands that a hunt met."""
+        coordinates = self.positions(place, np.array([number]))
+        return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
+
+    def positions(self, place: Position, numbers: Array) -> tuple[Any, ...]:
+        """Return coordinates in indices of tuples that a hunt met, as index arrays."""
+        plan = self.plan
+        if isinstance(plan, ElementsPlan):
+            return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
+        return np.unravel_index(numbers, plan.positions) if plan.positions else ()
+
+    def step(self, place: Position, number: int, value: Array | None, result: Array | None) -> Step:
+        """Return the step of an update."""
+        where = self.position(place, number)
+        at = places.update_for(self.plan, place, where)
+        return Step("updates", at, value, where, self._index(where), result)
+
+    def _index(self, where: Position) -> Position:
+        """Return an index tuple as it is written; OutputError if it is out of bounds by now."""
+        index = tuple(np.atleast_1d(_at(self.tuples.indices, where)).tolist())
+        if not all(-n <= i < n for i, n in zip(index, places.sizes(self.plan), strict=True)):
+            raise self.tuples.operands.changed()
+        return index
+
+    def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
+        """Return elements of an input, of which nothing else is read where that can be."""
+        origin, (_, dtype, shape) = self.job.sources[role], self.job.inference.inputs[role]
+        if isinstance(origin, Typed):
+            return [None] * len(positions)
+        stretch = source.whole(origin, Few(shape, positions))
+        array = values.as_array(stretch.buffer, dtype, shape, origin.facts.order == "F")
+        return [_at(_opaque(array), at).copy().view(array.dtype) for at in positions]
+
+    def _updates(self) -> Array | None:
+        if isinstance(self.job.sources["updates"], Typed):
+            return None
+        operands, (_, dtype, shape) = self.tuples.operands, self.job.inference.inputs["updates"]
+        stretch = operands.stretch("updates")
+        return values.as_array(stretch.buffer, dtype, shape, operands.is_fortran("updates"))
+
+
+class _Trail:
+    """An element of a scatter's output, and the updates that it meets on its way."""
+
+    def __init__(
+        self, call: _Call, place: Position, old: Array | None, updates: Array | None
+    ) -> None:
+        self.hunt = _Hunt(place, call.every, self._go_on)
+        self._call, self._updates, self._result = call, updates, old
+        self._steps = [Step("data", place, old, None, (), old)]
+
+    def element(self) -> Element:
+        """Return how the element came about, when all updates were met."""
+        hunt = self.hunt
+        self._tell(hunt.first[len(self._steps) - 1 :])
+        self._tell(hunt.last.tolist())
+        return Element(hunt.place, self._result, self._steps, hunt.count)
+
+    def _go_on(self, numbers: Array) -> None:
+        """Meet updates that are not told."""
+        self._tell(self.hunt.first[len(self._steps) - 1 :])
+        step = max(1, PIECE // self._call.job.inference.dtype.itemsize)
+        for first in range(0, len(numbers), step):
+            self._meet(self._taken(numbers[first : first + step]))
+
+    def _tell(self, numbers: list[int]) -> None:
+        for number in numbers:
+            taken = self._taken(np.array([number]))
+            self._meet(taken)
+            value = None if taken is None else taken[0, ...]
+            self._steps.append(self._call.step(self.hunt.place, number, value, self._result))
+
+    def _taken(self, numbers: Array) -> Array | None:
+        """Return what tuples bring to the element."""
+        if self._updates is None:
+            return None
+        at = places.update_for(
+            self._call.plan, self.hunt.place, self._call.positions(self.hunt.place, numbers)
+        )
+        picked = pick(_opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
+        return picked.view(self._updates.dtype)
+
+    def _meet(self, taken: Array | None) -> None:
+        """Let updates meet the element one after the other, as a run does."""
+        if taken is None or self._result is None:
+            return
+        reduction = self._call.job.inference.attributes.reduction
+        there = np.zeros((len(taken), 1), np.int64)
+        result = ops.scatter_nd(self._result.reshape(1), there, taken, reduction, threads=1)
+        self._result = result[0, ...]
+
+
+def _at(array: Array, position: Position) -> Array:
+    """Return an element as an array without axes."""
+    whole: Any = (*position, ...)
+    return np.asarray(array[whole])
+
+
+def _opaque(array: Array) -> Array:
+    """Return the array as bytes: copies of records leave what stands between fields behind."""
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))

@@ -1,0 +1,186 @@
+"""What analyses found, as words for people and as objects for JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ndtool import __version__
+from ndtool.analysis import places, values
+from ndtool.analysis.explain import FEW, Element, Origin, Step
+from ndtool.analysis.typed import Typed
+from ndtool.cli import records
+from ndtool.errors import called, printable
+from ndtool.rules.shapes import ElementsPlan
+
+if TYPE_CHECKING:
+    from ndtool.runs.jobs import Job
+
+_MARKS = {"none": "=", "add": "+", "mul": "*", "max": "max", "min": "min"}
+
+
+def explained_record(
+    job: Job, elements: list[Element], origins: list[Origin], asked: bool
+) -> dict[str, Any]:
+    """Return an explanation for JSON; asked: whether there was one question only."""
+    listed = [*map(_element_record, elements), *map(_origin_record, origins)]
+    told = listed[0] if asked else {"explained": listed}
+    return {"version": __version__, "operator": job.inference.operator, **told}
+
+
+def _element_record(element: Element) -> dict[str, Any]:
+    return {
+        "at": element.at,
+        "value": _plain(element.value),
+        "updates": element.updates,
+        "steps": [
+            {
+                "role": step.role,
+                "position": step.position,
+                "value": _plain(step.value),
+                "indices": step.indices,
+                "tuple": None if step.indices is None else step.named,
+                "result": _plain(step.result),
+            }
+            for step in element.steps
+        ],
+    }
+
+
+def _origin_record(origin: Origin) -> dict[str, Any]:
+    return {
+        "from": origin.position,
+        "value": _plain(origin.value),
+        "outputs": [copy.at for copy in origin.outputs],
+        "count": origin.total,
+        "updates": origin.element.updates if origin.element else 0,
+    }
+
+
+def _plain(value: Any) -> bool | int | float | str | None:
+    return None if value is None else values.plain(value)
+
+
+class Names:
+    """What the arrays of a call are called: types, and what is written out, by their roles."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def place(self, role: str, position: tuple[int, ...]) -> str:
+        """Return an element of an array: `table.npy[3, 0]`."""
+        where = f"[{', '.join(map(str, position))}]" if position else ""
+        return self._name(role) + where
+
+    def index(self, position: tuple[int, ...], index: tuple[int, ...]) -> str:
+        """Return an index tuple: `rows.npy[7] = (-876)`."""
+        return f"{self.place('indices', position)} = {self.written(index)}"
+
+    def written(self, index: tuple[int, ...]) -> str:
+        """Return the components of a tuple; a number that stands alone has no brackets."""
+        plan = self._job.inference.plan
+        alone = isinstance(plan, ElementsPlan) or plan.repeated
+        return str(index[0]) if alone else f"({', '.join(map(str, index))})"
+
+    def _name(self, role: str) -> str:
+        given = self._job.sources.get(role)
+        if given is None or isinstance(given, Typed) or given.name.startswith("["):
+            return role
+        return called(given.name)
+
+
+def explained(job: Job, elements: list[Element], origins: list[Origin]) -> str:
+    """Return an explanation in words."""
+    names = Names(job)
+    parts = [_element(job, names, one) for one in elements]
+    return "\n".join(parts + [_origin(names, one) for one in origins])
+
+
+def _element(job: Job, names: Names, element: Element) -> str:
+    title = names.place("output", element.at) + _equals(element.value) + "\n"
+    if "updates" not in job.sources:
+        return title + _gathered(job, names, element.steps[0])
+    mark = _MARKS[job.inference.attributes.reduction]
+    rows = [
+        (
+            "old" if step.indices is None else f"{mark} update",
+            names.place(step.role, step.position),
+            _shown(step.value),
+            "" if step.indices is None else names.index(step.indices, step.named),
+            "" if step.indices is None else _shown(step.result),
+        )
+        for step in element.steps
+    ]
+    lines = _folded(rows)
+    left_out = element.updates - len(element.steps) + 1
+    if left_out:
+        lines.insert(1 + FEW, f"  ... {left_out} more updates: --all tells them")
+    return title + "\n".join(lines) + "\n"
+
+
+def _gathered(job: Job, names: Names, step: Step) -> str:
+    assert step.indices is not None
+    sizes = places.sizes(job.inference.plan)
+    front = tuple(i % size for i, size in zip(step.named, sizes, strict=True))
+    which = "" if front == step.named else f", which is {names.written(front)}"
+    return (
+        f"  index  {names.index(step.indices, step.named)}{which}\n"
+        f"  data   {names.place('data', step.position)}\n"
+    )
+
+
+def _origin(names: Names, origin: Origin) -> str:
+    title = names.place("data", origin.position) + _equals(origin.value)
+    if origin.element is not None:
+        return f"{title} {_stayed(names, origin, origin.element)}\n"
+    count = f"{origin.total} element" + "s" * (origin.total != 1) if origin.total else "no element"
+    rows = [
+        (names.place("output", copy.at), names.index(copy.indices or (), copy.named))
+        for copy in origin.outputs
+    ]
+    lines = _indented(rows)
+    if left_out := origin.total - len(origin.outputs):
+        lines.insert(FEW, f"  ... {left_out} more: --all tells them")
+    return "\n".join([f"{title} went to {count} of the output", *lines]) + "\n"
+
+
+def _stayed(names: Names, origin: Origin, element: Element) -> str:
+    """Say what came of an element of a scatter's data."""
+    updates = f"{element.updates} update" + "s" * (element.updates != 1)
+    if not origin.outputs:
+        last = names.place("updates", element.steps[-1].position)
+        return f"went nowhere: {last} took its place, the last of {updates}"
+    met = f", where it met {updates}" if element.updates else " as it is"
+    return f"went to {names.place('output', origin.outputs[0].at)}{met}"
+
+
+def _equals(value: Any) -> str:
+    return "" if value is None else f" = {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else printable(values.element(value), 80)
+
+
+def _folded(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a line for each row, or where that is wider than the terminal, two."""
+    lines = _indented(rows)
+    if max(map(len, lines)) <= _columns():
+        return lines
+    heads = _indented([row[:3] for row in rows])
+    tails = ["  ".join(row[3:]).rstrip() for row in rows]
+    return [
+        head + (f"\n    {tail}" if tail else "") for head, tail in zip(heads, tails, strict=True)
+    ]
+
+
+def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    if not rows:
+        return []
+    return [f"  {line}" for line in records.aligned(rows[0], list(rows[1:])).splitlines()]
+
+
+def _columns() -> int:
+    """Return the columns of the terminal that shows results, or more than anything needs."""
+    return os.get_terminal_size(1).columns or 80 if os.isatty(1) else 1 << 30

@@ -1,0 +1,414 @@
+"""`explain`: what it tells is what brute force finds, in values, order and bits."""
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save, state
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.lib.format import dtype_to_descr
+from strategies import Array, Case, cases, raw
+from test_properties import call, many, told
+
+from ndtool.analysis import explain, reference, tuples, typed
+from ndtool.analysis.reductions import REDUCTIONS, native
+from ndtool.arrays.local import Stretch
+from ndtool.arrays.source import Facts, Flat
+from ndtool.errors import BoundsError, UsageError
+from ndtool.rules import dtypes
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import jobs
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def opened(case: Case, **attributes: Any) -> jobs.Job:
+    """Return the job of a case, on arrays instead of files."""
+    arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
+    names = {role: role for role in arrays}
+    request = jobs.Request(
+        case.operator, **names, attributes=Attributes(**case.arguments), **attributes
+    )
+    return jobs.Job(request, {role: flat(role, array) for role, array in arrays.items()})
+
+
+def flat(name: str, array: Array) -> Flat:
+    """Return an array as a source."""
+    plain = array.dtype.names is None
+    dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
+    facts = Facts(dtype, array.shape, "C", array.shape, {})
+    return Flat(name, facts, Stretch(memoryview(raw(array))))
+
+
+def _record(array: Array) -> dtypes.Dtype:
+    return dtypes.from_descr(dtype_to_descr(array.dtype))
+
+
+def numbered(case: Case) -> Array:
+    """Return where in data each element of a gather's output comes from, in row-major order."""
+    data, indices = case.arrays
+    numbers = np.arange(data.size).reshape(data.shape)
+    return call(reference, Case(case.operator, (numbers, indices), case.arguments))
+
+
+def met(case: Case, place: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the position in indices, and that in updates, of every update of an element."""
+    data, indices, _ = case.arrays
+    if case.operator == "scatter_nd":
+        k = indices.shape[-1]
+        for i in np.ndindex(indices.shape[:-1]):
+            row = tuple(int(v) % n for v, n in zip(indices[i], data.shape, strict=False))
+            if row == place[:k]:
+                yield i, i + place[k:]
+        return
+    axis = case.arguments["axis"] % data.ndim
+    for i in np.ndindex(indices.shape):
+        if (*i[:axis], int(indices[i]) % data.shape[axis], *i[axis + 1 :]) == place:
+            yield i, i
+
+
+def bits(one: Array | None) -> bytes:
+    assert one is not None
+    assert one.shape == ()
+    return raw(one)
+
+
+def met_by(old: Array, update: Array, reduction: str) -> Array:
+    """Return what an update makes of an element, both as arrays of one element."""
+    if reduction == "none":
+        return update if update.dtype == old.dtype else update.astype(old.dtype)
+    with np.errstate(all="ignore"):
+        return REDUCTIONS[reduction](native(old), native(update)).astype(old.dtype)
+
+
+@many
+@given(case=cases, chosen=st.data(), every=st.booleans())
+def test_an_explanation_is_what_brute_force_finds(
+    limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
+) -> None:
+    told(case)
+    limits.setattr(explain, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
+    limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
+    expected = call(reference, case)
+    data = case.arrays[0]
+    assume(expected.size and data.size)
+    place = np.unravel_index(chosen.draw(st.integers(0, expected.size - 1)), expected.shape)
+    origin = np.unravel_index(chosen.draw(st.integers(0, data.size - 1)), data.shape)
+    at, came = tuple(map(int, place)), tuple(map(int, origin))
+    with opened(case) as job:
+        back = [
+            i - n if chosen.draw(st.booleans()) else i
+            for i, n in zip(at, expected.shape, strict=True)
+        ]
+        (element,), (gone,) = explain.explain(job, [tuple(back)], [came], every)
+    assert (element.at, gone.position) == (at, came)
+    assert bits(element.value) == raw(expected[(*at, ...)])
+    assert bits(gone.value) == raw(data[(*came, ...)])
+    if len(case.arrays) == 2:
+        check_gather(case, element, gone, every)
+    else:
+        check_scatter(case, element, gone, every)
+
+
+@pytest.fixture
+def limits() -> Iterator[pytest.MonkeyPatch]:
+    """Let a test set limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def few(everything: list[Any], every: bool) -> list[Any]:
+    """Return what is told of a list."""
+    n = explain.FEW
+    return everything if every or len(everything) <= 2 * n else everything[:n] + everything[-n:]
+
+
+def check_gather(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
+    data, indices = case.arrays
+    numbers = numbered(case)
+    (step,) = element.steps
+    assert np.ravel_multi_index(step.position, data.shape) == numbers[element.at]
+    assert bits(step.value) == bits(step.result) == bits(element.value)
+    assert step.named == tuple(np.atleast_1d(indices[step.indices]).tolist())
+    wanted = np.ravel_multi_index(gone.position, data.shape)
+    outputs = [tuple(at) for at in np.argwhere(numbers == wanted).tolist()]
+    assert gone.total == len(outputs)
+    assert sorted(copy.at for copy in gone.outputs) == sorted(few(outputs, every))
+    for copy in gone.outputs:
+        assert copy.named == tuple(np.atleast_1d(indices[copy.indices]).tolist())
+
+
+def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
+    data, indices, updates = case.arrays
+    reduction = case.arguments["reduction"]
+    result = data[(*element.at, ...)]
+    steps = [(element.at, None, (), raw(result), raw(result))]
+    for where, at in met(case, element.at):
+        update = updates[(*at, ...)]
+        result = met_by(result, update, reduction)
+        named = tuple(np.atleast_1d(indices[where]).tolist())
+        steps.append((at, where, named, raw(update), raw(result)))
+    assert [
+        (s.position, s.indices, s.named, bits(s.value), bits(s.result)) for s in element.steps
+    ] == [steps[0], *few(steps[1:], every)]
+    assert element.updates == len(steps) - 1
+    replaced = reduction == "none" and any(met(case, gone.position))
+    assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
+    assert gone.total == len(gone.outputs)
+
+
+def test_the_words_of_a_scatter() -> None:
+    save(table=np.array([[0.5], [1.5]], "f4"), rows=np.array([[1], [0], [-1]]))
+    save(upd=np.array([[2], [7], [0.25]], "f4"))
+    run = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
+    assert ndtool(*run, "--reduction", "add", "--at", "1,-1").out.decode() == (
+        "output[1, 0] = 3.75\n"
+        "  old       table.npy[1, 0]  1.5\n"
+        "  + update  upd.npy[0, 0]    2.0   rows.npy[0] = (1)   3.5\n"
+        "  + update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  3.75\n"
+    )
+    ran = ndtool(*run, "--from", "1,0", "--from", "0,0", "--at", "0,0")
+    assert ran.out.decode() == (
+        "output[0, 0] = 7.0\n"
+        "  old       table.npy[0, 0]  0.5\n"
+        "  = update  upd.npy[1, 0]    7.0  rows.npy[1] = (0)  7.0\n"
+        "\n"
+        "table.npy[1, 0] = 1.5 went nowhere: upd.npy[2, 0] took its place, the last of 2 updates\n"
+        "\n"
+        "table.npy[0, 0] = 0.5 went nowhere: upd.npy[1, 0] took its place, the last of 1 update\n"
+    )
+    ran = ndtool(*run, "--from", "1,0", "--reduction", "max")
+    assert ran.out == b"table.npy[1, 0] = 1.5 went to output[1, 0], where it met 2 updates\n"
+
+
+def test_the_words_of_gathers() -> None:
+    save(data=np.arange(12.0).reshape(4, 3))
+    run = ("explain", "gather-nd", "data.npy", "[[3], [0], [-1]]")
+    assert ndtool(*run, "--at", "2,1", "--from", "3,0", "--from", "1,1").out.decode() == (
+        "output[2, 1] = 10.0\n"
+        "  index  indices[2] = (-1), which is (3)\n"
+        "  data   data.npy[3, 1]\n"
+        "\n"
+        "data.npy[3, 0] = 9.0 went to 2 elements of the output\n"
+        "  output[0, 0]  indices[0] = (3)\n"
+        "  output[2, 0]  indices[2] = (-1)\n"
+        "\n"
+        "data.npy[1, 1] = 4.0 went to no element of the output\n"
+    )
+    ran = ndtool("explain", "gather-nd", "data.npy", "[1, 2]", "--at", "")
+    assert ran.out.startswith(b"output = 5.0\n  index  indices = (1, 2)\n")
+    ran = ndtool("explain", "gather", "data.npy", "[[2], [-1]]", "--axis", "1", "--at", "3,1,0")
+    assert ran.out.startswith(b"output[3, 1, 0] = 11.0\n  index  indices[1, 0] = -1, which is 2\n")
+
+
+def test_many_updates_are_summed_up_between_the_first_and_the_last() -> None:
+    save(data=np.zeros(3, "f2"), idx=np.ones((1000, 1), "u1"), upd=np.full(1000, 0.1, "f2"))
+    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+    lines = ndtool(*run, "--at", "1").out.decode().splitlines()
+    assert len(lines) == 2 + 5 + 1 + 5
+    assert lines[7] == "  ... 990 more updates: --all tells them"
+    total = np.cumsum(np.full(1000, 0.1, "f2"), dtype="f2")
+    assert [float(line.split()[-1]) for line in lines[2:7] + lines[8:]] == [
+        float(str(value)) for value in [*total[:5], *total[-5:]]
+    ]
+    every = ndtool(*run, "--at", "1", "--all").out.decode().splitlines()
+    assert len(every) == 2 + 1000
+    assert [line.split() for line in every if "upd.npy[4]" in line] == [lines[6].split()]
+    one = ndtool(*run, "--at", "1", "--json").json
+    assert (one["updates"], len(one["steps"])) == (1000, 11)
+
+
+def test_the_keys_of_json() -> None:
+    save(data=np.array([1.5, np.nan], "f4"), idx=np.array([[0], [-2]]), upd=np.ones(2, "f4"))
+    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json")
+    one = ndtool(*run, "--at", "0", "--reduction", "add").json
+    del one["version"]
+    assert one == {
+        "operator": "scatter_nd",
+        "at": [0],
+        "value": 3.5,
+        "updates": 2,
+        "steps": [
+            {"role": "data", "position": [0], "value": 1.5, "indices": None, "tuple": None,
+             "result": 1.5},
+            {"role": "updates", "position": [0], "value": 1.0, "indices": [0], "tuple": [0],
+             "result": 2.5},
+            {"role": "updates", "position": [1], "value": 1.0, "indices": [1], "tuple": [-2],
+             "result": 3.5},
+        ],
+    }  # fmt: skip
+    both = ndtool(*run, "--at", "1", "--from", "1").json
+    assert both["explained"][0]["value"] == "nan"
+    assert both["explained"][1] == {
+        "from": [1], "value": "nan", "outputs": [[1]], "count": 1, "updates": 0,
+    }  # fmt: skip
+    gone = ndtool(*run, "--from", "0").json
+    assert (gone["outputs"], gone["count"], gone["updates"]) == ([], 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("array", "shown"),
+    [
+        (np.array([2**53 + 1]), str(2**53 + 1)),
+        (np.array([-(2**53)]), -(2**53)),
+        (np.array([2**64 - 1], "u8"), str(2**64 - 1)),
+        (np.array([0.1], "f2"), 0.0999755859375),
+        (np.array([np.inf], "f8"), "inf"),
+        (np.array([True]), True),
+        (np.array([1 + 2j]), "(1+2j)"),
+        (np.array(["2020-01-01"], "M8[D]"), "2020-01-01"),
+        (np.array([b"a\x1b"]), "b'a\\x1b'"),
+        (np.array([(1, 2.5)], [("a", "i1"), ("b", "f4")]), "(1, 2.5)"),
+        (np.array([b"ab"], "V2"), "b'\\x61\\x62'"),
+        (np.zeros(1, "V1000"), "1000 bytes"),
+        (np.array([1.5], "g"), "1.5"),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", "")),
+)
+def test_values_of_all_kinds(array: Array, shown: Any) -> None:
+    save(data=array)
+    run = ("explain", "gather-nd", "data.npy", "[[0]]", "--at", "0")
+    assert ndtool(*run, "--json").json["value"] == shown
+    assert "\x1b" not in ndtool(*run).out.decode()
+
+
+def test_types_that_numpy_lacks() -> None:
+    pytest.importorskip("ml_dtypes")
+    save(data=np.array([0x3F80], "u2").view("V2"), upd=np.array([0x3C00], "u2").view("V2"))
+    run = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
+    one = ndtool(*run, "--dtype", "bfloat16", "--reduction", "add", "--json").json
+    assert (one["value"], one["steps"][1]["value"]) == (1.0078125, 0.0078125)
+    assert ndtool(*run).status == 0
+    assert ndtool(*run, "--reduction", "add").status == 4
+
+
+def test_types_in_place_of_files() -> None:
+    save(idx=np.array([[3], [1], [-1]]))
+    run = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
+    ran = ndtool(*run, "--at", "3,1", "--reduction", "add")
+    assert (ran.status, ran.err) == (0, "")
+    assert [line.split() for line in ran.out.decode().splitlines()] == [
+        ["output[3,", "1]"],
+        ["old", "data[3,", "1]"],
+        ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
+        ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
+    ]
+    one = ndtool(*run, "--at", "3,1", "--json").json
+    assert one["value"] is one["steps"][2]["value"] is one["steps"][2]["result"] is None
+    refused = ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,1]", "--at", "0,0")
+    assert refused.status == 2
+    assert refused.err.startswith("error: int64[3,1] is a type, without values: expected a file\n")
+    assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "no element is asked for: expected --at or --from"),
+        (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
+        (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
+        (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),
+        (("--from", "0,2"), "--from 0,2: axis 1 of data has size 2: valid -2..1"),
+        (("--at", "1.5"), "'1.5' is no position: expected one such as 3,0"),
+        (("--at", "9" * 30), "is no position"),
+    ],
+)
+def test_a_position_that_is_none(flags: Any, words: str) -> None:
+    ran = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
+    assert (ran.status, ran.out) == (2, b"")
+    assert words in ran.err
+
+
+def test_an_empty_axis_has_no_position() -> None:
+    ran = ndtool("explain", "gather-nd", "float32[4,0]", "[[3]]", "--at", "0,0")
+    assert ran.status == 2
+    assert "axis 1 of the output has size 0: no number is valid" in ran.err
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_index_out_of_bounds_anywhere_is_the_usual_error(operator: str) -> None:
+    index = np.zeros((9, 1), "i4")
+    index[5] = 7
+    save(data=np.zeros((7, 1)), idx=index, upd=np.zeros((9, 1)))
+    names = [f"{n}.npy" for n in ("data", "idx", "upd")][: len(OPERATORS[operator].inputs)]
+    command = OPERATORS[operator].command
+    ran = ndtool("explain", command, *names, "--at", "0" + ",0" * (1 + (operator == "gather")))
+    usual = ndtool(command, *names, "-o", "out.npy")
+    assert (ran.status, ran.out, ran.err) == (5, b"", usual.err)
+    assert "idx.npy[5, 0] = 7" in ran.err
+
+
+def test_a_spec_is_respected() -> None:
+    run = ("explain", "gather-nd", "float32[4]", "[[-1]]", "--at", "0", "--spec", "openvino:8")
+    assert ndtool(*run).status == 5
+    assert ndtool(*run[:-2]).status == 0
+
+
+def test_64_axes() -> None:
+    data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
+    save(data=data, idx=np.zeros(data.shape, int), upd=data)
+    zeros = ",".join("0" * 62)
+    run = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
+    one = ndtool(*run, "--at", f"0,1,{zeros}", "--json", "--reduction", "add").json
+    assert [step["result"] for step in one["steps"]] == [1, 2, 5]
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
+    save(**{"a-table-with-a-name": np.zeros((900, 2)), "updates-of-it": np.ones((3, 2))})
+    save(**{"rows-that-change": np.array([[800], [1], [-100]])})
+    names = ("a-table-with-a-name.npy", "rows-that-change.npy", "updates-of-it.npy")
+    run = (*NDTOOL, "explain", "scatter-nd", *names, "--reduction", "add", "--at", "800,1")
+    ran = at_terminal(*run, columns=columns)
+    assert ran.status == 0
+    lines = ran.screen.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) == (4 if columns == 200 else 6)
+    assert ran.screen.split() == ndtool(*run[len(NDTOOL) :]).out.decode().split()
+
+
+def test_memory_depends_on_no_size(here: Path) -> None:
+    count = 3_000_000
+    save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
+    before = state(here)
+    request = jobs.Request(
+        "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
+    )
+    shares: list[float] = []
+    tracemalloc.start()
+    try:
+        with typed.opened(request) as job:
+            (element,), _ = explain.explain(job, [(1,)], tick=shares.append)
+            assert element.value is not None
+            assert int(element.value) == np.int64(count).astype("i1")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert state(here) == before
+
+
+def test_indices_that_change_meanwhile() -> None:
+    save(data=np.zeros(3), idx=np.zeros((5, 1), "i8"))
+
+    def spoil(share: float) -> None:
+        with open("idx.npy", "r+b") as file:
+            file.seek(-40, 2)
+            file.write(b"\x09")
+
+    request = jobs.Request("gather_nd", "data.npy", "idx.npy")
+    with typed.opened(request) as job, pytest.raises(OSError, match=r"idx\.npy changed"):
+        explain.explain(job, [(0,)], tick=spoil)
+
+
+def test_positions_that_python_gives() -> None:
+    with opened(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as job:
+        with pytest.raises(UsageError):
+            explain.explain(job, [(0, 0)])
+        with pytest.raises(BoundsError):
+            explain.explain(job, [(0,)])
