@@ -82,7 +82,8 @@ def met_by(old: Array, update: Array, reduction: str) -> Array:
     if reduction == "none":
         return update if update.dtype == old.dtype else update.astype(old.dtype)
     with np.errstate(all="ignore"):
-        return REDUCTIONS[reduction](native(old), native(update)).astype(old.dtype)
+        result = REDUCTIONS[reduction](native(old), native(update))
+        return np.asarray(result).astype(old.dtype)
 
 
 @many
@@ -91,7 +92,7 @@ def test_an_explanation_is_what_brute_force_finds(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
 ) -> None:
     told(case)
-    limits.setattr(explain, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
+    limits.setattr(tuples, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
     limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
     data = case.arrays[0]
@@ -123,7 +124,7 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
 
 def few(everything: list[Any], every: bool) -> list[Any]:
     """Return what is told of a list."""
-    n = explain.FEW
+    n = tuples.FEW
     return everything if every or len(everything) <= 2 * n else everything[:n] + everything[-n:]
 
 

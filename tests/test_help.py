@@ -297,7 +297,7 @@ def test_every_option_is_documented():
         pytest.skip("the documents are not beside the tests")
     text = document.read_text("utf-8")
     for command in COMMANDS:
-        page = ndtool(command, "-h").out.decode()
+        page = ndtool(*command.split(), "-h").out.decode()
         names = re.findall(r"--[a-z-]+|NDTOOL_[A-Z_]+", page)
         assert len(names) >= 1
         for name in names:

@@ -4,7 +4,7 @@ All indices are gone through once, in blocks: each is checked, and compared with
 Updates meet the old element through the kernels, in their order, so the values are a run's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +15,14 @@ from ndtool.analysis import places, tuples, values
 from ndtool.analysis.places import Few, Position
 from ndtool.analysis.preview import pick
 from ndtool.analysis.reference import PIECE, Tick, silent
-from ndtool.analysis.tuples import Tuples
+from ndtool.analysis.tuples import Hunt, Tuples
 from ndtool.analysis.typed import Typed
 from ndtool.arrays import source
 from ndtool.errors import UsageError
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Shape, written
+from ndtool.rules.shapes import Shape, written
 from ndtool.runs.jobs import Job
 
 Array = NDArray[Any]
-
-FEW = 5  # of many updates or outputs, as many are told at both ends
 
 
 class Step(NamedTuple):
@@ -110,35 +108,6 @@ def _position(option: str, given: Position, shape: Shape, what: str) -> Position
     return tuple(number % size for number, size in zip(given, shape, strict=True))
 
 
-class _Hunt:
-    """The numbers of the tuples that name a place: the first few, the last few, and how many.
-
-    between: is given those that are not kept.
-    """
-
-    def __init__(
-        self, place: Position, every: bool, between: Callable[[Array], None] = lambda _: None
-    ) -> None:
-        self.place, self.count = place, 0
-        self.first: list[int] = []
-        self.last = np.empty(0, np.int64)
-        self._every, self._between = every, between
-
-    def meet(self, numbers: Array) -> None:
-        """Take the numbers of tuples that come after all that were met."""
-        self.count += len(numbers)
-        room = len(numbers) if self._every else FEW - len(self.first)
-        self.first += numbers[:room].tolist()
-        self.last = np.concatenate([self.last, numbers[room:]])
-        if len(self.last) > FEW:
-            self._between(self.last[:-FEW])
-            self.last = self.last[-FEW:]
-
-    @property
-    def told(self) -> list[int]:
-        return self.first + self.last.tolist()
-
-
 class _Call:
     """A call whose indices are gone through for what is asked."""
 
@@ -150,8 +119,8 @@ class _Call:
         self, at: list[Position], origins: list[Position], tick: Tick
     ) -> tuple[list[Element], list[Origin]]:
         plan = self.plan
-        hunts = [_Hunt(place, self.every) for place in origins]
-        self._go_through(hunts, tick)
+        hunts = [Hunt(place, self.every) for place in origins]
+        self.tuples.search(hunts, self.tuples.checked(tick))
         where = [places.tuple_of(plan, place) for place in at]
         index = [self._index(one) for one in where]
         came = [places.source_of(plan, *named) for named in zip(at, index, strict=True)]
@@ -166,8 +135,8 @@ class _Call:
             for hunt, value in zip(hunts, data[len(at) :], strict=True)
         ]
 
-    def _copy(self, hunt: _Hunt, number: int) -> Copy:
-        where = self.position(hunt.place, number)
+    def _copy(self, hunt: Hunt, number: int) -> Copy:
+        where = self.tuples.position(hunt.place, number)
         return Copy(places.copied_to(self.plan, hunt.place, where), where, self._index(where))
 
     def scattered(
@@ -176,7 +145,7 @@ class _Call:
         old = self._elements("data", at + origins)
         updates = self._updates()
         trails = [_Trail(self, *one, updates) for one in zip(at + origins, old, strict=True)]
-        self._go_through([trail.hunt for trail in trails], tick)
+        self.tuples.search([trail.hunt for trail in trails], self.tuples.checked(tick))
         elements = [trail.element() for trail in trails]
         return elements[: len(at)], [self._stayed(one) for one in elements[len(at) :]]
 
@@ -186,54 +155,9 @@ class _Call:
         outputs = [] if gone else [Copy(element.at, None, ())]
         return Origin(element.at, element.steps[0].value, outputs, len(outputs), element)
 
-    def _go_through(self, hunts: list[_Hunt], tick: Tick) -> None:
-        """Check all indices, and let every hunt meet the tuples that name its place."""
-        plan = self.plan
-        for first, block in self.tuples.checked(tick):
-            if isinstance(plan, NdPlan):
-                for hunt in hunts:
-                    self._look(hunt, first, block)
-        if isinstance(plan, ElementsPlan):
-            for hunt in hunts:
-                for first, block in self._line(plan, hunt.place):
-                    self._look(hunt, first, block)
-
-    def _look(self, hunt: _Hunt, first: int, block: Array) -> None:
-        """Let a hunt meet those of a block; of a batch that is not its own, none is looked at."""
-        plan, skipped = self.plan, 0
-        if isinstance(plan, NdPlan) and plan.batch and not plan.repeated:
-            batch = int(np.ravel_multi_index(hunt.place[: len(plan.batch)], plan.batch))
-            begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
-            skipped, block = begin, block[begin:end]
-        named = places.named(plan, hunt.place)
-        hunt.meet(first + skipped + tuples.found(block, named, places.sizes(plan)))
-
-    def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the indices that can name a place: those of its line along the axis."""
-        a = plan.axis
-        off = (*place[:a], 0, *place[a + 1 :])
-        if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
-            return
-        along: Any = (*place[:a], slice(None), *place[a + 1 :])
-        line = self.tuples.indices[along]
-        for first in range(0, len(line), tuples.BLOCK):
-            yield first, line[first : first + tuples.BLOCK, None]
-
-    def position(self, place: Position, number: int) -> Position:
-        """Return where in indices a tuple stands that a hunt met."""
-        coordinates = self.positions(place, np.array([number]))
-        return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
-
-    def positions(self, place: Position, numbers: Array) -> tuple[Any, ...]:
-        """Return coordinates in indices of tuples that a hunt met, as index arrays."""
-        plan = self.plan
-        if isinstance(plan, ElementsPlan):
-            return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
-        return np.unravel_index(numbers, plan.positions) if plan.positions else ()
-
     def step(self, place: Position, number: int, value: Array | None, result: Array | None) -> Step:
         """Return the step of an update."""
-        where = self.position(place, number)
+        where = self.tuples.position(place, number)
         at = places.update_for(self.plan, place, where)
         return Step("updates", at, value, where, self._index(where), result)
 
@@ -267,7 +191,7 @@ class _Trail:
     def __init__(
         self, call: _Call, place: Position, old: Array | None, updates: Array | None
     ) -> None:
-        self.hunt = _Hunt(place, call.every, self._go_on)
+        self.hunt = Hunt(place, call.every, self._go_on)
         self._call, self._updates, self._result = call, updates, old
         self._steps = [Step("data", place, old, None, (), old)]
 
@@ -297,7 +221,7 @@ class _Trail:
         if self._updates is None:
             return None
         at = places.update_for(
-            self._call.plan, self.hunt.place, self._call.positions(self.hunt.place, numbers)
+            self._call.plan, self.hunt.place, self._call.tuples.positions(self.hunt.place, numbers)
         )
         picked = pick(_opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
         return picked.view(self._updates.dtype)

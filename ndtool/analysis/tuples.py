@@ -1,24 +1,57 @@
 """The index tuples of a call, in row-major order, some at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool.analysis import values
+from ndtool.analysis import places, values
+from ndtool.analysis.places import Position
 from ndtool.analysis.reference import Tick
 from ndtool.engine import bind, check
 from ndtool.errors import BoundsError
 from ndtool.rules import inference
-from ndtool.rules.shapes import Shape
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs.direct import Operands
 from ndtool.runs.jobs import Job
 
 Array = NDArray[Any]
 
 BLOCK = 1 << 17  # index components that are looked at together: what stays in a core's cache
+
+
+FEW = 5  # of many tuples that name a place, as many are told at both ends
+
+
+class Hunt:
+    """The numbers of the tuples that name a place: the first few, the last few, and how many.
+
+    between: is given those that are not kept.
+    """
+
+    def __init__(
+        self, place: Position, every: bool, between: Callable[[Array], None] = lambda _: None
+    ) -> None:
+        self.place, self.count = place, 0
+        self.first: list[int] = []
+        self.last = np.empty(0, np.int64)
+        self._every, self._between = every, between
+
+    def meet(self, numbers: Array) -> None:
+        """Take the numbers of tuples that come after all that were met."""
+        self.count += len(numbers)
+        room = len(numbers) if self._every else FEW - len(self.first)
+        self.first += numbers[:room].tolist()
+        self.last = np.concatenate([self.last, numbers[room:]])
+        if len(self.last) > FEW:
+            self._between(self.last[:-FEW])
+            self.last = self.last[-FEW:]
+
+    @property
+    def told(self) -> list[int]:
+        return self.first + self.last.tolist()
 
 
 class Tuples(NamedTuple):
@@ -49,6 +82,56 @@ class Tuples(NamedTuple):
                 raise error
             yield first, block
 
+    @property
+    def plan(self) -> Plan:
+        """What the call comes to."""
+        return self.operands.inference.plan
+
+    def search(self, hunts: Sequence[Hunt], blocks: Iterator[tuple[int, Array]]) -> None:
+        """Go through all blocks, and let every hunt meet the tuples that name its place."""
+        plan = self.plan
+        for first, block in blocks:
+            if isinstance(plan, NdPlan):
+                for hunt in hunts:
+                    self._look(hunt, first, block)
+        if isinstance(plan, ElementsPlan):
+            for hunt in hunts:
+                for first, block in self._line(plan, hunt.place):
+                    self._look(hunt, first, block)
+
+    def _look(self, hunt: Hunt, first: int, block: Array) -> None:
+        """Let a hunt meet those of a block; of a batch that is not its own, none is looked at."""
+        plan, skipped = self.plan, 0
+        if isinstance(plan, NdPlan) and plan.batch and not plan.repeated:
+            batch = int(np.ravel_multi_index(hunt.place[: len(plan.batch)], plan.batch))
+            begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
+            skipped, block = begin, block[begin:end]
+        named, sizes = places.named(plan, hunt.place), places.sizes(plan)
+        hunt.meet(first + skipped + found(block, named, sizes, self.operands.negatives))
+
+    def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
+        """Yield blocks of the indices that can name a place: those of its line along the axis."""
+        a = plan.axis
+        off = (*place[:a], 0, *place[a + 1 :])
+        if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
+            return
+        along: Any = (*place[:a], slice(None), *place[a + 1 :])
+        line = self.indices[along]
+        for first in range(0, len(line), BLOCK):
+            yield first, line[first : first + BLOCK, None]
+
+    def position(self, place: Position, number: int) -> Position:
+        """Return where in indices a tuple stands that a hunt met."""
+        coordinates = self.positions(place, np.array([number]))
+        return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
+
+    def positions(self, place: Position, numbers: Array) -> tuple[Any, ...]:
+        """Return coordinates in indices of tuples that a hunt met, as index arrays."""
+        plan = self.plan
+        if isinstance(plan, ElementsPlan):
+            return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
+        return np.unravel_index(numbers, plan.positions) if plan.positions else ()
+
 
 def of(job: Job) -> Tuples:
     """Return the index tuples of a call whose inputs are open; no value was looked at."""
@@ -60,13 +143,13 @@ def of(job: Job) -> Tuples:
     return Tuples(operands, indices, indices.reshape(count, k))
 
 
-def found(block: Array, wanted: Shape, sizes: Shape) -> Array:
-    """Return which rows of a block name a place, from the front or from the end."""
+def found(block: Array, wanted: Shape, sizes: Shape, negatives: bool) -> Array:
+    """Return which rows of a block name a place; negatives: whether one may count from the end."""
     numbers = np.arange(len(block)) if not wanted else None
     for column, place, size in zip(block.T, wanted, sizes, strict=True):
         left = column if numbers is None else column[numbers]
         hits = left == place
-        if block.dtype.kind == "i":
+        if negatives and block.dtype.kind == "i":
             hits |= left == place - size
         (some,) = np.nonzero(hits)
         numbers = some if numbers is None else numbers[some]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
 from ndtool.analysis import places, values
-from ndtool.analysis.explain import FEW, Element, Origin, Step
+from ndtool.analysis.explain import Element, Origin, Step
+from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import Typed
 from ndtool.cli import records
 from ndtool.errors import called, printable

@@ -17,13 +17,13 @@ class Help(NamedTuple):
     """What an operator's help pages say.
 
     does: one sentence. flags: attributes for an example on files. types: all of an example
-    without files. at: an element of the example's output.
+    without files. asked: what is asked of an example's elements.
     """
 
     does: str
     flags: str
     types: str
-    at: str
+    asked: str
 
 
 HELP = {
@@ -31,7 +31,7 @@ HELP = {
         "Gather slices of DATA that index tuples name (ONNX and OpenVINO GatherND).",
         "--batch-dims 1",
         "'float32[8,128,64]' 'int64[8,5,1]' --batch-dims 1",
-        "--at 0,0",
+        "--batch-dims 1 --at 0,0",
     ),
     "scatter_nd": Help(
         "Copy DATA, update slices that index tuples name (ONNX ScatterND).",
@@ -43,19 +43,19 @@ HELP = {
         "Gather one element for every index along an axis (ONNX GatherElements).",
         "--axis 1",
         "'int32[3,3]' 'int64[2,3]' --axis 0",
-        "--at 0,0",
+        "--axis 1 --at 0,0",
     ),
     "scatter_elements": Help(
         "Copy DATA, update one element for every index (ONNX ScatterElements).",
         "--axis 1",
         "'int8[3,3]' 'int64[2,3]' 'int8[2,3]' --axis 1",
-        "--at 0,0",
+        "--axis 1 --at 0,0",
     ),
     "gather": Help(
         "Gather slices of DATA that plain numbers name along an axis (ONNX Gather).",
         "--axis 0",
         "'float32[128,64]' 'int64[3]' --axis 0",
-        "--at 0,0",
+        "--at 0,0,0",
     ),
 }
 

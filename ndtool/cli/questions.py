@@ -147,7 +147,7 @@ def _explain_command(operator: Operator) -> click.Command:
         ),
         f"Explain what {operator.command} gives: which index tuple names an element of the output,"
         " where it comes from, what updates do to it. DATA and UPDATES may be dtype[d0,d1,...].",
-        f"{files} {HELP[operator.name].flags} {HELP[operator.name].at}",
+        f"{files} {HELP[operator.name].asked}",
     )
 
 
