@@ -133,6 +133,43 @@ def test_bfloat16_by_name(here: Path) -> None:
     assert same(result.array, data)
 
 
+PLAIN = [("a", "<i4"), ("b", ">f8", (2,)), (("title", "c"), "S3")]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(PLAIN), np.dtype(PLAIN, align=True)])
+def test_records_in_memory_are_records_of_files(dtype: Any, here: Path) -> None:
+    raw = np.arange(5 * dtype.itemsize, dtype="u1")
+    data = raw.view(dtype)
+    for out in (None, "out.npy", "out.npz:x"):
+        result = files.gather(data, [3, 0], out=out)
+        got: Any = result.array if out is None else np.load(out.partition(":")[0])
+        got = got["x"] if out == "out.npz:x" else got
+        assert (got.dtype, got.tobytes()) == (dtype, raw.reshape(5, -1)[[3, 0]].tobytes())
+    np.save("data.npy", data)
+    new = files.scatter_nd("data.npy", [[1]], data[4:], out="data.npy")
+    assert new.dtype == "struct"
+    assert np.load("data.npy").tobytes() == raw.reshape(5, -1)[[0, 4, 2, 3, 4]].tobytes()
+
+
+def test_arrays_in_memory_that_files_cannot_have(here: Path) -> None:
+    folded = np.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]})
+    for data, words in (
+        (np.zeros(3, folded), "data: its fields overlap"),
+        (np.array([None, 1]), "data: dtype object holds Python objects"),
+    ):
+        with pytest.raises(DtypeError, match=words):
+            files.gather(data, [0], out="out.npy")
+
+
+def test_types_of_other_packages_come_in_either_byte_order(here: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    data = np.arange(5).astype(ml_dtypes.bfloat16)
+    swapped = data.byteswap().view(data.dtype.newbyteorder())
+    assert same(files.gather(swapped, [1, 4]).array, data[[1, 4]])
+    files.gather(swapped, [1, 4], out="out.npy")
+    assert same(np.load("out.npy"), data[[1, 4]].view("V2"))
+
+
 def test_a_public_name() -> None:
     assert ndtool.files is files
     assert "files" in dir(ndtool)

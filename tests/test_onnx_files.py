@@ -531,6 +531,12 @@ def test_a_cache_links_a_model_and_its_data_to_where_they_are() -> None:
     assert load("cache/snapshots/1/m.onnx:a")[2] == ARRAY.tobytes()
 
 
+def test_a_model_beside_its_reader_names_no_url(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(ARRAY.tobytes())
+    for url in (f"file://{tmp_path}/w.bin", "http://127.0.0.1:1/w.bin"):
+        assert OUTSIDE in refusal(external((2, 3), location=url))
+
+
 OUTSIDE = "expected a relative path inside the model's folder"
 
 

@@ -572,6 +572,8 @@ def test_a_model_of_one_tensor() -> None:
         ("sub/../../out.safetensors", "expected a file of its own folder"),
         ("", "expected a file of its own folder"),
         ("nul\0", "expected a file of its own folder"),
+        ("file:///etc/passwd", "expected a file of its own folder"),
+        ("memory://x", "expected a file of its own folder"),
         ("link", "is a link that leads out of the folder"),
         ("folder/out.safetensors", "is a link that leads out of the folder"),
         ("missing", "No such file"),

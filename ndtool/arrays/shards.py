@@ -123,8 +123,10 @@ def _weights(place: LocalFile, path: str) -> dict[str, str]:
 
 
 def _is_inside(file: str) -> bool:
-    """Whether a name is relative and leads to no folder above."""
+    """Whether a name is relative and leads to no folder above, nor elsewhere."""
     parts = file.split("/")
+    if places.is_url(file):
+        return False
     return bool(file) and not os.path.isabs(file) and ".." not in parts and "\0" not in file
 
 

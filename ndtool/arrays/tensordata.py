@@ -64,7 +64,8 @@ class Folder:
         if location not in self._sizes:
             path = os.path.join(self._folder, location)
             parts = location.split("/")
-            if not location or location[0] == "/" or ".." in parts or "\0" in location:
+            odd = not location or location[0] == "/" or ".." in parts or "\0" in location
+            if odd or places.is_url(location):
                 _refuse(
                     label,
                     f"the location of its data is {location!r}: expected a relative path inside"
