@@ -338,3 +338,29 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 6, done
     assert b"Traceback" not in done.stderr
     assert everything() == before
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_types_that_zarr_lacks(name: str) -> None:
+    """What is stored as void moves as it is; what is more must be asked for."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    saved = pytest.importorskip("safetensors.numpy")
+    data = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(3, 2)
+    code = f"V{data.itemsize}"
+    saved.save_file({"a": data}, "a.safetensors")
+    save(indices=np.array([[2]]))
+    for more in ((), ("--dry-run",)):
+        ran = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
+        assert ran.status == 4
+        assert f"error: x.zarr: its format does not know {name}: expected one" in ran.err
+        assert "warning" not in ran.err
+    assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
+    assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
+    assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
+    for more in ((), ("--dtype", name)):
+        ran = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
+        assert (ran.status, ran.err) == (0, "")
+        assert same(load("y.zarr"), data[2:].view(code))
+    ran = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
+    assert ran.status == 0, ran.err
+    assert Path("b.safetensors").read_bytes().endswith(raw(data))
