@@ -195,7 +195,8 @@ OUTPUT = _option(
     type=FILE,
     metavar="FILE",
     help="A .npy, .npz, .safetensors, .pb or .zarr, here or at a URL; x.npz:NAME adds or replaces"
-    " one array and keeps the others; or - for standard output. Default: standard output, or a preview on a terminal.",
+    " one array and keeps the others; or - for standard output. Default: standard output, or a"
+    " preview on a terminal.",
 )
 THREADS = _option(
     "threads",
