@@ -1,4 +1,4 @@
-"""ONNX's indexed tensor operators on arrays and on .npy/.npz files: exact, parallel, checked.
+"""ONNX's indexed tensor operators on arrays and on files of them: exact, parallel, checked.
 
 >>> import numpy as np, ndtool
 >>> ndtool.gather_nd(np.array([[0, 1], [2, 3]]), np.array([[1], [0]]))

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NoReturn
 
 from ndtool.arrays.storage import EXHAUSTED, failure, guard_descriptors
-from ndtool.errors import STOPS, NdtoolError, ResourceError, Status
+from ndtool.errors import STOPS, Died, NdtoolError, ResourceError, Status
 
 _UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
 
@@ -46,6 +46,12 @@ def main() -> int:
         return int(stopped.status)
     except KeyboardInterrupt:
         return int(Status.INTERRUPTED)
+    except Died as died:
+        import signal
+
+        signal.signal(died.number, signal.SIG_DFL)
+        signal.raise_signal(died.number)
+        return int(Status.BUG)  # not reached: no other signal is turned into this
 
 
 def _run(arguments: list[str]) -> Status:

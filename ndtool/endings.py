@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ndtool import _kernels
-from ndtool.errors import STOPS, OutputError, Status
+from ndtool.errors import STOPS, Died, OutputError, Status
 
 _DIES = -1  # as in _endings.pxd: no status, the signal's own end
 _settled = False  # as the handlers below see it
+_prepared: list[int] = []  # signals of which the process dies, once its files are gone
+_FAULTS = ("SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")  # Python cannot go on
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
@@ -29,7 +31,8 @@ def prepare(lost: bytes, stopped: bytes) -> None:
         if number is not None:
             _kernels.end_on(number, status, text)
     rest = {getattr(signal, name, 0) for name in (*words, *(f"SIG{name}" for name in _HARMLESS))}
-    for number in signal.valid_signals() - rest:
+    _prepared[:] = signal.valid_signals() - rest
+    for number in _prepared:
         _kernels.end_on(number, _DIES, b"")
 
 
@@ -57,7 +60,7 @@ def settle(settled: bool = True) -> None:
 
 
 def unwind() -> None:
-    """From now on, let what asks the run to end raise as it did before `prepare`.
+    """From now on, let what asks the run to end raise as it did before `prepare`, others Died.
 
     For outputs that no handler can remove: folders, and what is sent to others. It is heard
     between two calls of kernels, and while somebody waits for a reply.
@@ -69,6 +72,16 @@ def unwind() -> None:
         handler = signal.getsignal(number)
         if callable(handler) and not hasattr(handler, "unless_settled"):
             signal.signal(number, _Handler(handler))
+    for number in set(_prepared) - {getattr(signal, name, 0) for name in _FAULTS}:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _Handler(_die))
+
+
+def _die(number: int, _: Any) -> None:
+    for one in _prepared:  # another one must not disturb the cleaning up
+        if isinstance(signal.getsignal(one), _Handler):
+            signal.signal(one, signal.SIG_IGN)
+    raise Died(number)
 
 
 class _Handler:

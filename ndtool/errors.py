@@ -25,6 +25,13 @@ class Status(IntEnum):
 STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
 
 
+class Died(BaseException):
+    """A signal ends the process: outputs drop what they have, then it comes again."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return `text` on one line of at most `limit` characters, control characters escaped.
 

@@ -132,6 +132,85 @@ def test_models_in_several_files(server: Server, here: Path) -> None:
     assert np.array_equal(load(server.add("/m/m.onnx", model) + ":w"), ROWS)
 
 
+def model(*tensors: Any) -> bytes:
+    helper = pytest.importorskip("onnx.helper")
+    made = helper.make_model(helper.make_graph([], "g", [], [], list(tensors)))
+    return bytes(made.SerializeToString())
+
+
+def external(location: str, **told: str) -> Any:
+    onnx = pytest.importorskip("onnx")
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=ROWS.shape, data_location=1)
+    for key, value in {"location": location, **told}.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def test_of_an_initializer_only_what_is_needed_is_read(server: Server, here: Path) -> None:
+    helper = pytest.importorskip("onnx.numpy_helper")
+    big = np.arange(1 << 20, dtype="<i8").reshape(-1, 16)
+    raw = model(*(helper.from_array(big + i, f"w{i}") for i in range(3)))
+    server.add("/m.onnx", raw)
+    server.add("/m.bin", bytes(100) + ROWS.tobytes())
+    beside = server.add("/n.onnx", model(external("m.bin", offset="100")))
+    save(indices=np.array([[3], [60_000]]))
+    url = server.add("/m.onnx", raw) + ":w1"
+    assert ndtool("gather-nd", url, "indices.npy", "-o", "out.npy").status == 0
+    assert np.array_equal(np.load("out.npy"), big[[3, 60_000]] + 1)
+    assert server.sent < 1 << 20 < len(raw) // 8
+    server.sent = 0
+    save(indices=np.array([[3], [-1]]))
+    assert ndtool("gather-nd", f"{beside}:w", "indices.npy", "-o", "out.npy").status == 0
+    assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
+    assert server.sent < 1 << 19 < ROWS.nbytes // 2
+
+
+def test_data_beside_a_model_behind_a_query(server: Server) -> None:
+    server.add("/m/a b.bin", ROWS.tobytes())
+    server.objects["/m/a%20b.bin"] = server.objects.pop("/m/a b.bin")
+    url = server.add("/m/m.onnx", model(external("a b.bin")))
+    assert np.array_equal(load(f"{url}?key=1"), ROWS)
+    (entry,) = names.describe(f"{url}?key=1")
+    assert entry.facts.notes["file"].endswith("/m/a%20b.bin?...")
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/w.bin", "%2e%2e/w.bin", "x::file:///w.bin"])
+def test_data_of_a_model_are_below_it(server: Server, location: str) -> None:
+    server.add("/w.bin", ROWS.tobytes())
+    with pytest.raises(InputError, match=r"expected a relative path|there is no such object"):
+        load(server.add("/m/m.onnx", model(external(location))))
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_files_here_name_none_elsewhere(server: Server, here: Path, scheme: str) -> None:
+    """A model, or an index, in this folder must not make us ask a server."""
+    saved = pytest.importorskip("safetensors.numpy")
+    Path("w").write_bytes(saved.save({"w": ROWS}))
+    url = server.add("/w", saved.save({"w": ROWS})) if scheme == "http" else f"file://{here}/w"
+    Path("m.onnx").write_bytes(model(external(url)))
+    Path("m.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": url}}))
+    with pytest.raises(InputError, match="expected a relative path inside the model's folder"):
+        load("m.onnx")
+    with pytest.raises(InputError, match="is no file of its own folder"):
+        load("m.safetensors.index.json")
+    assert server.requests == []
+
+
+def test_raw_bytes(server: Server, here: Path) -> None:
+    url = server.add("/dump.bin", bytes(100) + ROWS.tobytes())
+    name = f"raw:float32[{len(ROWS)},{ROWS.shape[1]}]:{url}"
+    assert np.array_equal(load(f"{name}@100"), ROWS)
+    assert np.array_equal(load(f"{name}?key=1@100"), ROWS)
+    server.sent = 0
+    save(indices=np.array([[3], [-1]]))
+    assert ndtool("gather-nd", f"{name}@100", "indices.npy", "-o", "out.npy").status == 0
+    assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
+    assert server.sent < 1 << 19
+    ran = ndtool("inspect", f"{name}?key=1@200")
+    assert (ran.status, "key" in ran.err) == (3, False)
+    assert "expected 6400000 bytes from byte 200 on, found 6399900" in ran.err
+
+
 @given(st.data())
 def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))

@@ -321,6 +321,74 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
 
+STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunks", "1,1"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU])
+def test_signals_of_which_a_process_dies(number: signal.Signals) -> None:
+    save(data=DATA)
+    with subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline().startswith(b"written")
+        child.send_signal(number)
+        rest = child.stderr.read()
+    assert child.returncode == -number
+    assert not rest.replace(b"written", b"").strip(), rest
+    assert os.listdir() == ["data.npy"]
+
+
+def test_the_next_run_removes_what_a_killed_one_left() -> None:
+    save(data=DATA)
+    with (
+        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child,
+        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as other,
+    ):
+        for one in (child, other):
+            assert one.stderr is not None
+            assert one.stderr.readline().startswith(b"written")
+        child.kill()
+        child.wait()
+        assert len(os.listdir()) == 3
+        os.mkdir(".x.zarr.ndtool-0123456789ab-01234567")  # of another start of the system
+        os.mkdir(".x.zarr.ndtool-mine")
+        write("y.zarr", DATA)
+        assert len(os.listdir()) == 5, "the one that runs still has its own"
+        other.kill()
+        other.wait()
+    write("z.zarr", DATA)
+    kept = {".x.zarr.ndtool-0123456789ab-01234567", ".x.zarr.ndtool-mine"}
+    assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | kept
+
+
+def test_a_store_between_two_names_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = newfolder.NewFolder("x.zarr", False, True, False)
+    os.mkdir(os.path.join(first._hidden, "old"))
+    os.close(first._lock)
+    write("y.zarr", DATA)
+    assert os.path.isdir(first.inside)
+    os.rmdir(os.path.join(first._hidden, "old"))
+    write("y.zarr", DATA)
+    assert os.listdir() == ["y.zarr"]
+
+
+def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, times = newfolder._locked, iter(("gone", "locked", "late"))
+
+    def swept(folder: str) -> int:
+        when = next(times, None)
+        lock = real(folder) if when == "late" else -1
+        if when is not None:
+            os.rmdir(folder)
+        if when == "locked":
+            raise BlockingIOError
+        return lock if when == "late" else real(folder)
+
+    monkeypatch.setattr(newfolder, "_locked", swept)
+    write("x.zarr", DATA)
+    assert same(load("x.zarr"), DATA)
+    assert os.listdir() == ["x.zarr"]
+
+
 def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     put("old.zarr", DATA)
     before = everything()
@@ -338,3 +406,29 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 6, done
     assert b"Traceback" not in done.stderr
     assert everything() == before
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_types_that_zarr_lacks(name: str) -> None:
+    """What is stored as void moves as it is; what is more must be asked for."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    saved = pytest.importorskip("safetensors.numpy")
+    data = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(3, 2)
+    code = f"V{data.itemsize}"
+    saved.save_file({"a": data}, "a.safetensors")
+    save(indices=np.array([[2]]))
+    for more in ((), ("--dry-run",)):
+        ran = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
+        assert ran.status == 4
+        assert f"error: x.zarr: its format does not know {name}: expected one" in ran.err
+        assert "warning" not in ran.err
+    assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
+    assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
+    assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
+    for more in ((), ("--dtype", name)):
+        ran = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
+        assert (ran.status, ran.err) == (0, "")
+        assert same(load("y.zarr"), data[2:].view(code))
+    ran = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
+    assert ran.status == 0, ran.err
+    assert Path("b.safetensors").read_bytes().endswith(raw(data))

@@ -252,7 +252,7 @@ def create(
     return sink.StreamSink(fd, target.path, facts, header, owned=True)
 
 
-def stored(argument: str, dtype: Dtype) -> Dtype:
+def stored(argument: str, dtype: Dtype, storing: Storing = DEFAULT) -> Dtype:
     """Return the element type that an output has for arrays of a type.
 
     One that the format has no name for is stored as void; DtypeError where it cannot be at all.
@@ -261,7 +261,7 @@ def stored(argument: str, dtype: Dtype) -> Dtype:
 
     if argument == "-":
         return npy.stored(dtype)
-    known, target = _target(argument, True, False, True, DEFAULT)
+    known, target = _target(argument, True, False, True, storing)
     return _stored(known, target, dtype)
 
 
@@ -271,9 +271,15 @@ def _stored(known: Format, target: Target, dtype: Dtype) -> Dtype:
     function = getattr(known.module, "stored", npy.stored) if target.is_file else npy.stored
     try:
         found: Dtype = function(dtype)
-        return found
     except DtypeError as exc:
         raise DtypeError(f"{printable(target.path)}: {exc.message}", hint=exc.hint) from None
+    if known.chunks and found.name != dtype.name and not target.storing.as_void:
+        raise DtypeError(
+            f"{printable(target.path)}: its format does not know {dtype.name}:"
+            " expected one that does, such as .safetensors",
+            hint=f"ndtool convert --as-void stores such an array as {found.name}",
+        )
+    return found
 
 
 def check(

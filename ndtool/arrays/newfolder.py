@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 
@@ -16,11 +17,12 @@ _HERE, _EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 class NewFolder:
     """A folder that replaces what is at `path` when it is published.
 
-    It is made in a hidden folder beside `path`, which goes at every end but a kill -9, a SIGQUIT or
-    a lost page: these leave the hidden folder. Where the system cannot exchange two names, what is
-    replaced moves into the hidden folder first: a kill in the microseconds between leaves nothing
-    at `path`, and both in the hidden folder. inside: where to make it. replaces:
-    whether it is to take the place of another; what others make meanwhile is never replaced.
+    It is made in a hidden folder beside `path`, which goes at every end but a kill -9 or a lost
+    page: what these leave, the next one made beside it removes. Where the system cannot exchange
+    two names, what is replaced moves into the hidden folder first: a kill in the microseconds
+    between leaves nothing at `path`, and both in the hidden folder. inside: where to make it.
+    replaces: whether it is to take the place of another; what others make meanwhile is never
+    replaced.
     Raises OSError.
     """
 
@@ -29,17 +31,39 @@ class NewFolder:
         self._replaces = replaces
         self._real = os.path.realpath(path)
         self._clobber, self._sync = clobber, sync
-        parent, name = os.path.split(self._real)
-        self._hidden = os.path.join(parent, hidden_name(name))
-        self.inside = os.path.join(self._hidden, "new")
-        self._open = True
+        self._parent, self._name = os.path.split(self._real)
+        self._hidden, self._lock = "", -1
         endings.settle(False)
         endings.unwind()
         try:
-            os.mkdir(self._hidden)
+            _sweep(self._parent)
+            while not self._made():
+                pass
         except BaseException:
             self.drop()
             raise
+
+    @property
+    def inside(self) -> str:
+        """Where to make it."""
+        return os.path.join(self._hidden, "new")
+
+    def _made(self) -> bool:
+        """Make the hidden folder; False where a sweep came between it and its lock."""
+        self._hidden = os.path.join(self._parent, f"{hidden_name(self._name)}-{_boot()}")
+        os.mkdir(self._hidden)
+        try:
+            self._lock = _locked(self._hidden)
+            os.mkdir(self.inside)
+        except (FileNotFoundError, BlockingIOError):
+            self._unlock()
+            return False
+        return True
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def sync(self) -> None:
         """Wait until the disk has all files, if that was asked for."""
@@ -84,9 +108,59 @@ class NewFolder:
 
     def drop(self) -> None:
         """Remove what was not published, and what was replaced."""
-        if self._open:
-            self._open = False
+        if self._hidden:
             shutil.rmtree(self._hidden, ignore_errors=True)
+            self._hidden = ""
+        self._unlock()
+
+
+def _boot() -> str:
+    """Return what tells this start of this system from others, and from other systems."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(8)
+    except OSError:
+        return ""
+
+
+def _locked(folder: str) -> int:
+    """Lock a folder for as long as this process lives; -1 where folders have no locks.
+
+    Raises BlockingIOError where another process has it.
+    """
+    import fcntl
+
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(fd)
+        if isinstance(exc, BlockingIOError):
+            raise
+        return -1
+    return fd
+
+
+def _sweep(parent: str) -> None:
+    """Remove what processes that were killed left: of this system, and no longer locked.
+
+    Where a store was on its way from one name to the other, it may be the only one, and stays.
+    """
+    if not (boot := _boot()):
+        return
+    left = re.compile(rf"\..*\.ndtool-[0-9a-f]{{12}}-{boot}", re.DOTALL)
+    with os.scandir(parent) as found:
+        folders = [one.path for one in found if left.fullmatch(one.name)]
+    for folder in folders:
+        try:
+            if os.lstat(folder).st_uid != os.geteuid() or os.path.lexists(f"{folder}/old"):
+                continue
+            lock = _locked(folder)
+        except OSError:
+            continue  # it is gone, in use, or no folder
+        if lock >= 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _exchanged(one: str, other: str) -> bool:

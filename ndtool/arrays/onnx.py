@@ -49,7 +49,7 @@ def recognises(place: LocalFile) -> bool:
 
 def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
     """Return what is said of all tensors, or of one; one that cannot be read has no facts."""
-    folder = Folder(path)
+    folder = Folder(path, place)
     if member is not None:
         return [_entry(_choose(place, path, member), place, path, folder)]
     return [_entry(value, place, path, folder) for value in _values(place, path)]
@@ -102,7 +102,7 @@ def open_source(place: LocalFile, name: str, path: str, member: str | None) -> F
     chosen = _choose(place, path, member)
     label = f"{path}:{chosen.member}"
     tensor = chosen.tensor(label)
-    return tensordata.open_tensor(place, name, label, Folder(path), tensor, chosen.kind)
+    return tensordata.open_tensor(place, name, label, Folder(path, place), tensor, chosen.kind)
 
 
 def _model(place: LocalFile, path: str) -> Message:
@@ -176,7 +176,7 @@ def _alike(values: list[Value], name: str) -> list[Value]:
 
 def _listing(values: list[Value], place: LocalFile, path: str) -> tuple[str, ...]:
     """Return a line for each tensor, and for the rest how many they are."""
-    folder = Folder(path)
+    folder = Folder(path, place)
     listed = (_entry(value, place, path, folder) for value in values[:LISTED])
     lines = [f"{printable(entry.member or '', 80)}: {entry.label}" for entry in listed]
     more = len(values) - LISTED

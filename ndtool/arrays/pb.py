@@ -42,14 +42,14 @@ def recognises(place: LocalFile) -> bool:
 
 def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
     """Return what is said of the one tensor."""
-    tensor, folder = _tensor(place, path, member), Folder(path)
+    tensor, folder = _tensor(place, path, member), Folder(path, place)
     return [tensordata.entry(tensor, path, tensor.name or None, place.size, folder, "tensor")]
 
 
 def open_source(place: LocalFile, name: str, path: str, member: str | None) -> Flat:
     """Return the one tensor; it closes the place."""
     tensor = _tensor(place, name, member)
-    return tensordata.open_tensor(place, name, name, Folder(path), tensor, "tensor")
+    return tensordata.open_tensor(place, name, name, Folder(path, place), tensor, "tensor")
 
 
 def _tensor(place: LocalFile, label: str, member: str | None) -> Tensor:

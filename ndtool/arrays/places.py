@@ -3,7 +3,15 @@
 import os
 from typing import TYPE_CHECKING
 
-from ndtool.arrays.local import ZARR_METADATA, Folder, LocalFile, LocalFolder, is_store, open_file
+from ndtool.arrays.local import (
+    ZARR_METADATA,
+    File,
+    Folder,
+    LocalFile,
+    LocalFolder,
+    is_store,
+    open_file,
+)
 
 if TYPE_CHECKING:
     from ndtool.arrays.ranged import RemoteFile
@@ -26,6 +34,20 @@ def is_url(argument: str) -> bool:
 def local_path(path: str) -> str:
     """Return what a `file://` URL says of this machine's files, any other path as it is."""
     return path.removeprefix("file://") if path.startswith("file://") and is_url(path) else path
+
+
+def beside(place: File, path: str, name: str) -> str | None:
+    """Return where a file of a relative name is in the folder of another; None if it cannot be.
+
+    place, path: the other one, open, and what it is called.
+    """
+    url = getattr(place, "address", None)
+    if url is None:
+        found = os.path.join(os.path.dirname(path), name)
+        return None if is_url(found) else found
+    from ndtool.arrays.remotefolder import inside
+
+    return None if "::" in name else inside(url, name, beside=True)
 
 
 def open_place(path: str) -> "LocalFile | RemoteFile":

@@ -25,11 +25,12 @@ class RemoteFile:
     """An object behind a URL, with what LocalFile has.
 
     What was read of it stands where it stands in the object, in a sparse file without a name, as
-    large as the object; `fd` is that. size: of the object.
+    large as the object; `fd` is that. size: of the object. address, url: what it was opened by,
+    and what may be said of that.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = redacted(url)
+        self.address, self.url = url, redacted(url)
         self._requests = remote.requests(url)
         opened: Opened = self._wait(failures.persist(lambda: self._requests.open(WINDOW)))
         self._room: _Room | None = None

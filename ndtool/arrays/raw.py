@@ -7,10 +7,10 @@ import re
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays import local
-from ndtool.arrays.local import LocalFile
+from ndtool.arrays import places
+from ndtool.arrays.local import File
 from ndtool.arrays.source import Entry, Facts, Flat, surplus
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import InputError, UsageError, printable, redacted
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 
@@ -70,15 +70,16 @@ def parse(argument: str) -> Raw:
 def entries(argument: str) -> list[Entry]:
     """Return what `inspect` tells about the array."""
     raw = parse(argument)
-    with local.open_file(raw.path) as place:
+    with places.open_place(raw.path) as place:
+        argument = redacted(argument)
         warning = _checked(place, argument, raw)
         return [Entry(argument, None, raw.facts, raw.offset, place.size, "", warning)]
 
 
 def open_source(argument: str) -> Flat:
     """Return the array, mapped where it is."""
-    raw = parse(argument)
-    place = local.open_file(raw.path)
+    raw, argument = parse(argument), redacted(argument)
+    place = places.open_place(raw.path)
     try:
         warning = _checked(place, argument, raw)
         stretch = place.stretch(raw.offset, raw.nbytes, argument)
@@ -88,7 +89,7 @@ def open_source(argument: str) -> Flat:
         raise
 
 
-def _checked(place: LocalFile, argument: str, raw: Raw) -> str | None:
+def _checked(place: File, argument: str, raw: Raw) -> str | None:
     """Refuse a file that is too short; return what is odd about one that is too long."""
     left = place.size - raw.offset - raw.nbytes
     if left < 0:

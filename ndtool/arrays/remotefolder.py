@@ -22,15 +22,18 @@ _INDICES, _INDEX = 16, 1 << 20  # ends of objects that are kept, and how many by
 _METADATA = (*ZARR_METADATA, ".zattrs")
 
 
-def inside(url: str, key: str) -> str:
+def inside(url: str, key: str, beside: bool = False) -> str:
     """Return the URL of what is in a folder; queries and links of a chain stay at the end.
+
+    beside: whether the URL is that of a file in the folder.
 
     >>> inside("https://host/x.zarr?k=v", "a/zarr.json"), inside("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
     """
     ends = [at for mark in ("?", "::") if (at := url.find(mark)) > 0]
     at = min(ends, default=len(url))
-    return f"{url[:at].rstrip('/')}/{remote.quoted(url, key)}{url[at:]}"
+    folder = url[:at].rpartition("/")[0] if beside else url[:at].rstrip("/")
+    return f"{folder}/{remote.quoted(url, key)}{url[at:]}"
 
 
 class RemoteFolder:

@@ -33,12 +33,14 @@ def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
     held: dict[str, list[str]] = {}
     for name, file in weights.items():
         held.setdefault(file, []).append(name)
-    return [entry for file, names in held.items() for entry in _entries_of(path, file, names)]
+    return [
+        entry for file, names in held.items() for entry in _entries_of(place, path, file, names)
+    ]
 
 
-def _entries_of(path: str, file: str, names: list[str]) -> list[Entry]:
+def _entries_of(place: File, path: str, file: str, names: list[str]) -> list[Entry]:
     try:
-        with _shard(path, file) as shard:
+        with _shard(place, path, file) as shard:
             header = safeheader.of_file(shard, file)
             tensors = {tensor.name: tensor for tensor in header.tensors}
             return [
@@ -59,7 +61,7 @@ def open_source(place: LocalFile, name: str, path: str, member: str | None) -> F
     if member is None:
         safetensors.refuse_member(path, None, list(weights.items()))
     file = _file_of(weights, path, member)
-    shard = _shard(path, file)
+    shard = _shard(place, path, file)
     try:
         header = safeheader.of_file(shard, _beside(path, file))
         tensor = next((one for one in header.tensors if one.name == member), None)
@@ -139,15 +141,18 @@ def _beside(path: str, file: str) -> str:
     return os.path.join(os.path.dirname(path), file)
 
 
-def _shard(path: str, file: str) -> File:
+def _shard(place: File, path: str, file: str) -> File:
     """Open a file that an index names, unless a link leads out of its folder.
 
     Where the index itself is a link, as in the cache of a hub, its files may be beside it there.
     """
-    beside = _beside(path, file)
+    beside = places.beside(place, path, file)
+    if beside is None:
+        raise InputError(f"{printable(path)}: {printable(file)} is no file of its own folder")
     real = os.path.realpath(beside)
     folders = (os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path)))
-    if not any(os.path.commonpath([real, folder]) == folder for folder in folders):
+    inside = any(os.path.commonpath([real, folder]) == folder for folder in folders)
+    if not inside and not places.is_url(beside):
         raise InputError(
             f"{printable(path)}: {printable(beside)} is a link that leads out of the folder:"
             " expected a file in it"

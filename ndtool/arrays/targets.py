@@ -30,12 +30,14 @@ class Storing(NamedTuple):
     """How an output in chunks is stored; None: as data are, else as its format does by default.
 
     codec: zstd, blosc, gzip or none, perhaps with `:level`. like: what the format of data notes.
+    as_void: whether elements of a type that the format lacks may be stored as void.
     """
 
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
     like: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    as_void: bool = True
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ndtool.arrays.source import Entry, Facts, Flat
 from ndtool.arrays.storage import CHUNK
 from ndtool.arrays.tensorproto import Element, Tensor, Values
 from ndtool.arrays.wire import LONGEST, VARINT
-from ndtool.errors import InputError, NdtoolError, printable
+from ndtool.errors import InputError, NdtoolError, printable, redacted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,12 +39,16 @@ class Beside:
 
 
 class Folder:
-    """The folder of a model, in which the files with external data must be."""
+    """The folder of a model, in which the files with external data must be.
 
-    def __init__(self, path: str) -> None:
-        self._folder = os.path.dirname(path)
+    path, place: the model's, which is open.
+    """
+
+    def __init__(self, path: str, place: File) -> None:
+        self._path, self._place = path, place
         # a cache may link both, model and data, to where they really are together
-        self._inside = (os.path.realpath(self._folder), os.path.dirname(os.path.realpath(path)))
+        folder = os.path.dirname(path)
+        self._inside = (os.path.realpath(folder), os.path.dirname(os.path.realpath(path)))
         self._sizes: dict[str, tuple[str, int]] = {}
 
     def find(self, tensor: Tensor, label: str) -> tuple[str, int]:
@@ -62,17 +66,15 @@ class Folder:
 
     def _file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._sizes:
-            path = os.path.join(self._folder, location)
-            parts = location.split("/")
+            path, parts = places.beside(self._place, self._path, location), location.split("/")
             odd = not location or location[0] == "/" or ".." in parts or "\0" in location
-            if odd or places.is_url(location):
-                _refuse(
-                    label,
-                    f"the location of its data is {location!r}: expected a relative path inside"
-                    " the model's folder",
-                )
+            if odd or path is None:
+                what = "expected a relative path inside the model's folder"
+                _refuse(label, f"the location of its data is {location!r}: {what}")
             real = os.path.realpath(path)
-            if not any(os.path.commonpath([real, folder]) == folder for folder in self._inside):
+            if not places.is_url(path) and not any(
+                os.path.commonpath([real, folder]) == folder for folder in self._inside
+            ):
                 _refuse(label, f"its data are in {path}, a link out of the model's folder")
             with places.open_place(path) as file:
                 self._sizes[location] = path, file.size
@@ -135,7 +137,7 @@ def _where(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int 
 def _facts(tensor: Tensor, kind: str, beside: str | None, start: int | None) -> Facts:
     element, shape = tensor.element, tensor.shape
     notes = {"kind": kind, "onnx_type": element.title, "field": tensor.field or None}
-    notes |= {} if beside is None else {"file": beside}
+    notes |= {} if beside is None else {"file": redacted(beside)}
     return Facts(element.dtype, shape, "C", shape, {**notes, "offset": start})
 
 

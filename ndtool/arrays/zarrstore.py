@@ -230,7 +230,9 @@ def _configured(codec: dict[str, Any]) -> dict[str, Any]:
 
 def codecs(array: Any) -> list[str]:
     """Return the names of what encodes a chunk."""
-    return [str(codec.get("name") or codec.get("id")) for codec in _chain(array.metadata.to_dict())]
+    with quiet():
+        chain = _chain(array.metadata.to_dict())
+    return [str(codec.get("name") or codec.get("id")) for codec in chain]
 
 
 def _described(array: Any) -> Iterator[str]:

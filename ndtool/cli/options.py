@@ -235,8 +235,9 @@ OUTPUT = _option(
     "-o",
     type=FILE,
     metavar="FILE",
-    help="A .npy file, x.npz for a new archive, x.npz:member to add or replace that member, or -"
-    " for standard output. Default: standard output, or a preview on a terminal.",
+    help="A .npy, .npz, .safetensors, .pb or .zarr, here or at a URL; x.npz:NAME adds or replaces"
+    " one array and keeps the others; or - for standard output. Default: standard output, or a"
+    " preview on a terminal.",
 )
 THREADS = _option(
     "threads",

@@ -44,8 +44,9 @@ def program() -> click.Group:
             questions.spec(),
             _group("verify", questions.verify(), "Check an output, slowly."),
         ],
-        "ONNX's gather and scatter operators on .npy and .npz files: exact, parallel, checked.\n\n"
-        "An input is a path, archive.npz:member, or - for an array on standard input.",
+        "ONNX's gather and scatter operators on files of arrays: exact, parallel, checked.\n\n"
+        "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx or .zarr,"
+        " with :NAME for one array of several, or - for a .npy on standard input.",
         options.VERSION,
     )
 

@@ -107,7 +107,7 @@ class Job:
         if output is None or self.sources["data"].facts.dtype.name not in dtypes.EXTENDED:
             return []
         try:
-            stored = names.stored(output, dtype)
+            stored = names.stored(output, dtype, self.storing)
         except NdtoolError:
             return []  # to be told when the output is made
         if stored.name == dtype.name:
@@ -185,8 +185,9 @@ class Job:
     @property
     def storing(self) -> Storing:
         """How the chunks of an output are."""
-        request, like = self.request, self.sources["data"].facts.notes
-        return Storing(request.chunks, request.shards, request.codec, like)
+        request, facts = self.request, self.sources["data"].facts
+        as_void = facts.dtype.name not in dtypes.EXTENDED  # it came so, whatever --dtype calls it
+        return Storing(request.chunks, request.shards, request.codec, facts.notes, as_void)
 
     def recheck(self) -> None:
         """Raise OutputError if an input changed since it was opened."""
