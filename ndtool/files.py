@@ -62,7 +62,8 @@ class Options(TypedDict, total=False):
     """How a run is done; all are keywords of every function here.
 
     dtype: what elements stored as void are, such as "bfloat16". threads: 1..1024. spec: what must
-    be satisfied. clobber: whether an existing `out` may be replaced. only: whether the archive it
+    be satisfied. memory: bytes that it may take, pages of files included. spill: the directory of
+    its temporary file. clobber: whether an existing `out` may be replaced. only: whether the archive it
     goes to loses its other members. sync: whether the disk must have everything then. chunks,
     shards, codec: how a Zarr store that it goes to has it. progress: True for a line on a
     terminal's stderr, or what is called with the share that is done.
@@ -71,6 +72,8 @@ class Options(TypedDict, total=False):
     dtype: str | None
     threads: int | None
     spec: str
+    memory: int | None
+    spill: str | None
     clobber: bool
     only: bool
     sync: bool

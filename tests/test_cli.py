@@ -396,7 +396,7 @@ def test_json_of_a_run(here):
     told = ndtool(*run, "-o", "out.npy").json
     assert list(told) == [
         "version", "operator", "spec", "resolved", "attributes", "inputs", "output", "trace",
-        "seconds", "threads", "dry_run", "warnings",
+        "seconds", "threads", "plan", "dry_run", "warnings",
     ]  # fmt: skip
     assert told["operator"] == "gather_nd"
     assert told["spec"] == "onnx:15"
@@ -410,6 +410,10 @@ def test_json_of_a_run(here):
     assert told["output"] == {"name": "out.npy", **shape}
     assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in told["trace"]
     assert (told["threads"], told["dry_run"]) == (3, False)
+    plan = told["plan"]
+    assert list(plan) == ["way", "tasks", "read", "written", "spilled", "memory", "reason"]
+    assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
+    assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert told["seconds"] > 0
     assert told["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
     # where stdout has the array, stderr has the object

@@ -1,20 +1,51 @@
-"""Arrays larger than memory: split, sweep, replay give what the direct way gives, bit for bit."""
+"""Arrays larger than memory: a sweep gives what the direct way gives, bit for bit, or nothing."""
 
+import json
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from command import ndtool, python, save, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import limited
+from memory import peak
 from strategies import Case, cases, opaque, same
 
+from ndtool import files
 from ndtool.analysis import reference
 from ndtool.arrays import memory
+from ndtool.cli.options import Size
 from ndtool.engine.gathers import silent
+from ndtool.errors import OutputError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import sweep
+from ndtool.runs import direct, sweep
 from ndtool.runs.cut import cut_for
 from ndtool.runs.jobs import Job, Request
 from ndtool.runs.rows import rows_of
+
+GATHER = ("gather-nd", "data.npy", "idx.npy")
+SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+ALONG = ("gather-elements", "table.npy", "rows.npy", "--axis", "0")
+CHANGE = ("scatter-elements", "table.npy", "rows.npy", "changes.npy", "--reduction", "max")
+LITTLE = ("--memory", "1MiB")
+
+
+@pytest.fixture
+def there(here: Path) -> Path:
+    """Write data of 4 MiB, of which tuples name any place, some of them twice."""
+    rng = np.random.default_rng(7)
+    save(
+        data=rng.random((1 << 10, 1 << 10), np.float32),
+        idx=rng.integers(-(1 << 10), 1 << 10, (50, 1000, 2)),
+        upd=rng.random((50, 1000), np.float32),
+        table=rng.random((2000, 500), np.float32),
+        rows=rng.integers(-2000, 2000, (300, 400), np.int32),
+        changes=rng.random((300, 400), np.float32),
+    )
+    return here
 
 
 def swept(case: Case, budget: int, threads: int, held: int) -> Any:
@@ -42,5 +73,190 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 ) -> None:
     got = swept(case, budget, threads, held)
     if got is not None:
-        expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
-        assert same(got, expected)
+        assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+
+
+@pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE], ids=lambda call: call[0])
+@pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "out.safetensors:x", "-"])
+def test_a_sweep_gives_the_file_of_the_direct_way(
+    there: Path, call: tuple[str, ...], output: str
+) -> None:
+    name = output.partition(":")[0]
+    results = []
+    for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
+        ran = ndtool(*call, *more, "-o", output, "--json")
+        assert ran.status == 0, ran.err
+        told = ran.json if output != "-" else json.loads(ran.err)
+        assert told["plan"]["way"] == way
+        results.append(ran.out if output == "-" else (there / name).read_bytes())
+        (there / name).unlink(missing_ok=True)
+    assert results[0] == results[1] == results[2]
+
+
+def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
+    plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
+    blocks, parts = plan["tasks"]["split"], plan["tasks"]["sweep"]
+    assert list(plan["tasks"]) == ["split", "sweep", "replay"]
+    assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 15))
+    kept, held = 50_000 * (4 + 4 + 1), 1 << 18
+    assert plan["spilled"] == kept - held
+    assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]
+    assert plan["written"] == 50_000 * 4 + plan["spilled"]
+    assert plan["memory"] <= 1 << 20
+    assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
+        "split", "sweep",
+    ]  # fmt: skip
+    words = ndtool(*GATHER, *LITTLE, "--dry-run").err
+    assert f"plan: sweep: {blocks} to split, {parts} to sweep, {blocks} to replay; " in words
+
+
+@pytest.mark.parametrize("kind", ["few", "sorted", "held"])
+def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> None:
+    idx = np.load("idx.npy")
+    if kind == "few":
+        idx = idx[:1, :20]
+    elif kind == "sorted":
+        numbers = np.sort(np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024)))
+        idx = np.stack(np.unravel_index(numbers, (1024, 1024)), -1)
+    save(idx=idx)
+    limit = "8MiB" if kind == "held" else "1MiB"
+    ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
+    assert ran.json["plan"]["way"] == "direct"
+    assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
+
+
+def test_the_output_may_be_data(there: Path) -> None:
+    assert ndtool(*SCATTER, "-o", "direct.npy").status == 0
+    assert ndtool(*SCATTER, *LITTLE, "-o", "data.npy").status == 0
+    assert Path("data.npy").read_bytes() == Path("direct.npy").read_bytes()
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0), (31, 7, 1), (49, 999, 1)])
+def test_the_first_bad_index_of_any_block_is_named(
+    there: Path, place: tuple[int, int, int]
+) -> None:
+    idx = np.load("idx.npy")
+    idx[place], idx[49, 999, 1] = 1024, 5000
+    save(idx=idx)
+    before = state(there)
+    ran = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
+    value = idx[place]
+    assert ran.status == 5
+    assert f"idx.npy[{', '.join(map(str, place))}] = {value}\n" in ran.err
+    assert state(there) == before
+
+
+def test_an_index_that_changes_during_the_run_is_told(there: Path) -> None:
+    request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20)
+    with Job(request) as job:
+        operands = job.check()
+        assert job.plan(operands).way == "sweep"
+        idx = np.load("idx.npy", mmap_mode="r+")
+        idx[40, 500, 0] = -1025
+        idx.flush()
+        with pytest.raises(OutputError, match="changed during the run"):
+            job.run(operands)
+    assert not Path("out.npy").exists()
+
+
+@pytest.mark.parametrize("call", [GATHER, SCATTER])
+def test_a_temporary_file_needs_room(there: Path, call: tuple[str, ...]) -> None:
+    before = state(there)
+    save(
+        idx=np.concatenate([np.load("idx.npy")] * 20), upd=np.concatenate([np.load("upd.npy")] * 20)
+    )
+    kept = 1_000_000 * (8 + (call is GATHER)) - (1 << 18)
+    ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=5 << 20))
+    assert ran.status == 6
+    assert f"temporary file: needs {kept} bytes" in ran.err
+    assert state(there).keys() == before.keys()
+
+
+def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
+    save(idx=np.concatenate([np.load("idx.npy")] * 4))
+    (there / "spill").mkdir()
+    assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
+    assert not list((there / "spill").iterdir())
+    ran = ndtool(*GATHER, *LITTLE, "--spill", "nowhere", "-o", "other.npy")
+    assert (ran.status, ran.err) == (7, "error: nowhere: No such file or directory\n")
+    assert not Path("other.npy").exists()
+
+
+@pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_nothing_is_left_of_a_run_that_is_ended(there: Path, phase: str, how: str) -> None:
+    program = f"""
+import os, signal, sys
+from ndtool.runs import sweep
+before, calls = sweep._Sweep.{phase}, []
+def end(self, number):
+    calls.append(number)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.{how})
+    return before(self, number)
+sweep._Sweep.{phase} = end
+from ndtool.__main__ import main
+sys.exit(main())
+"""
+    (there / "spill").mkdir()
+    before = state(there)
+    ran = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
+    assert ran.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert ran.err == ""
+    assert state(there) == before
+
+
+def test_a_sweep_keeps_to_its_memory(here: Path) -> None:
+    rng = np.random.default_rng(1)
+    save(data=np.zeros(1 << 25, np.float32), idx=rng.integers(0, 1 << 25, (1 << 20, 1)))
+    save(small=np.zeros(1 << 19, np.float32), few=np.arange(1 << 12)[::-64, None].copy())
+    least = peak("gather-nd", "small.npy", "few.npy", *LITTLE, "-o", "out.npy")
+    assert (
+        ndtool(*GATHER, "--memory", "32MiB", "--dry-run", "--json").json["plan"]["way"] == "sweep"
+    )
+    most = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
+    assert most - least < 32
+
+
+def test_files_from_python(there: Path) -> None:
+    swept = files.gather_nd("data.npy", "idx.npy", out="swept.npy", memory=1 << 20, spill=".")
+    files.gather_nd("data.npy", "idx.npy", out="direct.npy")
+    assert Path("swept.npy").read_bytes() == Path("direct.npy").read_bytes()
+    assert swept.shape == (50, 1000)
+    array = files.gather_nd("data.npy", "idx.npy", memory=1 << 20).array
+    assert array is not None
+    assert np.array_equal(array, np.load("direct.npy"))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_only_what_memory_holds_is_asked_for_as_a_whole(
+    there: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(direct.Stretch, "cached", lambda self: 0.0)
+    monkeypatch.setattr(direct.Stretch, "advise", lambda self, kind, *_: asked.append(kind))
+    monkeypatch.setattr(direct.memory, "holds", lambda nbytes: fits)
+    request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
+    with Job(request) as job:
+        direct.gather(
+            job.check(), memory.RoomSink(memoryview(bytearray(200_000)), job.facts), silent
+        )
+    assert asked == ["willneed"] * 32 + ["random"] if fits else asked == []
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("1048576", 1 << 20), ("1MiB", 1 << 20), ("2m", 2 << 20), ("3GB", 3 * 10**9),
+        ("1.5GB", None), ("1GiB", 1 << 30), ("1T", 1 << 40), ("2000000B", 2_000_000),
+        ("1MB", None), ("0", None), ("-1G", None), ("G", None), ("1PiB", None), ("1 GiB", None),
+    ],
+)  # fmt: skip
+def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
+    import click
+
+    if nbytes is None:
+        with pytest.raises(click.UsageError, match="is no size: expected one such as 512MiB"):
+            Size().convert(text, None, None)
+    else:
+        assert Size().convert(text, None, None) == nbytes
