@@ -465,7 +465,7 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) ->
     folder.mkdir()
     folder.chmod(0o777)
     for parent in here.parents:
-        if parent.stat().st_uid == os.getuid() and parent.name.startswith("pytest"):
+        if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
             parent.chmod(parent.stat().st_mode | 0o011)
     here.chmod(0o755)
     ran = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)

@@ -20,14 +20,16 @@ COMMANDS = [
     "convert",
     "infer",
     "explain",
+    "stats",
     "inspect",
     "spec",
     "verify",
     *(f"infer {name}" for name in OPERATORS),
     *(f"explain {name}" for name in OPERATORS),
+    *(f"stats {name}" for name in OPERATORS),
     *(f"verify {name}" for name in OPERATORS),
 ]
-GROUPS = ("infer", "explain", "verify")
+GROUPS = ("infer", "explain", "stats", "verify")
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
     "scatter-nd": "onnx-scatter-nd-max",

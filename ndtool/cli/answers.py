@@ -69,6 +69,12 @@ class Names:
     def __init__(self, job: Job) -> None:
         self._job = job
 
+    @property
+    def alone(self) -> bool:
+        """Whether an index is a number, not a tuple of them."""
+        plan = self._job.inference.plan
+        return isinstance(plan, ElementsPlan) or plan.repeated
+
     def place(self, role: str, position: tuple[int, ...]) -> str:
         """Return an element of an array: `table.npy[3, 0]`."""
         where = f"[{', '.join(map(str, position))}]" if position else ""
@@ -80,9 +86,7 @@ class Names:
 
     def written(self, index: tuple[int, ...]) -> str:
         """Return the components of a tuple; a number that stands alone has no brackets."""
-        plan = self._job.inference.plan
-        alone = isinstance(plan, ElementsPlan) or plan.repeated
-        return str(index[0]) if alone else f"({', '.join(map(str, index))})"
+        return str(index[0]) if self.alone else f"({', '.join(map(str, index))})"
 
     def _name(self, role: str) -> str:
         given = self._job.sources.get(role)
@@ -167,7 +171,7 @@ def _shown(value: Any) -> str:
 def _folded(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a line for each row, or where that is wider than the terminal, two."""
     lines = _indented(rows)
-    if max(map(len, lines)) <= _columns():
+    if max(map(len, lines)) <= columns():
         return lines
     heads = _indented([row[:3] for row in rows])
     tails = ["  ".join(row[3:]).rstrip() for row in rows]
@@ -179,9 +183,9 @@ def _folded(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
     if not rows:
         return []
-    return [f"  {line}" for line in records.aligned(rows[0], list(rows[1:])).splitlines()]
+    return [f"  {line}" for line in records.aligned(rows[0], rows[1:]).splitlines()]
 
 
-def _columns() -> int:
+def columns() -> int:
     """Return the columns of the terminal that shows results, or more than anything needs."""
     return os.get_terminal_size(1).columns or 80 if os.isatty(1) else 1 << 30

@@ -40,6 +40,7 @@ def program() -> click.Group:
             *commands.runs(),
             _group("infer", questions.infer(), "Infer shapes without data."),
             _group("explain", questions.explain(), "Explain elements of an output."),
+            _group("stats", questions.stats(), "Tell what an index array does."),
             questions.inspect(),
             questions.spec(),
             _group("verify", questions.verify(), "Check an output, slowly."),

@@ -53,6 +53,22 @@ def _explain(
 
 
 @click.pass_obj
+def _stats(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+    from ndtool import endings
+    from ndtool.analysis import stats
+    from ndtool.cli import figures
+    from ndtool.runs import jobs
+
+    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    endings.prepare(*talk.last_words())
+    with stats.open_call(request) as job:
+        talk.warn(job.warnings)
+        with talk.progress() as tick:
+            found = stats.stats(job, tick)
+        talk.answer(lambda: figures.stats_record(job, found), lambda: figures.stats(job, found))
+
+
+@click.pass_obj
 def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     from ndtool import endings
     from ndtool.analysis import verify
@@ -107,6 +123,11 @@ def explain() -> list[click.Command]:
     return list(map(_explain_command, OPERATORS.values()))
 
 
+def stats() -> list[click.Command]:
+    """Return a command for every operator that tells what indices do."""
+    return list(map(_stats_command, OPERATORS.values()))
+
+
 def verify() -> list[click.Command]:
     """Return a command for every operator that checks an output."""
     return list(map(_verify_command, OPERATORS.values()))
@@ -148,6 +169,24 @@ def _explain_command(operator: Operator) -> click.Command:
         f"Explain what {operator.command} gives: which index tuple names an element of the output,"
         " where it comes from, what updates do to it. DATA and UPDATES may be dtype[d0,d1,...].",
         f"{files} {HELP[operator.name].asked}",
+    )
+
+
+def _stats_command(operator: Operator) -> click.Command:
+    return command(
+        f"stats {operator.command}",
+        partial(_stats, operator=operator.name),
+        (
+            *map(argument, ("data", "indices")),
+            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            options.SPEC,
+            options.DTYPE,
+            options.QUIET,
+            options.JSON,
+        ),
+        f"Count what {operator.command} does: the range of indices, what is out of bounds,"
+        " which runs they name how often, what of DATA they touch. DATA may be dtype[d0,d1,...].",
+        f"{FILES['data']} {FILES['indices']} {HELP[operator.name].flags}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
@@ -65,7 +66,7 @@ def _attributes(inference: Inference) -> dict[str, int | str]:
     return OPERATORS[inference.operator].given(inference.attributes)
 
 
-def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table in plain text, every row in one line."""
     lines = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,0 +1,198 @@
+"""Statistics as words for people and as objects for JSON; numbers as bars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import prod
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from ndtool import __version__
+from ndtool.analysis.causes import causes
+from ndtool.analysis.stats import Frequent, Stats
+from ndtool.cli import records
+from ndtool.cli.answers import Names, columns
+from ndtool.cli.records import sized
+
+if TYPE_CHECKING:
+    from ndtool.runs.jobs import Job
+
+_FEW = 4  # tuples that are named
+_LONGEST = 40  # characters of a bar
+_COMPONENTS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
+
+
+def stats_record(job: Job, found: Stats) -> dict[str, Any]:
+    """Return statistics for JSON."""
+    alone = Names(job).alone
+    return {
+        "version": __version__,
+        "operator": job.inference.operator,
+        "tuples": found.tuples,
+        "components": [
+            {
+                "axis": one.axis,
+                "size": one.size,
+                "lowest": one.lowest,
+                "highest": one.highest,
+                "negative": one.negative,
+                "out_of_bounds": one.out_of_bounds,
+            }
+            for one in found.components
+        ],
+        "out_of_bounds": found.out_of_bounds,
+        "first_out_of_bounds": [
+            {
+                "position": one.position,
+                "component": None if alone else one.component,
+                "value": one.value,
+            }
+            for one in found.beyond
+        ],
+        "hints": causes(found, job.inference.inputs["indices"].dtype),
+        "sorted": found.ascending,
+        "runs": found.runs,
+        "distinct": found.distinct,
+        "duplicated": found.duplicated,
+        "most": [{"row": one.row, "count": one.times, "tuples": one.tuples} for one in found.most],
+        "bytes_touched": found.touched,
+        "pages_touched": found.pages,
+        "bytes_of_data": _bytes_of_data(job),
+        "histogram": {"runs": found.width, "tuples": found.histogram},
+    }
+
+
+def _bytes_of_data(job: Job) -> int:
+    data = job.inference.inputs["data"]
+    return prod(data.shape) * data.dtype.itemsize
+
+
+def stats(job: Job, found: Stats) -> str:
+    """Return statistics in words."""
+    names = Names(job)
+    parts = [_counted(found.tuples, "index tuple"), *_components(found), *_beyond(names, found)]
+    parts += [f"hint: {guess}" for guess in causes(found, job.inference.inputs["indices"].dtype)]
+    parts += [f"sorted: {'yes' if found.ascending else 'no'}", _touched(job, found)]
+    parts += _duplicates(job, names, found)
+    lines = [line for part in parts for line in _folded(part)]
+    return "\n".join([records.title(job.inference), *lines, *_histogram(found)]) + "\n"
+
+
+def _components(found: Stats) -> list[str]:
+    rows = [
+        (
+            str(one.axis),
+            str(one.size),
+            f"{one.first}..{one.size - 1}" if one.size else "none",
+            "" if one.lowest is None else str(one.lowest),
+            "" if one.highest is None else str(one.highest),
+            str(one.negative),
+            str(one.out_of_bounds),
+        )
+        for one in found.components
+    ]
+    return records.aligned(_COMPONENTS, rows).splitlines() if rows else []
+
+
+def _beyond(names: Names, found: Stats) -> list[str]:
+    if not found.out_of_bounds:
+        return []
+    first = ", ".join(
+        names.place("indices", one.position if names.alone else (*one.position, one.component))
+        + f" = {one.value}"
+        for one in found.beyond
+    )
+    return [f"out of bounds: {_counted(found.out_of_bounds, 'tuple')}, first {first}"]
+
+
+def _touched(job: Job, found: Stats) -> str:
+    runs, total = prod(found.runs), _bytes_of_data(job)
+    pages = "" if found.pages is None else f", in {_counted(found.pages, 'page')}"
+    named = f"{found.distinct} of {_counted(runs, 'run')}{_percent(found.distinct, runs)}"
+    return f"named: {named}; {sized(found.touched)} of {sized(total)}{pages}"
+
+
+def _percent(count: int, total: int) -> str:
+    return f" ({100 * count / total:.3g}%)" if total else ""
+
+
+def _duplicates(job: Job, names: Names, found: Stats) -> list[str]:
+    if not found.duplicated:
+        return ["more than once: none"]
+    lines = [f"more than once: {_counted(found.duplicated, 'run')}; {_consequence(job)}"]
+    return lines + [_frequent(names, one) for one in found.most]
+
+
+def _frequent(names: Names, one: Frequent) -> str:
+    """Say how often a run is named, and by whom."""
+    by = [names.place("indices", where) for where in one.tuples]
+    if one.times > _FEW:
+        by[_FEW - 1 : -1] = ["..."]
+    return f"  [{', '.join(map(str, one.row))}]: {one.times} times, by {', '.join(by)}"
+
+
+def _consequence(job: Job) -> str:
+    """Say what follows from runs that are named more than once."""
+    reduction, dtype = job.inference.attributes.reduction, job.inference.dtype
+    if "updates" not in job.sources:
+        return "they are read more than once"
+    if reduction == "none":
+        return "the last update wins there; onnxruntime does not promise that"
+    if reduction in ("add", "mul") and dtype.kind not in "biu":
+        return (
+            "their updates are applied in the order of indices; engines that do it in another"
+            " one round otherwise"
+        )
+    return "the order of their updates does not matter"
+
+
+def _histogram(found: Stats) -> list[str]:
+    if len(found.histogram) < 2 or not found.distinct:
+        return []
+    last = prod(found.runs) - 1
+    labels = [
+        f"{first}..{min(first + found.width - 1, last)}"
+        for first in range(0, last + 1, found.width)
+    ]
+    return bars(("runs", "tuples"), list(zip(labels, found.histogram, strict=True)))
+
+
+def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return a line for each count, with a bar as long as it is large."""
+    rows = [(label, str(count)) for label, count in counts]
+    most = max(1, *(count for _, count in counts))
+    heads = records.aligned(titles, rows).splitlines()
+    wide = max(map(len, heads)) + 2
+    length = max(1, min(_LONGEST, columns() - wide))
+    bar = _bar()
+    return heads[:1] + [
+        f"{head:{wide}}{bar * -(-count * length // most)}".rstrip()
+        for head, (_, count) in zip(heads[1:], counts, strict=True)
+    ]
+
+
+def _bar() -> str:
+    """Return the character of bars: a plain one where standard output has no other."""
+    try:
+        "━".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "━"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+def _folded(line: str) -> list[str]:
+    """Return a line, or where the terminal is narrower several, folded at spaces."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    return wrap(
+        line,
+        columns(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )

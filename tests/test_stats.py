@@ -1,0 +1,343 @@
+"""`stats`: every figure is what brute force finds, whatever way runs are counted."""
+
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save, state
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import Array, Case, cases
+from test_explain import opened
+from test_properties import many, told
+
+from ndtool.analysis import causes, stats, tally, tuples
+from ndtool.analysis.stats import Stats
+from ndtool.arrays import spill
+from ndtool.errors import OutputError
+from ndtool.runs import jobs
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def limits() -> Iterator[pytest.MonkeyPatch]:
+    """Let a test set limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
+    """Yield each tuple: its position, the run it names, its values, and the sizes of their axes."""
+    data, indices = case.arrays[:2]
+    if case.operator.endswith("_nd"):
+        b = case.arguments.get("batch_dims", 0)
+        for i in np.ndindex(indices.shape[:-1]):
+            values = list(map(int, indices[i]))
+            yield i, (*i[:b], *values), values, list(data.shape[b : b + len(values)])
+        return
+    a = case.arguments["axis"] % data.ndim
+    for i in np.ndindex(indices.shape):
+        value = int(indices[i])
+        run = (value,) if case.operator == "gather" else (*i[:a], value, *i[a + 1 :])
+        yield i, run, [value], [data.shape[a]]
+
+
+def sizes_of(case: Case) -> tuple[int, ...]:
+    """Return the shape of all runs that there are."""
+    data, indices = case.arrays[:2]
+    if case.operator.endswith("_nd"):
+        return data.shape[: case.arguments.get("batch_dims", 0) + indices.shape[-1]]
+    if case.operator == "gather":
+        return (data.shape[case.arguments["axis"]],)
+    return data.shape
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> Case:
+    """Draw a case of which some indices may be out of bounds."""
+    case = draw(cases)
+    indices = np.array(case.arrays[1])
+    if indices.size and draw(st.booleans()):
+        info = np.iinfo(indices.dtype)
+        for _ in range(draw(st.integers(1, 7))):
+            number = draw(st.integers(0, indices.size - 1))
+            value = draw(st.sampled_from((info.min, info.max, 7, 8, info.max - 3)))
+            indices[np.unravel_index(number, indices.shape)] = value
+    return case._replace(arrays=(case.arrays[0], indices, *case.arrays[2:]))
+
+
+@many
+@given(case=spoilt(), chosen=st.data())
+def test_every_figure_is_what_brute_force_finds(
+    limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject
+) -> None:
+    told(case)
+    for module, name, some in (
+        (tuples, "BLOCK", (1, 3, 1 << 17)),
+        (tally, "COUNTERS", (0, 1 << 23)),
+        (tally, "PARTS", (1, 3, 256)),
+        (tally, "STEP", (1, 2, 1 << 20)),
+        (stats, "PAGE", (1, 16, 4096)),
+        (stats, "MOST", (1, 2, 5)),
+    ):
+        limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
+    with opened(case) as job:
+        found = stats.stats(job)
+    check(case, found)
+
+
+def check(case: Case, found: Stats) -> None:
+    every = list(named(case))
+    good = [(i, run) for i, run, values, sizes in every if within(values, sizes)]
+    sizes = sizes_of(case)
+    assert found.tuples == len(every)
+    assert found.out_of_bounds == len(every) - len(good)
+    for j, column in enumerate(found.components):
+        values = [values[j] for _, _, values, _ in every]
+        assert column.lowest == min(values, default=None)
+        assert column.highest == max(values, default=None)
+        assert column.negative == sum(value < 0 for value in values)
+        assert column.out_of_bounds == sum(not -column.size <= v < column.size for v in values)
+    beyond = [
+        (i, j, value)
+        for i, _, values, lengths in every
+        for j, (value, size) in enumerate(zip(values, lengths, strict=True))
+        if not -size <= value < size
+    ]
+    assert found.beyond == beyond[: stats.MOST]
+    runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in good]
+    assert found.ascending == (runs == sorted(runs))
+    counts = Counter(runs)
+    assert found.runs == sizes
+    assert found.distinct == len(counts)
+    often = sorted((-times, run) for run, times in counts.items() if times > 1)
+    assert found.duplicated == len(often)
+    assert [(-one.times, one.row) for one in found.most] == often[: stats.MOST]
+    for one in found.most:
+        who = [i for (i, _), run in zip(good, runs, strict=True) if run == one.row]
+        assert one.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
+    check_places(case, found, counts)
+
+
+def within(values: list[int], sizes: list[int]) -> bool:
+    return all(-size <= value < size for value, size in zip(values, sizes, strict=True))
+
+
+def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
+    """Check where in data runs are: bytes, pages, and how they are spread."""
+    data = case.arrays[0]
+    touched, numbers = np.zeros(data.shape, bool), Counter[int]()
+    for run, times in counts.items():
+        numbers[int(np.ravel_multi_index(run, found.runs)) if run else 0] += times
+        if case.operator == "gather":
+            touched[(slice(None),) * (case.arguments["axis"] % data.ndim) + run] = True
+        else:
+            touched[run] = True
+    assert found.touched == touched.sum() * data.itemsize
+    if found.pages is not None:
+        pages = np.repeat(touched.reshape(-1), data.itemsize)
+        padded = np.pad(pages, (0, -len(pages) % stats.PAGE)).reshape(-1, stats.PAGE)
+        assert found.pages == padded.any(axis=1).sum()
+    assert sum(found.histogram) == sum(counts.values())
+    for part, times in enumerate(found.histogram):
+        first = part * found.width
+        assert times == sum(numbers[n] for n in range(first, first + found.width))
+    assert len(found.histogram) <= stats.BINS
+
+
+def test_the_words() -> None:
+    idx = np.arange(400)[:, None] % 5
+    idx[77] = -1
+    idx[300] = 8
+    save(data=np.zeros((8, 2)), idx=idx)
+    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy")
+    assert (ran.status, ran.err) == (0, "")
+    text = ran.out.decode()
+    assert text.startswith(
+        "scatter_nd: data float64[8,2], indices int64[400,1], updates float64[400,2],"
+        " reduction none\n"
+        "400 index tuples\n"
+        "axis  size  valid  lowest  highest  negative  out of bounds\n"
+        "0     8     -8..7  -1      8        1         1\n"
+        "out of bounds: 1 tuple, first idx.npy[300, 0] = 8\n"
+        "hint: 8 equals the size of the axis: is it a mark for nothing?\n"
+        "sorted: no\n"
+        "named: 6 of 8 runs (75%); 96 bytes of 128 bytes, in 1 page\n"
+        "more than once: 5 runs; the last update wins there; onnxruntime does not promise that\n"
+        "  [1]: 80 times, by idx.npy[1], idx.npy[6], idx.npy[11], ..., idx.npy[396]\n"
+    )
+    assert text.splitlines()[-8:] == [
+        "0..0  79      " + "━" * 40,
+        *(f"{i}..{i}  80      " + "━" * 40 for i in range(1, 2)),
+        "2..2  79      " + "━" * 40,
+        "3..3  80      " + "━" * 40,
+        "4..4  80      " + "━" * 40,
+        "5..5  0",
+        "6..6  0",
+        "7..7  1       ━",
+    ]
+    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
+    assert ran.out.decode("ascii").endswith("7..7  1       #\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("gather", "i4[9]", "[1, 1]"), "1 run; they are read more than once"),
+        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round otherwise"),
+        (("scatter-nd", "i4[9]", "[[1], [1]]", "--reduction", "add"), "does not matter"),
+        (("scatter-elements", "f4[9]", "[1, 1]", "--reduction", "max"), "does not matter"),
+        (("scatter-elements", "f4[9]", "[1, 2]"), "more than once: none"),
+        (("scatter-nd", "f4[0]", "[[1], [1]]"), "valid"),
+        (("gather-nd", "f4[9]", "[[-1]]", "--spec", "openvino:8"), "0..8"),
+    ],
+    ids=str,
+)
+def test_what_follows(call: tuple[str, ...], words: str) -> None:
+    ran = ndtool("stats", *call)
+    assert (ran.status, ran.err) == (0, "")
+    assert words in ran.out.decode()
+
+
+def test_the_keys_of_json() -> None:
+    run = ("stats", "scatter-nd", "float32[5,3]", "[[4], [-1], [9]]", "--json")
+    one = ndtool(*run).json
+    del one["version"]
+    assert one == {
+        "operator": "scatter_nd",
+        "tuples": 3,
+        "components": [
+            {"axis": 0, "size": 5, "lowest": -1, "highest": 9, "negative": 1, "out_of_bounds": 1}
+        ],
+        "out_of_bounds": 1,
+        "first_out_of_bounds": [{"position": [2], "component": 0, "value": 9}],
+        "hints": [],
+        "sorted": True,
+        "runs": [5],
+        "distinct": 1,
+        "duplicated": 1,
+        "most": [{"row": [4], "count": 2, "tuples": [[0], [1]]}],
+        "bytes_touched": 12,
+        "pages_touched": 1,
+        "bytes_of_data": 60,
+        "histogram": {"runs": 1, "tuples": [0, 0, 0, 0, 2]},
+    }
+    beyond = ndtool("stats", "gather", "f4[5]", "[5]", "--json").json["first_out_of_bounds"]
+    assert beyond == [{"position": [0], "component": None, "value": 5}]
+
+
+U4 = np.array([[4294967295], [5]], "u4")
+
+
+@pytest.mark.parametrize(
+    ("indices", "data", "guess"),
+    [
+        (U4, "f4[9]", "4294967295 is -1 as uint32: was a sign lost?"),
+        (np.array([[65534], [5]]), "f4[9]", "65534 is -2 as uint16: was a sign lost?"),
+        (np.array([[2], [5]]).byteswap(), "f4[9]", f"{2 << 56} is 2 with its bytes swapped"),
+        (np.array([[1], [9]]), "f4[9]", "9 equals the size of the axis: are they 1-based?"),
+        (np.array([[0], [9]]), "f4[9]", "9 equals the size of the axis: is it a mark for nothing?"),
+        (np.array([[-(2**63)]]), "f4[9]", "the lowest integer is what NaN becomes"),
+        (np.array([[5, 1], [8, 0]]), "f4[3,9]", "in the other order"),
+        (np.array([[0], [1], [1]]), "f4[3]", "is it a mask?"),
+        (np.array([[0], [1], [2]]), "f4[3]", ""),
+        (np.array([[0], [10]]), "f4[3]", ""),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_likely_causes(indices: Array, data: str, guess: str) -> None:
+    save(idx=indices)
+    request = jobs.Request("gather_nd", data, "idx.npy")
+    with stats.open_call(request) as job:
+        found = causes.causes(stats.stats(job), job.inference.inputs["indices"].dtype)
+    assert len(found) == bool(guess)
+    assert guess in "".join(found)
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
+    save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
+    run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
+    ran = at_terminal(*NDTOOL, *run, columns=columns)
+    assert ran.status == 0
+    title, *lines = ran.screen.splitlines()
+    assert title.startswith("scatter_nd: data float32[90,64], ")
+    assert max(map(len, lines)) <= columns
+    shown, plain = ran.screen.replace("━", " "), ndtool(*run).out.decode().replace("━", " ")
+    assert shown.split() == plain.split()
+
+
+def test_an_array_on_standard_input() -> None:
+    save(idx=np.array([[1]]))
+    with open("idx.npy", "rb") as file:
+        raw = file.read()
+    one = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
+    assert one["distinct"] == 1
+    both = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
+    assert (both["runs"], both["distinct"], both["out_of_bounds"]) == ([1], 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        (("scatter-nd", "f4[9]", "[[1, 2]]"), 4),
+        (("scatter-nd", "f4[9]", "5"), 3),
+        (("scatter-elements", "f4[9]", "[[1]]"), 4),
+        (("scatter-nd", "nowhere.npy", "[[1]]"), 3),
+        (("gather-nd", "f4[9]", "int64[1,1]"), 2),
+        (("gather-nd", "f4[9]", "f4[1,1]"), 4),
+    ],
+    ids=str,
+)
+def test_what_is_refused(call: tuple[str, ...], status: int) -> None:
+    ran = ndtool("stats", *call)
+    assert (ran.status, ran.out) == (status, b"")
+
+
+@pytest.mark.parametrize("rows", [1000, 1 << 40])
+def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    count = 2_000_000
+    idx = np.random.default_rng(0).integers(-rows, rows, (count, 1))
+    save(idx=idx)
+    before = state(here)
+    shares: list[float] = []
+    tracemalloc.start()
+    try:
+        with stats.open_call(jobs.Request("gather_nd", f"int8[{rows},2]", "idx.npy")) as job:
+            found = stats.stats(job, shares.append)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+    there, times = np.unique(idx % rows, return_counts=True)
+    assert (found.distinct, found.duplicated) == (len(there), (times > 1).sum())
+    assert [one.times for one in found.most] == sorted(times[times > 1].tolist())[::-1][:5]
+    assert shares == sorted(shares)
+    assert 0.99 < shares[-1] <= 1 or not found.most
+    assert state(here) == before
+
+
+def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "COUNTERS", 0)
+    save(idx=np.full((5, 1), 9))
+
+    def spoil(share: float) -> None:
+        with open("idx.npy", "r+b") as file:
+            file.seek(-40, 2)
+            file.write(np.zeros(5, "i8").tobytes())
+
+    request = jobs.Request("gather_nd", "f4[9]", "idx.npy")
+    with stats.open_call(request) as job, pytest.raises(OutputError, match=r"idx\.npy changed"):
+        stats.stats(job, spoil)
+
+
+def test_fortran_order_has_no_pages() -> None:
+    with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as job:
+        assert stats.stats(job).pages == 1
+    save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
+    with stats.open_call(jobs.Request("gather_nd", "data.npy", "idx.npy")) as job:
+        assert stats.stats(job).pages is None
