@@ -49,7 +49,8 @@ bench-ci: .venv-bench/kernels ## only what must never get slower; ARGS=--record 
 torture: .venv/kernels .venv/test.txt ## a thousand kills, every system call failing, 16 GB; an hour
 	@$(IN_VENV) python tests/torture/kill.py 1000 $(ARGS)
 	@$(IN_VENV) python tests/torture/syscalls.py
-	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py
+	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py \
+	  tests/test_kept_members.py
 
 fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 40 minutes; ARGS=seconds of each kind
 	@for kind in "" headers random "random headers"; do \
