@@ -174,20 +174,18 @@ def _run(
 ) -> Result:
     started = time.perf_counter()
     how, progress = _checked(options)
-    arrays: dict[str, Source] = {}
-    arguments: dict[str, str] = {}
-    for role, value in inputs.items():
-        arguments[role] = role
-        if isinstance(value, str | os.PathLike):
-            arguments[role] = _path(role, value)
-        else:
-            taken = index_array(value) if role == "indices" else array(role, value)
-            arrays[role] = memory.source(role, taken)
+    named = {
+        role: _path(role, value)
+        for role, value in inputs.items()
+        if isinstance(value, str | os.PathLike)
+    }
+    arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else _path("out", out)
     given: dict[str, Any] = {**arguments, **how}
     request = Request(operator, output=output, attributes=attributes, **given)
     result, kept = None, None
     try:
+        arrays = {role: _source(role, inputs[role]) for role in inputs if role not in named}
         with _Told(operator, progress) as tick, Job(request, arrays) as job:
             operands = job.check()
             if output is None:
@@ -203,11 +201,16 @@ def _run(
     except MemoryError as error:
         if isinstance(error, NdtoolError):
             raise
-        raise ResourceError(f"{operator}: no memory for the result") from error
+        raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, job.inference.dtype.name, job.inference.plan.output,
         job.inference.nbytes, kept or (), warnings, job.threads, time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _source(role: str, value: Any) -> Source:
+    taken = index_array(value) if role == "indices" else array(role, value)
+    return memory.source(role, taken)
 
 
 def _checked(options: Options) -> tuple[dict[str, Any], Progress]:

@@ -10,7 +10,14 @@ from strategies import same
 import ndtool
 from ndtool import files
 from ndtool.analysis import reference
-from ndtool.errors import BoundsError, DtypeError, InputError, OutputError, UsageError
+from ndtool.errors import (
+    BoundsError,
+    DtypeError,
+    InputError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
 
 DATA = np.arange(60, dtype=">f8").reshape(3, 4, 5)
 ALONG = np.random.default_rng(1).integers(-3, 3, (2, 4, 5))
@@ -113,6 +120,16 @@ def test_what_an_option_cannot_be_is_an_error_of_ours(option: str, value: Any, h
     with pytest.raises(UsageError, match=f"^(the tensor's name|{option}|'lz4') "):
         files.gather(**given)
     assert not list(here.iterdir())
+
+
+def test_no_memory_for_an_array() -> None:
+    class Greedy:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise MemoryError
+
+    for gather in (ndtool.gather, files.gather):
+        with pytest.raises(ResourceError):
+            gather(Greedy(), [0])
 
 
 def test_progress_is_told(here: Path) -> None:
