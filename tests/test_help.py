@@ -1,11 +1,14 @@
 """Help pages, their examples, what starting up loads, and completion."""
 
 import os
+import pty
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 import click
 import numpy as np
@@ -212,9 +215,8 @@ def test_completion_of_files_that_can_be_arrays(arrays):
 def test_completion_of_members(arrays):
     members = ["many.npz:first", "many.npz:found"]
     typed = "ndtool gather-nd many.npz:f"
-    assert complete(typed, "zsh", cwd=arrays)[1::3] == members
-    fish = complete(typed, "fish", number="many.npz:f", cwd=arrays)
-    assert fish == [f"plain,{member}" for member in members]
+    assert complete(typed, "zsh", cwd=arrays) == members
+    assert complete(typed, "fish", number="many.npz:f", cwd=arrays) == members
     # bash takes words apart at colons, unless it was told not to
     assert complete("ndtool gather-nd many.npz : f", number=4, cwd=arrays) == [
         "plain,first", "plain,found",
@@ -226,14 +228,88 @@ def test_completion_of_members(arrays):
     assert len(complete("ndtool gather-nd many.npz", cwd=arrays)) == 4
 
 
-def test_bash_takes_what_is_offered(arrays):
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash here")
-    (arrays / "two words.npy").write_bytes((arrays / "data.npy").read_bytes())
-    command = arrays / "ndtool"
+def installed(shell, folder):
+    """Return a shell's path, with our command and its completion in a folder."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"there is no {shell} here")
+    (folder / "two words.npy").write_bytes((folder / "data.npy").read_bytes())
+    command = folder / "ndtool"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ndtool "$@"\n')
     command.chmod(0o755)
+    source = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"}).out
+    (folder / "source").write_bytes(source)
+    return path
+
+
+def found_by(folder):
+    return environment(PATH=f"{folder}:{os.environ['PATH']}", HOME=str(folder), TERM="dumb")
+
+
+def test_fish_takes_what_is_offered(arrays):
+    fish = installed("fish", arrays)
+    (arrays / "a,b.npy").write_bytes((arrays / "data.npy").read_bytes())
+    script = "source source\n"
+    for typed in ("tw", "many.npz:f", "data.npy many.npz:o", "a", "--batch"):
+        script += f"complete -C 'ndtool gather-nd {typed}'\n"
+    out = subprocess.check_output([fish, "-N", "-c", script], env=found_by(arrays), cwd=arrays)
+    words = [line.partition("\t")[0] for line in out.decode().splitlines()]
+    assert words == [
+        "two words.npy", "many.npz:first", "many.npz:found", "many.npz:other", "a,b.npy",
+        "--batch-dims",
+    ]  # fmt: skip
+
+
+ZSH = """
+autoload -U compinit; compinit -u -D; source ./source
+told() { print -r -- "$BUFFER|" >| told; BUFFER= }
+zle -N told; bindkey '^X' told
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("ndtool gather-nd many.npz:ot", "ndtool gather-nd many.npz:other |"),
+        ("ndtool gather-nd data.npy many.npz:fi", "ndtool gather-nd data.npy many.npz:first |"),
+        ("ndtool gather-nd dates", "ndtool gather-nd dates/|"),
+        ("ndtool gather-nd tw", "ndtool gather-nd two\\ words.npy |"),
+        ("ndtool scatter-e", "ndtool scatter-elements |"),
+        ("ndtool gather-nd --batch", "ndtool gather-nd --batch-dims |"),
+    ],
+)
+def test_zsh_takes_what_is_offered(arrays, typed, line):
+    zsh = installed("zsh", arrays)
+    (arrays / ".zshrc").write_text(ZSH)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [zsh, "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=arrays,
+        env={**found_by(arrays), "ZDOTDIR": str(arrays)}, start_new_session=True,
+    ) as child:  # fmt: skip
+        drain = threading.Thread(target=drained, args=(ours,))
+        drain.start()
+        os.write(ours, f"{typed}\t\x18".encode())  # read when the shell is ready
+        while not (arrays / "told").exists() or not (arrays / "told").read_text():
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.kill()
+    os.close(theirs)
+    drain.join()
+    os.close(ours)
+    assert (arrays / "told").read_text() == f"{line}\n"
+
+
+def drained(fd):
+    """Read what a terminal shows until nobody has it any more."""
+    try:
+        while os.read(fd, 1 << 16):
+            pass
+    except OSError:
+        pass
+
+
+def test_bash_takes_what_is_offered(arrays):
+    bash, command = installed("bash", arrays), arrays / "ndtool"
     script = ndtool(env={"_NDTOOL_COMPLETE": "bash_source"}).out.decode()
     for words in (("tw",), ("many.npz", ":", "f")):
         script += f"""

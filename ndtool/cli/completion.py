@@ -8,7 +8,8 @@ from typing import Any
 from click.shell_completion import (
     BashComplete,
     CompletionItem,
-    get_completion_class,
+    FishComplete,
+    ZshComplete,
     split_arg_string,
 )
 
@@ -29,6 +30,46 @@ _BASH = """\
     )
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+# Words are one word here, with their colons; what goes on has no space behind it either.
+_ZSH = """\
+#compdef %(prog_name)s
+
+%(complete_func)s() {
+    local value told
+    local -a described
+    for value told in "${(@f)$(
+        COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT - 1)) \\
+            %(complete_var)s=zsh_complete "${words[1]}"
+    )}"; do
+        if [[ -n $told ]]; then
+            described+=("${value//:/\\\\:}:$told")
+        elif [[ $value == *[/:] ]]; then
+            compadd -U -V words -S "" -- "$value"
+        elif [[ -n $value ]]; then
+            compadd -U -V words -- "$value"
+        fi
+    done
+    (( $#described )) && _describe -V described described -U
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+_FISH = """\
+function %(complete_func)s
+    set -l line (commandline -cp)
+    set -l typed (commandline -ct)
+    set -l program (commandline -opc)[1]
+    env "COMP_WORDS=$line" "COMP_CWORD=$typed" %(complete_var)s=fish_complete $program
+end
+
+complete --no-files --keep-order --command %(prog_name)s --arguments "(%(complete_func)s)"
 """
 
 
@@ -60,9 +101,33 @@ class Bash(BashComplete):
         return f"{item.type},{item.value.removeprefix(self._behind)}"
 
 
+class Zsh(ZshComplete):
+    """Zsh, which is told each word and its help on two lines."""
+
+    source_template = _ZSH
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return two lines for one word."""
+        return f"{item.value}\n{_line(item.help)}"
+
+
+class Fish(FishComplete):
+    """Fish, which is told each word on a line, its help behind a tab."""
+
+    source_template = _FISH
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return a line for one word."""
+        return f"{item.value}\t{_line(item.help)}".rstrip("\t")
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
 def shell(name: str) -> type[Any] | None:
     """Return what talks to a shell; None for one that is not known."""
-    return Bash if name == "bash" else get_completion_class(name)
+    return {"bash": Bash, "zsh": Zsh, "fish": Fish}.get(name)
 
 
 def arrays(typed: str) -> list[CompletionItem]:
