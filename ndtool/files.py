@@ -63,9 +63,9 @@ class Options(TypedDict, total=False):
 
     dtype: what elements stored as void are, such as "bfloat16". threads: 1..1024. spec: what must
     be satisfied. memory: bytes that it may take, pages of files included. spill: the directory of
-    its temporary file. clobber: whether an existing `out` may be replaced. only: whether the archive it
-    goes to loses its other members. sync: whether the disk must have everything then. chunks,
-    shards, codec: how a Zarr store that it goes to has it. progress: True for a line on a
+    its temporary file. clobber: whether an existing `out` may be replaced. only: whether the
+    archive it goes to loses its other members. sync: whether the disk must have everything then.
+    chunks, shards, codec: how a Zarr store that it goes to has it. progress: True for a line on a
     terminal's stderr, or what is called with the share that is done.
     """
 
