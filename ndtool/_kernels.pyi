@@ -3,6 +3,7 @@
 from typing import Any, final
 
 ASKED: int
+MARKED: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -133,6 +134,17 @@ def within_page(buffer: Any) -> int: ...
 def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece) -> int: ...
 def copy(data: Any, out: Any, how: How) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...
+def mark(
+    a: Addressing,
+    indices: Indices,
+    first: int,
+    count: int,
+    shift: int,
+    marks: Any,
+    local: Any,
+    starts: Any,
+) -> int: ...
+def deal(marks: Any, places: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
 
 @final
 class Turn:

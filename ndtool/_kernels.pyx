@@ -25,6 +25,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops.checks cimport Check, check_part
+from ndtool.loops.deals cimport NARROW, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.pages cimport will_need_range
@@ -45,6 +46,7 @@ from ndtool.loops.views cimport (
 # What the callers share with the loops.
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, ASKED = _pages.PAGE, _pages.ASKED
+MARKED = NARROW
 
 _TYPES = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
@@ -806,6 +808,49 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
         swap_units(at, n, unit)
+
+
+def mark(
+    Addressing a, Indices indices, int64_t first, int64_t count, int shift, uint8_t[::1] marks,
+    uint32_t[::1] local, int64_t[::1] starts,
+) -> int:
+    """Write the part of 2^shift rows that each tuple names, and its row there.
+
+    `a` addresses rows. starts: zeros, one more than there are parts, each of which begins there if
+    it is dealt. Marks have one byte, or two where there are more than NARROW parts.
+    """
+    cdef Walk walk
+    cdef uint64_t bad
+    cdef int64_t parts = starts.shape[0] - 1
+    a._door(&walk, indices, first, count)
+    if not 0 <= shift <= 32 or a.lowest < 0 or a.highest >> shift >= parts or parts > 65536:
+        raise ValueError("the rows are more than the parts hold")
+    if marks.shape[0] < count * (1 + (parts > NARROW)) or local.shape[0] < count:
+        raise ValueError("the scratch buffer is too short")
+    with nogil:
+        bad = mark_rows(&walk, count, shift, parts, &marks[0], &local[0], &starts[0])
+    return bad != 0
+
+
+def deal(
+    const uint8_t[::1] marks, int64_t[::1] places, const uint8_t[::1] rows, uint8_t[::1] out,
+    int64_t count, bint back,
+) -> int:
+    """Copy `count` rows to where those of their parts begin, in order, or back from there.
+
+    places: where each part begins, which is changed. Non-zero if the marks are others.
+    """
+    cdef uint64_t bad
+    cdef int64_t parts = places.shape[0]
+    cdef Py_ssize_t width = rows.shape[0] // max(count, 1)
+    cdef bint wide = parts > NARROW
+    if count < 1 or out.shape[0] < count * width or marks.shape[0] < count * (1 + wide):
+        raise ValueError("the output buffer is shorter than its shape")
+    with nogil:
+        bad = deal_rows(
+            &marks[0], wide, count, parts, &places[0], &rows[0], &out[0], width, back
+        )
+    return bad != 0
 
 
 @cython.final

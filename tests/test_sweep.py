@@ -22,9 +22,8 @@ from ndtool.engine.gathers import silent
 from ndtool.errors import OutputError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct, sweep
-from ndtool.runs.cut import cut_for
+from ndtool.runs.cut import cut_for, rows_of
 from ndtool.runs.jobs import Job, Request
-from ndtool.runs.rows import rows_of
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -97,7 +96,7 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
     blocks, parts = plan["tasks"]["split"], plan["tasks"]["sweep"]
     assert list(plan["tasks"]) == ["split", "sweep", "replay"]
-    assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 15))
+    assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 16))
     kept, held = 50_000 * (4 + 4 + 1), 1 << 18
     assert plan["spilled"] == kept - held
     assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]

@@ -72,13 +72,21 @@ def _bind_last_axis(
 
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
-    """Bind a plan that walks over index tuples to numbers of rows of data, instead of bytes."""
-    if isinstance(plan, NdPlan):
-        strides = layouts.contiguous(plan.sizes, 1)
-        return _kernels.Addressing(plan.sizes, strides, plan.tuples, (), (), negatives)
-    runs = bind_runs(plan, layouts.contiguous(plan.data, 1), 1, negatives)
-    assert runs is not None
-    return runs.addressing
+    """Bind a plan to numbers of rows of data, what one tuple names, instead of bytes."""
+    if isinstance(plan, ElementsPlan):
+        strides = layouts.contiguous(plan.data, 1)
+        runs = bind_runs(plan, strides, 1, negatives)
+        if runs is not None:
+            return runs.addressing
+        a = plan.axis  # every index is a batch, whose place says where it stands off the axis
+        batch = layouts.merge(plan.indices, (*strides[:a], 0, *strides[a + 1 :]))
+        return _kernels.Addressing((plan.data[a],), (strides[a],), 1, *batch, negatives)
+    b = len(plan.batch)
+    strides = layouts.contiguous(plan.batch + plan.sizes, 1)
+    batch = layouts.merge(plan.batch, strides[:b])
+    return _kernels.Addressing(
+        plan.sizes, strides[b:], plan.per_batch, *batch, negatives, plan.repeated
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -6,18 +6,21 @@ into memory, the direct way costs nothing of that kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from ndtool import _kernels
+from ndtool._kernels import MARKED
 from ndtool.arrays.source import Flat
 from ndtool.engine import memory, tuning
+from ndtool.engine.bind import bind_rows
 from ndtool.rules.shapes import ElementsPlan
 from ndtool.runs.direct import Operands
 
 if TYPE_CHECKING:
-    from ndtool.runs.cut import Cut
-    from ndtool.runs.rows import Rows
+    from ndtool.runs.cut import Cut, Rows
 
+SHIFT = 32  # rows are numbered in two pieces
 SAMPLES = 64  # places of indices that are looked at to tell whether they are in order
 TOGETHER = 64  # tuples that are looked at in each
 
@@ -70,35 +73,33 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     allowed = memory.available() if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"memory of {allowed} bytes holds the {size} that are accessed at random"
-    from ndtool.runs.cut import cut_for
-    from ndtool.runs.rows import rows_of
+    from ndtool.runs.cut import cut_for, rows_of
 
     rows, gathers = rows_of(operands.inference), "updates" not in operands.sources
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
     cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
-    jumps = rows.tuples * (1 - near(rows, operands.indices)) * max(1 - allowed / size, 0.25)
+    jumps = rows.tuples * (1 - near(operands, rows)) * max(1 - allowed / size, 0.25)
     direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
     sweep = data.facts.nbytes * gathers + 2 * cut.spilled + rows.tuples * tuning.SORTING
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
     return (cut if sweep < direct else None), reason
 
 
-def near(rows: Rows, indices: memoryview) -> float:
-    """Return about which share of tuples is not far from the one before it in data."""
+def near(operands: Operands, rows: Rows) -> float:
+    """Return about which share of tuples names a row not far from that of the tuple before."""
+    addressing = bind_rows(operands.inference.plan, operands.negatives)
+    marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = 0
-    for first in _places(rows.tuples):
+    for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         count = min(TOGETHER, rows.tuples - first)
-        stored = b"".join(bytes(indices[at:stop]) for at, stop in rows.stored(first, count))
-        numbers = rows.of(first, memoryview(stored))
-        if numbers is None:  # changed since they were checked, as the run itself will find
-            continue
-        far = abs(numbers[1:] - numbers[:-1]) * rows.width > tuning.RANDOM
-        found += int((~far).sum())
-        total += count - 1
+        starts = memoryview(bytearray(8 * ((rows.height >> SHIFT) + 2))).cast("q")
+        if _kernels.mark(addressing, operands.bound, first, count, SHIFT, marks, local, starts):
+            continue  # changed since they were checked, as the run itself will find
+        wide = len(starts) - 1 > MARKED
+        parts = memoryview(marks).cast("H") if wide else marks
+        numbers = [(parts[i] << SHIFT) + local[i] for i in range(count)]
+        steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
+        found += sum(step <= tuning.RANDOM for step in steps)
+        total += len(steps)
     return found / total if total else 0.0
-
-
-def _places(tuples: int) -> Iterator[int]:
-    step = max(TOGETHER, tuples // SAMPLES)
-    return iter(range(0, tuples, step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from typing import Any
 
@@ -18,7 +19,7 @@ class Store:
     def __init__(self, nbytes: int, held: int, directory: str | None) -> None:
         self._fd: int | None = None
         self._held = min(nbytes, held)
-        self._room = scratch(self._held)
+        self._room = _memory(self._held)
         if nbytes > self._held:
             try:
                 self._fd = spill.unnamed_file(directory)
@@ -56,13 +57,11 @@ class Store:
             os.close(fd)
 
 
-def scratch(nbytes: int) -> memoryview:
-    """Return writable bytes, aligned for every type, whose pages are taken when they are used."""
-    import numpy as np
-
+def _memory(nbytes: int) -> memoryview:
+    """Return writable bytes, whose pages are taken when they are used."""
     try:
-        return np.empty(nbytes, np.uint8).data
-    except MemoryError:
+        return memoryview(mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError:
         raise ResourceError(f"no memory for {nbytes} bytes to work in") from None
 
 

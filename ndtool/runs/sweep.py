@@ -12,26 +12,24 @@ tuples are in row-major order, so the results are those of the sequential loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ndtool import _kernels
-from ndtool._kernels import Addressing, Change, How, Indices, Piece
+from ndtool._kernels import LINE, Addressing, Change, How, Indices, Piece
 from ndtool.arrays.local import Stretch
 from ndtool.arrays.sink import FileSink, Sink
 from ndtool.engine import copies, crew
+from ndtool.engine.bind import bind_rows
 from ndtool.engine.gathers import Tick
+from ndtool.errors import OutputError
 from ndtool.rules.dtypes import NATIVE
 from ndtool.runs import direct
 from ndtool.runs.cut import LOCAL, Cut
 from ndtool.runs.direct import Operands
-from ndtool.runs.spilling import Store, scratch
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from ndtool.runs.spilling import Store
 
 Batch = list[tuple[int, int, int]]  # block, first and last tuple of it, as they were sorted
 Write = Callable[[int, memoryview], object]
@@ -80,82 +78,86 @@ class _Sweep:
     def __init__(
         self, operands: Operands, cut: Cut, store: Store, write: Write, sink: Sink, tick: Tick
     ) -> None:
-        self.starts: list[NDArray[np.int64]] = []
+        self.starts: list[memoryview] = []
         self._operands, self._cut, self._store = operands, cut, store
         self._write, self._sink = write, sink
         self._data = operands.stretch("data")
-        self._indices = _stretch(operands, "indices", operands.indices)
-        self._dtype, width = operands.inference.dtype, cut.rows.width
-        self._reduction = operands.inference.attributes.reduction
+        inference, width = operands.inference, cut.rows.width
+        self._rows = bind_rows(inference.plan, operands.negatives)
+        self._dtype, self._reduction = inference.dtype, inference.attributes.reduction
         self._turned = False  # whether the arithmetic needs another byte order than data's
         if not cut.gathers:
             order = self._dtype.order if self._reduction == "none" else NATIVE
             self._turned = self._dtype.unit > 1 and self._dtype.order != order
-            updates = operands.put_right("updates", order, False)
-            self._updates = _stretch(operands, "updates", updates)
+            updates, stretch = (
+                operands.put_right("updates", order, False),
+                operands.stretch("updates"),
+            )
+            self._updates = stretch if stretch.buffer is updates else Stretch(updates)
         self._reading = Lock()
-        self._rooms = crew.Rooms(min(cut.part, cut.rows.height) * width)
+        self._parts, self._desks = crew.Rooms(cut.part), crew.Rooms(cut.scratch)
         moved = cut.rows.tuples * (cut.rows.entry + width * cut.gathers)
         self._meter = _Meter(tick, moved + cut.rows.height * width)
 
-    def split(self, block: int) -> NDArray[np.int64]:
-        """Sort the tuples of a block by part, and keep them; return where each part begins."""
-        import numpy as np
-
+    def split(self, block: int) -> memoryview:
+        """Deal the tuples of a block by part, and keep them; return where each part begins."""
         cut, first, n = self._cut, block * self._cut.block, self._cut.tuples(block)
-        rows = cut.rows.of(first, self._stored(first, n))
-        if rows is None:
-            raise self._operands.changed()
-        parts = (rows >> cut.part.bit_length() - 1).astype("u1" if cut.parts <= 256 else "u2")
-        order = parts.argsort(kind="stable")
-        self._keep(block, "locals", (rows & cut.part - 1).astype("u4")[order].data)
-        if cut.gathers:
-            self._keep(block, "marks", parts.data)
-        else:
-            width = cut.rows.width
-            updates, moved = scratch(n * width), scratch(n * width)
-            self._read(self._updates, first * width, updates)
-            self._gather(updates, order.data, moved)
-            self._keep(block, "rows", moved)
+        starts = memoryview(bytearray(8 * (cut.parts + 1))).cast("q")
+        with self._desk() as take:
+            marks, local, dealt = take(n * cut.mark), take(n * LOCAL), take(n * LOCAL)
+            indices = self._operands.bound
+            if _kernels.mark(
+                self._rows, indices, first, n, cut.shift, marks, local.cast("I"), starts
+            ):
+                raise self._operands.changed()
+            self._deal(marks, starts, local, dealt, n)
+            self._store.write(cut.place(block, "local"), dealt)
+            if cut.gathers:
+                self._store.write(cut.place(block, "marks"), marks)
+            else:
+                updates, dealt = take(n * cut.rows.width), take(n * cut.rows.width)
+                self._read(self._updates, first * cut.rows.width, updates)
+                self._deal(marks, starts, updates, dealt, n)
+                self._store.write(cut.place(block, "rows"), dealt)
         self._meter.add(n * cut.rows.entry)
-        return np.concatenate(([0], np.bincount(parts, minlength=cut.parts).cumsum()))
-
-    def _stored(self, first: int, count: int) -> memoryview:
-        """Return the bytes of some index tuples."""
-        places = list(self._cut.rows.stored(first, count))
-        room, at = scratch(sum(stop - start for start, stop in places)), 0
-        for start, stop in places:
-            self._read(self._indices, start, room[at : at + stop - start])
-            at += stop - start
-        return room
+        return starts
 
     def sweep(self, part: int) -> None:
         """Read a part of data, and gather rows of it, or update and write it."""
-        cut, width = self._cut, self._cut.rows.width
-        start = part * cut.part * width
-        nbytes = min(cut.part * width, cut.rows.height * width - start)
+        cut, start = self._cut, part * self._cut.part
+        nbytes = min(cut.part, cut.rows.height * cut.rows.width - start)
         batches = list(self._batches(part))
         if batches or not cut.gathers:
-            whole = self._rooms.take()
+            whole = self._parts.take()
             room = whole[:nbytes]
             self._read(self._data, start, room)
-            self._data.let_go(start, nbytes)
             if cut.gathers:
                 for batch in batches:
                     self._found(batch, room)
             else:
                 self._update(batches, room)
                 self._put(start, room)
-            self._rooms.give(whole)
+            self._parts.give(whole)
         self._meter.add(nbytes)
 
+    def replay(self, block: int) -> None:
+        """Put the rows of a block into the order of its tuples, and write them."""
+        cut, n, width = self._cut, self._cut.tuples(block), self._cut.rows.width
+        with self._desk() as take:
+            marks, found, out = take(n * cut.mark), take(n * width), take(n * width)
+            self._store.read(cut.place(block, "marks"), marks)
+            self._store.read(cut.place(block, "rows"), found)
+            self._deal(marks, self.starts[block], found, out, n, back=True)
+            self._put(block * cut.block * width, out)
+        self._meter.add(n * width)
+
     def _batches(self, part: int) -> Iterator[Batch]:
-        """Yield the tuples of a part, of about as many at a time as a block has."""
+        """Yield the tuples of a part, of no more at a time than a block has."""
         batch: Batch = []
         held = 0
         for block, starts in enumerate(self.starts):
-            first, stop = int(starts[part]), int(starts[part + 1])
-            if held and held + stop - first > self._cut.block:
+            first, stop = starts[part], starts[part + 1]
+            if held + stop - first > self._cut.block:
                 yield batch
                 batch, held = [], 0
             if stop > first:
@@ -167,56 +169,72 @@ class _Sweep:
     def _found(self, batch: Batch, room: memoryview) -> None:
         """Gather rows of a part, and keep them."""
         width, at = self._cut.rows.width, 0
-        local = self._fetched(batch, "locals", LOCAL)
-        found = scratch(len(local) // LOCAL * width)
-        self._gather(room, local.cast("I"), found)
-        for block, first, stop in batch:
-            size = (stop - first) * width
-            self._store.write(self._cut.place(block, "rows", first), found[at : at + size])
-            at += size
+        with self._desk() as take:
+            local, n = self._fetched(batch, "local", LOCAL, take)
+            found = take(n * width)
+            a, indices, piece = self._bound(room, local, n)
+            if _kernels.gather(a, room, 0, indices, piece, found, How(1)):
+                raise self._operands.changed()
+            for block, first, stop in batch:
+                size = (stop - first) * width
+                self._store.write(self._cut.place(block, "rows", first), found[at : at + size])
+                at += size
 
     def _update(self, batches: list[Batch], room: memoryview) -> None:
         """Apply the updates of a part, in order."""
-        width = self._cut.rows.width
-        turn = batches and self._turned
+        turn, width = batches and self._turned, self._cut.rows.width
         if turn:
             copies.swap(room, self._dtype.unit)
         for batch in batches:
-            local = self._fetched(batch, "locals", LOCAL)
-            updates = self._fetched(batch, "rows", width)
-            self._scatter(updates, local.cast("I"), room, self._reduction)
+            with self._desk() as take:
+                local, n = self._fetched(batch, "local", LOCAL, take)
+                updates, _ = self._fetched(batch, "rows", width, take)
+                change = Change(updates, width, self._reduction, self._dtype.name)
+                a, indices, piece = self._bound(room, local, n)
+                if _kernels.scatter(a, indices, piece, change, room, False, How(1)):
+                    raise self._operands.changed()
         if turn:
             copies.swap(room, self._dtype.unit)
 
-    def _fetched(self, batch: Batch, what: str, size: int) -> memoryview:
-        """Return what is kept for some tuples, side by side."""
-        room, at = scratch(sum(stop - first for _, first, stop in batch) * size), 0
+    def _bound(
+        self, room: memoryview, local: memoryview, n: int
+    ) -> tuple[Addressing, Indices, Piece]:
+        """Bind the rows of a part, and the numbers of n of them."""
+        width = self._cut.rows.width
+        addressing = Addressing((len(room) // width,), (width,), n, (), (), False)
+        return addressing, Indices(local, LOCAL, True, False), Piece(0, n, 0, width)
+
+    def _fetched(
+        self, batch: Batch, what: str, size: int, take: Callable[[int], memoryview]
+    ) -> tuple[memoryview, int]:
+        """Return what is kept for some tuples, side by side, and how many they are."""
+        n, at = sum(stop - first for _, first, stop in batch), 0
+        room = take(n * size)
         for block, first, stop in batch:
             nbytes = (stop - first) * size
             self._store.read(self._cut.place(block, what, first), room[at : at + nbytes])
             at += nbytes
-        return room
+        return room, n
 
-    def replay(self, block: int) -> None:
-        """Put the rows of a block into the order of its tuples, and write them."""
-        import numpy as np
-
-        cut, n, width = self._cut, self._cut.tuples(block), self._cut.rows.width
-        marks, found, out = scratch(n * cut.mark), scratch(n * width), scratch(n * width)
-        self._store.read(cut.place(block, "marks"), marks)
-        self._store.read(cut.place(block, "rows"), found)
-        order = np.frombuffer(marks, f"u{cut.mark}").argsort(kind="stable")
-        self._scatter(found, order.data, out, "none")
-        self._put(block * cut.block * width, out)
-        self._meter.add(n * width)
-
-    def _keep(self, block: int, what: str, view: memoryview) -> None:
-        self._store.write(self._cut.place(block, what), view.cast("B"))
+    def _deal(
+        self,
+        marks: memoryview,
+        starts: memoryview,
+        rows: memoryview,
+        out: memoryview,
+        n: int,
+        back: bool = False,
+    ) -> None:
+        """Copy rows of tuples to where their parts begin, in order, or back from there."""
+        places = memoryview(bytearray(starts[:-1])).cast("q")
+        if _kernels.deal(marks, places, rows, out, n, back):
+            raise OutputError("a temporary file changed during the run")
 
     def _read(self, stretch: Stretch, start: int, room: memoryview) -> None:
         """Read some bytes: one after the other, as disks and the system's reading ahead like it."""
         with self._reading:
             stretch.read(start, room)
+        stretch.let_go(start, len(room))
 
     def _put(self, start: int, view: memoryview) -> None:
         """Write bytes of the output."""
@@ -224,27 +242,19 @@ class _Sweep:
         if isinstance(self._sink, FileSink):
             self._sink.let_go(start, len(view))
 
-    def _gather(self, rows: memoryview, numbers: memoryview, out: memoryview) -> None:
-        """Copy rows to out, by their numbers."""
-        a, indices, piece = self._bound(rows, numbers)
-        if _kernels.gather(a, rows, 0, indices, piece, out, How(1)):
-            raise self._operands.changed()
+    @contextmanager
+    def _desk(self) -> Iterator[Callable[[int], memoryview]]:
+        """Give what hands out scratch, aligned for every type."""
+        room, at = self._desks.take(), 0
 
-    def _scatter(
-        self, updates: memoryview, numbers: memoryview, rows: memoryview, reduction: str
-    ) -> None:
-        """Update rows by their numbers, in order."""
-        a, indices, piece = self._bound(rows, numbers)
-        change = Change(updates, self._cut.rows.width, reduction, self._dtype.name)
-        if _kernels.scatter(a, indices, piece, change, rows, False, How(1)):
-            raise self._operands.changed()
+        def take(nbytes: int) -> memoryview:
+            nonlocal at
+            start = at
+            at += -(-nbytes // LINE) * LINE
+            return room[start : start + nbytes]
 
-    def _bound(self, rows: memoryview, numbers: memoryview) -> tuple[Addressing, Indices, Piece]:
-        """Bind rows that stand side by side, and their numbers."""
-        n, width = len(numbers), self._cut.rows.width
-        addressing = Addressing((len(rows) // width,), (width,), n, (), (), False)
-        indices = Indices(numbers.cast("B"), numbers.itemsize, True, False)
-        return addressing, indices, Piece(0, n, 0, width)
+        yield take
+        self._desks.give(room)
 
 
 def _store(room: memoryview, start: int, view: memoryview) -> None:
@@ -263,9 +273,3 @@ class _Meter:
             self._done += nbytes
             share = self._done / self._total
         self._tick(share)
-
-
-def _stretch(operands: Operands, role: str, buffer: memoryview) -> Stretch:
-    """Return the bytes of an input: where they are, unless they had to be put right."""
-    stretch = operands.stretch(role)
-    return stretch if stretch.buffer is buffer else Stretch(buffer)
