@@ -449,6 +449,7 @@ def test_odd_constants() -> None:
         (message((1, "value_int"), (3, 1), (20, 1)), "its attribute value_int is none that"),
         (message((1, "other"), (3, 1)), "its attribute other is none that we read: valid value, "),
         (message((1, "value_float"), (20, 1)), "has no value"),
+        (message((1, "value_ints"), (99, 5)), "has no value"),
     ):
         assert said in refusal(model(nodes=[node(attribute)]), "m.onnx", ":k")
     two = [message((1, "value_int"), (3, number)) for number in (1, 2)]

@@ -198,7 +198,7 @@ def _constant(attribute: Message) -> Tensor:
         _refuse(attribute, f"its attribute {printable(title)} is none that we read: valid {known}")
     if number == _TENSOR and found:
         return tensorproto.read(attribute.within(found[number][0]))
-    if not found and (number == _TENSOR or title in _ALONE):
+    if not found and (number == _TENSOR or title in _ALONE or not kind):
         _refuse(attribute, "the constant has no value")
     return _literal(attribute, number, found.get(number, []))
 
