@@ -11,6 +11,7 @@ FUZZ = Path(__file__).parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
 
 import recipes  # noqa: E402 # from FUZZ
+import run  # noqa: E402
 import target  # noqa: E402
 
 REGRESSIONS = sorted(path for path in (FUZZ / "regressions").iterdir() if path.name[0] != ".")
@@ -28,6 +29,29 @@ def test_any_bytes(raw: bytes) -> None:
     target.check(raw)
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "index", "onnx"])
+@settings(max_examples=500, deadline=None)
+@given(raw=st.binary(max_size=300))
+def test_nearly_right_files_of_tensors(kind: str, raw: bytes) -> None:
+    recipe, check = run.KINDS[kind]
+    check(recipe(raw))
+
+
+@pytest.mark.filterwarnings("ignore")  # the package's own
+@settings(max_examples=100, deadline=None)
+@given(raw=st.binary(max_size=300))
+def test_nearly_right_stores(raw: bytes) -> None:
+    pytest.importorskip("zarr", exc_type=ImportError)
+    recipe, check = run.KINDS["store"]
+    check(recipe(raw))
+
+
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.name)
 def test_what_was_found_before(path: Path) -> None:
-    target.check(path.read_bytes())
+    kind, raw = path.suffix[1:], path.read_bytes()
+    if kind == "store":
+        target.check_store(run.tensors.store(raw))
+    elif kind:
+        run.KINDS[kind][1](raw)
+    else:
+        target.check(raw)

@@ -114,6 +114,15 @@ def test_ways_to_store(way: str) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
+def test_a_shape_without_elements_whose_strides_no_integer_holds(version: int) -> None:
+    zarr.create_array(
+        "x.zarr", shape=(0, 2**62, 2**62), dtype="i4", chunks=(1, 2, 2), zarr_format=version
+    )
+    with pytest.raises(InputError, match="no array can have shape"):
+        load("x.zarr")
+
+
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", ["<f4", "|b1", "<M8[s]", "|S3"])
 def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) -> None:
     array = some(code, (4, 4))

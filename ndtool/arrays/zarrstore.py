@@ -171,7 +171,10 @@ def facts_of(array: Any, label: str) -> Facts:
     if len(shape) > shapes.MOST_RANK:
         raise InputError(f"{printable(label)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
     facts = Facts(dtype, shape, "C", chunks, notes)
-    if min(shape, default=0) < 0 or min(chunks, default=1) < 1 or facts.nbytes > shapes.MOST:
+    # Zeros count as ones: (0, 2**62, 2**62) has strides that no integer holds.
+    claimed = prod(size or 1 for size in shape) * dtype.itemsize
+    least = min((*chunks, *(shards or ())), default=1)
+    if min(shape, default=0) < 0 or least < 1 or claimed > shapes.MOST:
         raise InputError(f"{printable(label)}: no array can have shape {list(shape)}")
     if (held := prod(chunks) * dtype.itemsize) > LARGEST:
         raise ResourceError(

@@ -1,6 +1,7 @@
-"""Fuzz the readers of headers and archives: run.py SECONDS [headers] [random] [FOLDER].
+"""Fuzz the readers of files: run.py SECONDS [KIND] [random] [FOLDER].
 
-Whole files are opened in every way; with "headers" only .npy headers are read, which is faster.
+Whole files are opened in every way: of all kinds, or of one, which is "safetensors", "index",
+"onnx" or "store" (Zarr); with "headers" only .npy headers are read, which is faster.
 With atheris (coverage-guided) where it is installed; else, or with "random", choices are random,
 twenty times as many. A finding ends the run with a traceback and is kept as a file in FOLDER,
 tests/fuzz/regressions unless given; the tests read every file there. Prints how many inputs there
@@ -24,11 +25,29 @@ else:
 
 import recipes
 import target
+import tensors
 
 SLOW = 2.0  # seconds that no file may take
 
 count = 0
-headers_only = False
+kind = ""
+KINDS = {
+    "": (recipes.file, target.check),
+    "headers": (lambda raw: recipes.npy(recipes.Choices(raw)), target.check_header),
+    "safetensors": (
+        lambda raw: tensors.safetensors(recipes.Choices(raw)),
+        lambda content: target.check(content, ("", ".safetensors")),
+    ),
+    "index": (
+        lambda raw: tensors.index(recipes.Choices(raw)),
+        lambda content: target.check(content, ("", ".safetensors.index.json")),
+    ),
+    "onnx": (
+        lambda raw: tensors.onnx(recipes.Choices(raw)),
+        lambda content: target.check(content, ("", ".pb", ".onnx")),
+    ),
+    "store": (tensors.store, target.check_store),
+}
 folder = Path(__file__).parent / "regressions"
 
 
@@ -36,24 +55,26 @@ def one(raw: bytes) -> None:
     """Check the file that some bytes choose; keep it if something is wrong."""
     global count
     count += 1
-    content = recipes.npy(recipes.Choices(raw)) if headers_only else recipes.file(raw)
+    recipe, check = KINDS[kind]
+    content = recipe(raw)
     started = time.process_time()
     try:
-        (target.check_header if headers_only else target.check)(content)
+        check(content)
         lasted = time.process_time() - started
         assert lasted < SLOW, f"it took {lasted} s"
     except BaseException:
-        name = hashlib.sha256(content).hexdigest()[:16]
-        (folder / name).write_bytes(content)
+        kept = content if isinstance(content, bytes) else raw  # the choices that make a store
+        name = hashlib.sha256(kept).hexdigest()[:16] + (f".{kind}" if kind else "")
+        (folder / name).write_bytes(kept)
         print(f"kept as {folder / name}, after {count} inputs", file=sys.stderr)
         raise
 
 
 def main() -> None:
-    global folder, headers_only
+    global folder, kind
     seconds, *more = sys.argv[1:]
-    headers_only = "headers" in more
-    folder = Path(([word for word in more if word not in ("headers", "random")] or [folder])[0])
+    kind = next((word for word in more if word in KINDS), "")
+    folder = Path(([word for word in more if word not in (*KINDS, "random")] or [folder])[0])
     fuzz(int(seconds), atheris is not None and "random" not in more)
 
 
