@@ -97,7 +97,7 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     blocks, parts = plan["tasks"]["split"], plan["tasks"]["sweep"]
     assert list(plan["tasks"]) == ["split", "sweep", "replay"]
     assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 16))
-    kept, held = 50_000 * (4 + 4 + 1), 1 << 18
+    kept, held = 50_000 * (4 + 4 + 1), 1 << 17
     assert plan["spilled"] == kept - held
     assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
@@ -164,7 +164,7 @@ def test_a_temporary_file_needs_room(there: Path, call: tuple[str, ...]) -> None
     save(
         idx=np.concatenate([np.load("idx.npy")] * 20), upd=np.concatenate([np.load("upd.npy")] * 20)
     )
-    kept = 1_000_000 * (8 + (call is GATHER)) - (1 << 18)
+    kept = 1_000_000 * (8 + (call is GATHER)) - (1 << 17)
     ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=5 << 20))
     assert ran.status == 6
     assert f"temporary file: needs {kept} bytes" in ran.err

@@ -103,6 +103,14 @@ def read_into(fd: int, start: int, room: memoryview) -> int:
     return done
 
 
+def advise_random(fd: int) -> None:
+    """Have no more of a file read than is asked for."""
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    except (OSError, AttributeError):
+        pass  # only advice
+
+
 def let_go(fd: int, start: int, nbytes: int) -> None:
     """Have pages of a file written, and dropped where they are: they are not needed again soon."""
     try:

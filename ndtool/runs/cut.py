@@ -115,7 +115,7 @@ def rows_of(inference: Inference) -> Rows:
 def cut_for(rows: Rows, gathers: bool, budget: int, threads: int) -> Cut:
     """Cut a run so that it takes about `budget` bytes of memory.
 
-    A quarter is for what is kept, and for each worker an eighth for a part, half of that to work in.
+    A quarter is for what is kept; a worker has an eighth for a part, and half of that to work in.
     """
     shift = 0
     while rows.width << shift + 1 <= budget // 8 and 1 << shift < rows.height:

@@ -24,6 +24,7 @@ class Store:
             try:
                 self._fd = spill.unnamed_file(directory)
                 storage.reserve(self._fd, nbytes - self._held, "temporary file")
+                storage.advise_random(self._fd)
             except BaseException as exc:
                 self.close()
                 raise _told(exc) from None
