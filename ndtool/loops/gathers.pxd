@@ -22,22 +22,26 @@ cdef extern from *:
          its last line waits in a register for the next one. Masked bytes are neither read nor
          written */
       #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
+      #define NDTOOL_LINE \\
+          do { \\
+              if (k < asked) ndtool_prefetch(next + k); \\
+              _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(run + k)); \\
+              k += 64; \\
+              to += 64; \\
+          } while (0)
       #define NDTOOL_MASKS __attribute__((target("avx512f,avx512bw"))) static
       NDTOOL_MASKS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
           uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
           Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
-          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, k;
+          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, j, k;
           __m512i line = _mm512_setzero_si512();
           to -= held;
           for (i = 0; i < n; i++) {
               const uint8_t *run = from + offsets[i];
-              if (i + ahead < known) {
-                  const uint8_t *next = from + offsets[i + ahead];
-                  for (k = 0; k < asked; k += 64) ndtool_prefetch_soon(next + k);
-                  ndtool_prefetch_soon(next + asked - 1);
-              }
+              const uint8_t *next = from + offsets[i + ahead < known ? i + ahead : i];
               k = 0;
               if (held) {
+                  ndtool_prefetch(next);
                   line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
                   if (foreign) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(foreign), line);
                   else _mm512_stream_si512((__m512i *) to, line);
@@ -45,8 +49,10 @@ cdef extern from *:
                   k = 64 - held;
                   to += 64;
               }
-              for (; k + 64 <= width; k += 64, to += 64)
-                  _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(run + k));
+              #pragma GCC unroll 8
+              for (j = 1; j < width / 64; j++) NDTOOL_LINE;  /* so many are certain to be whole */
+              if (k + 64 <= width) NDTOOL_LINE;
+              ndtool_prefetch(next + asked - 1);
               held = width - k;
               if (held) line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
           }
@@ -161,9 +167,9 @@ cdef inline void gather_rows(
 ) noexcept nogil:
     """Copy n runs longer than a cache line, asking for the next ones, `more` of the next block."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
+    cdef Py_ssize_t asked = width if width <= AHEAD // 2 else AHEAD // 8
     if streamed and width == pitch and has_masks():
-        ahead = max(1, AHEAD // 2 // width)
-        stream_runs(to, source, offsets, n, n + more, width, ahead, min(width, AHEAD // 8))
+        stream_runs(to, source, offsets, n, n + more, width, ahead, asked)
         return
     for i in range(n):
         if i + ahead < n + more:
