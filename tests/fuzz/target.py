@@ -8,11 +8,12 @@ from math import prod
 
 from ndtool.analysis import values
 from ndtool.arrays import names, npy
+from ndtool.arrays.grid import blocks
 from ndtool.arrays.source import Entry, Source, whole
 from ndtool.arrays.streams import Streams
 from ndtool.errors import NdtoolError, Status
 
-MOST = 1 << 20  # bytes of an array of a store that is put together
+MOST, MANY = 1 << 20, 1000  # bytes and chunks of an array that is put together
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
 
 
@@ -86,7 +87,7 @@ def _read(argument: str) -> None:
 def _hold(source: Source) -> None:
     """Check that an array is what it says, also to NumPy, and that its header can be written."""
     dtype, shape, order, grid, _ = facts = source.facts
-    if grid != shape and facts.nbytes > MOST:
+    if grid != shape and (facts.nbytes > MOST or blocks(shape, grid) > MANY):
         return  # a store has nothing that says how much of it is there
     buffer = whole(source).buffer
     assert len(buffer) == facts.nbytes == prod(shape) * dtype.itemsize
