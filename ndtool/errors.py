@@ -224,6 +224,10 @@ class OutputError(NdtoolError, OSError):
 
 
 class DifferenceError(NdtoolError):
-    """`verify` found an output that is not what the operator gives."""
+    """`verify` found an output that is not what the operator gives.
+
+    `comparison` tells how far it is from that, where type and shape are right.
+    """
 
     status = Status.DIFFERENCE
+    comparison: object = None

@@ -23,6 +23,13 @@ def by_kernels() -> None:
     tuning.COPIED = 0
 
 
+@pytest.fixture(scope="session", autouse=True)
+def frozen() -> None:
+    """Let collections pass over what the tests imported: torch and JAX are a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to an empty folder."""
@@ -40,7 +47,6 @@ def interruptible() -> None:
 def all_closed() -> Iterator[None]:
     """See that a test leaves no file open."""
     gc.collect()
-    gc.freeze()  # or every collection would go through all that torch and JAX have made
     before = set(os.listdir("/proc/self/fd"))
     yield
     gc.collect()

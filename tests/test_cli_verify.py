@@ -53,7 +53,16 @@ def test_verify_finds_the_first_difference():
         "error: out.npy differs from gather_nd in 2 of 6 elements\n"
         "  --> out.npy[0, 2] = -0.0 (bytes 00000080)\n"
         "      gather_nd gives 11.0 (bytes 00003041)\n"
+        "ulps apart  elements\n"
+        f"same bits   4         {'━' * 40}\n"
+        "1           0\n"
+        "2..4        0\n"
+        "5..64       0\n"
+        f">64         2         {'━' * 20}\n"
+        "largest: [0, 2] is -0.0, not 11.0: 1093664769 ulps apart\n"
     )
+    assert ran.err.startswith(ndtool(*run, "-q").err)
+    assert ndtool(*run, "-q").err.count("\n") == 3
     assert ndtool(*run, "--json").json["status"] == 8
     save(out=wrong[:, :2])
     assert "has shape [2,2]: gather_nd gives [2,3]" in ndtool(*run).err
@@ -93,7 +102,7 @@ def test_memory_depends_on_no_size(here: Path) -> None:
     before = state(here)
     tracemalloc.start()
     try:
-        assert verify.verify(request) == "float64[4000000]"
+        assert verify.verify(request).described == "float64[4000000]"
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()

@@ -24,7 +24,7 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 def previewed(array: np.ndarray, title: str) -> str:
     """Return a preview of an array that is there."""
     seen = preview.window(array.shape)
-    shown = preview._pick(opaque(array), preview._open(seen.positions), seen.shape)
+    shown = preview.pick(opaque(array), preview._open(seen.positions), seen.shape)
     return preview.written(title, shown.view(array.dtype), seen)
 
 
@@ -106,8 +106,8 @@ def test_records_with_gaps_are_verified(tmp_path: Path) -> None:
     data = np.zeros(3, ALIGNED)
     data["b"] = 1, 2, 3
     names = saved(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 0]])
-    described = verify.verify(Request("gather_nd", **names))
-    assert described == "struct[2]"
+    compared = verify.verify(Request("gather_nd", **names))
+    assert compared.described == "struct[2]"
     names = saved(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 1]])
     with pytest.raises(DifferenceError, match="in 1 of 2 elements") as caught:
         verify.verify(Request("gather_nd", **names))

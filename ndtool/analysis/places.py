@@ -33,6 +33,13 @@ def sizes(plan: Plan) -> Shape:
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
 
+def runs(plan: Plan) -> Shape:
+    """Return the shape of all runs that tuples can name; elements operators name elements."""
+    if isinstance(plan, ElementsPlan):
+        return plan.data
+    return plan.sizes if plan.repeated else plan.batch + plan.sizes
+
+
 def named(plan: Plan, place: Position) -> Position:
     """Return the tuple, counted from the front, that names an element of data."""
     if isinstance(plan, ElementsPlan):

@@ -163,10 +163,7 @@ class _Look:
         self.columns = [
             _Column(axis + j, size, negatives) for j, size in enumerate(places.sizes(plan))
         ]
-        if isinstance(plan, ElementsPlan):
-            self.runs: Shape = plan.data
-        else:
-            self.runs = plan.sizes if plan.repeated else plan.batch + plan.sizes
+        self.runs = places.runs(plan)
         self.tally = Tally(prod(self.runs))
         self.out_of_bounds = 0
         self.beyond: list[Beyond] = []
@@ -195,24 +192,12 @@ class _Look:
 
     def rows(self, first: int, block: Array) -> Numbers:
         """Return the numbers, in row-major order, of the runs that tuples within bounds name."""
-        plan = self._call.plan
-        numbers = np.arange(first, first + len(block))
+        kept = np.arange(len(block))
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
             if bad is not None:
-                numbers, block = numbers[~bad], block[~bad]
-        named = [column.front(block[:, j]) for j, column in enumerate(self.columns)]
-        if isinstance(plan, ElementsPlan):
-            at = list(np.unravel_index(numbers, plan.indices))
-            at[plan.axis] = named[0]
-        elif plan.batch and not plan.repeated:
-            at = [*np.unravel_index(numbers // plan.per_batch, plan.batch), *named]
-        else:
-            at = named
-        result = np.zeros(len(block), np.int64)
-        for along, step in zip(at, layouts.contiguous(self.runs, 1), strict=True):
-            result += along * step
-        return result
+                kept, block = kept[~bad], block[~bad]
+        return tuples.runs(self._call.plan, first, block, kept)
 
     def place(self, row: int) -> Position:
         """Return a position in data that belongs to a run."""
@@ -245,13 +230,6 @@ class _Column:
         if not len(column) or (column.min() >= first and column.max() < size):
             return None
         return (column < first) | (column >= size)
-
-    def front(self, column: Array) -> Numbers:
-        """Return values within bounds, counted from the front."""
-        wide = column.astype(np.int64)
-        if column.dtype.kind == "i":
-            wide += (wide >> 63) & np.int64(self.component.size)
-        return wide
 
 
 class _Spread:

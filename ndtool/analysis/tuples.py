@@ -1,6 +1,7 @@
 """The index tuples of a call, in row-major order, some at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import places, values
 from ndtool.analysis.places import Position
-from ndtool.analysis.reference import Tick
-from ndtool.engine import bind, check
+from ndtool.analysis.reference import Tick, in_order
+from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.rules import inference
 from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
@@ -18,6 +19,7 @@ from ndtool.runs.direct import Operands
 from ndtool.runs.jobs import Job
 
 Array = NDArray[Any]
+Numbers = NDArray[np.int64]
 
 BLOCK = 1 << 17  # index components that are looked at together: what stays in a core's cache
 
@@ -63,11 +65,9 @@ class Tuples(NamedTuple):
 
     def blocks(self, tick: Tick) -> Iterator[tuple[int, Array]]:
         """Yield the number of a tuple, and it and those after it as rows."""
-        count, k = self.rows.shape
-        step = max(1, BLOCK // max(k, 1))
-        for first in range(0, count, step):
-            yield first, self.rows[first : first + step]
-            tick(min(first + step, count) / count)
+        for first, block in blocks(self.plan, self.indices):
+            yield first, block
+            tick((first + len(block)) / len(self.rows))
 
     def checked(self, tick: Tick) -> Iterator[tuple[int, Array]]:
         """Yield the same; BoundsError, as a run's, at the first block that is out of bounds."""
@@ -131,6 +131,41 @@ class Tuples(NamedTuple):
         if isinstance(plan, ElementsPlan):
             return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
         return np.unravel_index(numbers, plan.positions) if plan.positions else ()
+
+
+def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
+    """Yield the number of an index tuple, and it and those after it as rows of an array."""
+    count, k = prod(plan.positions), len(places.sizes(plan))
+    step = max(1, BLOCK // max(k, 1))
+    ordered = in_order(indices)
+    for first in range(0, count, step):
+        stop = min(first + step, count)
+        yield first, ordered[first * k : stop * k].reshape(stop - first, k)
+
+
+def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Numbers:
+    """Return the numbers, in row-major order, of the runs that tuples name, all within bounds.
+
+    first: the number of the first tuple. kept: where they are among those from there on.
+    """
+    numbers = np.arange(first, first + len(block)) if kept is None else first + kept
+    named = list[Array]()
+    for column, size in zip(block.T, places.sizes(plan), strict=True):
+        wide = column.astype(np.int64)
+        if column.dtype.kind == "i":
+            wide += (wide >> 63) & np.int64(size)
+        named.append(wide)
+    if isinstance(plan, ElementsPlan):
+        at = list(np.unravel_index(numbers, plan.indices))
+        at[plan.axis] = named[0]
+    elif plan.batch and not plan.repeated:
+        at = [*np.unravel_index(numbers // plan.per_batch, plan.batch), *named]
+    else:
+        at = named
+    result = np.zeros(len(block), np.int64)
+    for along, step in zip(at, layouts.contiguous(places.runs(plan), 1), strict=True):
+        result += along * step
+    return result
 
 
 def of(job: Job) -> Tuples:

@@ -2,12 +2,13 @@
 
 from contextlib import ExitStack
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import reference
+from ndtool.analysis import blame, reference
+from ndtool.analysis.distances import FAR, Ulps, bits, distances, opaque
 from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
 from ndtool.analysis.values import as_array, element
 from ndtool.arrays import names, spill
@@ -22,11 +23,52 @@ if TYPE_CHECKING:
     from ndtool.runs.jobs import Request
 
 
-def verify(request: "Request", tick: Tick = silent) -> str:
-    """Check that `request.output` is what the operator gives; return its type and shape.
+# Of elements, by distance: the first class has those of the same bits.
+CLASSES = ("0", "1", "2..4", "5..64", ">64")
+LIMITS = np.array([0, 1, 4, 64], np.uint64)  # up to which distance each but the last goes
 
-    What it must be is kept as a run keeps what does not fit into memory. Raises DifferenceError,
-    which names the first element that differs, in row-major order.
+
+class Difference(NamedTuple):
+    """An element that has other bits; output, expected: arrays without axes.
+
+    ulps: how far they are apart, None where there is no distance.
+    """
+
+    position: tuple[int, ...]
+    output: NDArray[Any]
+    expected: NDArray[Any]
+    ulps: int | None
+
+
+class Comparison(NamedTuple):
+    """How an output compares with what the operator gives.
+
+    described: its type and shape. total, different, beyond: how many elements there are, have other
+    bits, are more than `within` apart. first: of those beyond, else of all different ones. largest:
+    the first of those furthest apart. ulps: how many are how far apart, by CLASSES. lost, doubled:
+    how many of `examined` are wrong by one update that is not there, or there twice; None in a
+    gather.
+    """
+
+    described: str
+    total: int
+    different: int
+    beyond: int
+    first: Difference | None
+    largest: Difference | None
+    ulps: dict[str, int]
+    examined: int
+    lost: int | None
+    doubled: int | None
+    within: int
+
+
+def verify(request: "Request", tick: Tick = silent, within: int = 0) -> Comparison:
+    """Check that `request.output` is what the operator gives, and tell how far it is from that.
+
+    within: how many units in the last place elements may be apart. What the output must be is kept
+    as a run keeps what does not fit into memory. Raises DifferenceError, which names the first
+    element that is further apart, in row-major order, and has the comparison.
     """
     arguments = {**request.arguments, "output": request.output or "-"}
     with ExitStack() as opened:
@@ -37,12 +79,12 @@ def verify(request: "Request", tick: Tick = silent) -> str:
             opened.callback(sources[name].close)
         arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
         try:
-            described = _verified(request, arrays, called(arguments["output"]), tick)
+            compared = _verified(request, arrays, called(arguments["output"]), tick, within)
         except (DifferenceError, BoundsError):
             _recheck(sources)  # whoever changes an input finds a difference
             raise
         _recheck(sources)
-        return described
+        return compared
 
 
 def _recheck(sources: dict[str, Source]) -> None:
@@ -50,7 +92,9 @@ def _recheck(sources: dict[str, Source]) -> None:
         source.recheck()
 
 
-def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str, tick: Tick) -> str:
+def _verified(
+    request: "Request", arrays: dict[str, NDArray[Any]], label: str, tick: Tick, within: int
+) -> Comparison:
     result = arrays.pop("output")
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -59,8 +103,38 @@ def _verified(request: "Request", arrays: dict[str, NDArray[Any]], label: str, t
         return np.ndarray(shape, dtype, room)
 
     expected = _recomputed(request, arrays, new, part(tick, 0, 0.9))
-    _compare(result, expected, label, request.operator, part(tick, 0.9, 1))
-    return dtypes.from_numpy(result.dtype).name + shapes.written(result.shape)
+    comparing = _Comparing(result, expected, within)
+    comparing.go(part(tick, 0.9, 1))
+    blamed = None
+    if "updates" in arrays:
+        wrong = comparing.wrong
+        plan, reduction = _plan(request, arrays), request.attributes.reduction
+        blamed = blame.blame(plan, arrays, reduction, wrong, result, expected)
+    compared = comparing.comparison(blamed)
+    if compared.beyond:
+        raise _refusal(compared, label, request.operator)
+    return compared
+
+
+def _plan(request: "Request", arrays: dict[str, NDArray[Any]]) -> shapes.Plan:
+    sizes = {role: array.shape for role, array in arrays.items()}
+    return shapes.infer(request.operator, sizes, request.attributes)[1]
+
+
+def _refusal(compared: Comparison, label: str, operator: str) -> DifferenceError:
+    first, within = compared.first, compared.within
+    assert first is not None
+    position = ", ".join(map(str, first.position))
+    more = f" by more than {within} ulp" if within else ""
+    error = DifferenceError(
+        f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
+        places=(
+            f"{label}[{position}] = {_shown(first.output)}",
+            f"{operator} gives {_shown(first.expected)}",
+        ),
+    )
+    error.comparison = compared
+    return error
 
 
 def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
@@ -110,34 +184,65 @@ def _code(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.kind == "V" else dtype.str
 
 
-def _compare(
-    result: NDArray[Any], expected: NDArray[Any], label: str, operator: str, tick: Tick
-) -> None:
-    """Raise DifferenceError at the first element that has other bits."""
-    first, count = -1, 0
-    ours, theirs = in_order(expected), in_order(result)
-    for piece in pieces(result.size, result.itemsize, tick):
-        left, right = _bits(ours[piece]), _bits(theirs[piece])
-        if not np.array_equal(left, right):
-            different = (left != right).any(axis=1)
-            first = piece.start + int(different.argmax()) if first < 0 else first
-            count += int(different.sum())
-    if not count:
-        return
-    place = tuple(int(i) for i in np.unravel_index(first, result.shape))
-    position = ", ".join(map(str, place))
-    whole: Any = (*place, ...)  # an array still, of one element
-    found, wanted = _shown(result[whole]), _shown(expected[whole])
-    raise DifferenceError(
-        f"{label} differs from {operator} in {count} of {result.size} elements",
-        places=(f"{label}[{position}] = {found}", f"{operator} gives {wanted}"),
-    )
+class _Comparing:
+    """Elements that have other bits, as they are come to in row-major order."""
 
+    def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
+        self._result, self._expected, self._within = result, expected, within
+        self._ours, self._theirs = in_order(opaque(expected)), in_order(opaque(result))
+        self.counts = dict.fromkeys(CLASSES, 0)
+        self.beyond = 0
+        self.wrong = np.empty(0, np.int64)  # the first ones that are further apart than `within`
+        self._first = self._largest = self._most = -1
 
-def _bits(elements: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes of each element as a row."""
-    rows = np.ascontiguousarray(elements).view(np.uint8)
-    return rows.reshape(len(elements), elements.itemsize)
+    def go(self, tick: Tick) -> None:
+        """Go through all elements."""
+        ours, theirs = self._ours, self._theirs
+        for piece in pieces(self._result.size, self._result.itemsize, tick):
+            left, right = bits(ours[piece]), bits(theirs[piece])
+            if not np.array_equal(left, right):
+                (at,) = np.nonzero((left != right).any(axis=1))
+                self._meet(piece.start + at, distances(ours[piece][at], theirs[piece][at]))
+
+    def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
+        """Take elements that differ."""
+        classes = np.bincount(np.searchsorted(LIMITS, ulps), minlength=len(CLASSES))
+        for name, count in zip(CLASSES, classes.tolist(), strict=True):
+            self.counts[name] += count
+        self._first = self._first if self._first >= 0 else int(numbers[0])
+        beyond = ulps > self._within
+        self.beyond += int(beyond.sum())
+        room = blame.EXAMINED - len(self.wrong)
+        self.wrong = np.concatenate([self.wrong, numbers[beyond][:room]])
+        far = int(ulps.argmax())
+        if int(ulps[far]) > self._most:
+            self._largest, self._most = int(numbers[far]), int(ulps[far])
+
+    def comparison(self, blamed: tuple[int, int, int] | None) -> "Comparison":
+        """Return what came of it; blamed: what `blame` found."""
+        different, total = sum(self.counts.values()), self._result.size
+        examined, lost, doubled = blamed or (0, None, None)
+        first = int(self.wrong[0]) if len(self.wrong) else self._first
+        return Comparison(
+            dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
+            total,
+            different,
+            self.beyond,
+            self._difference(first) if different else None,
+            self._difference(self._largest) if different else None,
+            {**self.counts, CLASSES[0]: total - different},
+            examined,
+            lost,
+            doubled,
+            self._within,
+        )
+
+    def _difference(self, number: int) -> "Difference":
+        place = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
+        whole: Any = (*place, ...)  # an array still, of one element
+        found, wanted = self._result[whole], self._expected[whole]
+        ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
+        return Difference(place, found, wanted, None if ulps == FAR else ulps)
 
 
 def _shown(one: NDArray[Any]) -> str:

@@ -186,6 +186,6 @@ def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"  {line}" for line in records.aligned(rows[0], rows[1:]).splitlines()]
 
 
-def columns() -> int:
-    """Return the columns of the terminal that shows results, or more than anything needs."""
-    return os.get_terminal_size(1).columns or 80 if os.isatty(1) else 1 << 30
+def columns(fd: int = 1) -> int:
+    """Return the columns of the terminal that a stream is, or more than anything needs."""
+    return os.get_terminal_size(fd).columns or 80 if os.isatty(fd) else 1 << 30

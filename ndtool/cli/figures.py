@@ -9,11 +9,15 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
+from ndtool.analysis import values
 from ndtool.analysis.causes import causes
+from ndtool.analysis.distances import measurable
 from ndtool.analysis.stats import Frequent, Stats
+from ndtool.analysis.verify import Comparison, Difference
 from ndtool.cli import records
 from ndtool.cli.answers import Names, columns
 from ndtool.cli.records import sized
+from ndtool.errors import printable
 
 if TYPE_CHECKING:
     from ndtool.runs.jobs import Job
@@ -158,24 +162,24 @@ def _histogram(found: Stats) -> list[str]:
     return bars(("runs", "tuples"), list(zip(labels, found.histogram, strict=True)))
 
 
-def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]]) -> list[str]:
+def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int = 1) -> list[str]:
     """Return a line for each count, with a bar as long as it is large."""
     rows = [(label, str(count)) for label, count in counts]
     most = max(1, *(count for _, count in counts))
     heads = records.aligned(titles, rows).splitlines()
     wide = max(map(len, heads)) + 2
-    length = max(1, min(_LONGEST, columns() - wide))
-    bar = _bar()
+    length = max(1, min(_LONGEST, columns(fd) - wide))
+    bar = _bar(fd)
     return heads[:1] + [
         f"{head:{wide}}{bar * -(-count * length // most)}".rstrip()
         for head, (_, count) in zip(heads[1:], counts, strict=True)
     ]
 
 
-def _bar() -> str:
-    """Return the character of bars: a plain one where standard output has no other."""
+def _bar(fd: int) -> str:
+    """Return the character of bars: a plain one where the stream has no other."""
     try:
-        "━".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        "━".encode(getattr(sys.stdout if fd == 1 else sys.stderr, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return "#"
     return "━"
@@ -185,14 +189,69 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" + "s" * (count != 1)
 
 
-def _folded(line: str) -> list[str]:
+def _folded(line: str, fd: int = 1) -> list[str]:
     """Return a line, or where the terminal is narrower several, folded at spaces."""
     indent = line[: len(line) - len(line.lstrip())] + "  "
     return wrap(
         line,
-        columns(),
+        columns(fd),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
         replace_whitespace=False,
     )
+
+
+def comparison_record(compared: Comparison) -> dict[str, Any]:
+    """Return how an output compares with what it must be, for JSON."""
+    return {
+        "equal": compared.total - compared.different,
+        "different": compared.different,
+        "total": compared.total,
+        "first": _difference_record(compared.first),
+        "largest": _difference_record(compared.largest),
+        "ulps": compared.ulps,
+        "examined": compared.examined,
+        "lost_updates": compared.lost,
+        "doubled_updates": compared.doubled,
+        "within": compared.within,
+    }
+
+
+def _difference_record(one: Difference | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {
+        "position": one.position,
+        "output": values.plain(one.output),
+        "expected": values.plain(one.expected),
+        "ulps": one.ulps,
+    }
+
+
+def comparison(compared: Comparison, fd: int) -> str:
+    """Return in words how far an output is from what it must be, for a standard stream."""
+    largest, lines = compared.largest, list[str]()
+    assert largest is not None
+    if measurable(largest.output.dtype):
+        rows = [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
+        lines += bars(("ulps apart", "elements"), rows, fd)
+        far = "infinitely many" if largest.ulps is None else largest.ulps
+        place = f"[{', '.join(map(str, largest.position))}]"
+        lines += _folded(
+            f"largest: {place} is {_value(largest.output)}, not {_value(largest.expected)}:"
+            f" {far} ulps apart",
+            fd,
+        )
+    if blamed := (compared.lost or 0) + (compared.doubled or 0):
+        lines += _folded(
+            f"{blamed} of {'the first ' * (compared.examined < compared.beyond)}"
+            f"{compared.examined} are off by exactly one update: {compared.lost} lack one,"
+            f" {compared.doubled} met one twice",
+            fd,
+        )
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _value(one: Any) -> str:
+    return printable(values.element(one), 80)

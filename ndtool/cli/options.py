@@ -53,6 +53,18 @@ class Integer(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class Ulps(Integer):
+    """A distance in units in the last place, with or without the unit."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2**63 - 1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or fail with what was allowed."""
+        bare = re.sub(" ?ulps?$", "", value) if isinstance(value, str) else value
+        return super().convert(bare, param, ctx)
+
+
 class Flag(click.types.BoolParamType):
     """A flag: on the command line it has no value, in its variable one of a few words."""
 
@@ -335,6 +347,15 @@ ALL = _option(
     is_flag=True,
     type=FLAG,
     help="Tell every update, and every place; not the first and last few only.",
+)
+WITHIN = _option(
+    "within",
+    "--within",
+    type=Ulps(),
+    default=0,
+    metavar="N",
+    show_default=True,
+    help="How many units in the last place (ulp) elements may be apart.",
 )
 TRACE = _talk_option(
     "trace",

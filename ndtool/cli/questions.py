@@ -69,7 +69,7 @@ def _stats(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
 
 @click.pass_obj
-def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+def _verify(talk: Talk, /, *, operator: str, within: int, **asked: Any) -> None:
     from ndtool import endings
     from ndtool.analysis import verify
     from ndtool.runs import jobs
@@ -77,8 +77,8 @@ def _verify(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
     endings.prepare(*talk.last_words())
     with talk.progress() as tick:
-        described = verify.verify(request, tick)
-    talk.verified(request.output or "", described)
+        compared = verify.verify(request, tick, within)
+    talk.verified(request.output or "", compared)
 
 
 @click.pass_obj
@@ -198,6 +198,7 @@ def _verify_command(operator: Operator) -> click.Command:
         (
             *map(argument, (*operator.inputs, "output")),
             *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            options.WITHIN,
             options.DTYPE,
             options.QUIET,
             options.JSON,

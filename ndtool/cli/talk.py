@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ndtool.arrays.storage import LOST, write_next
-from ndtool.errors import NdtoolError, OutputError, Status, printable
+from ndtool.errors import NdtoolError, OutputError, Status, printable, redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ndtool.analysis.verify import Comparison
     from ndtool.arrays.source import Entry, OperatorNode
     from ndtool.rules.inference import Inference
     from ndtool.rules.shapes import Trace
@@ -136,12 +135,20 @@ class Talk:
         else:
             put(words())
 
-    def verified(self, name: str, described: str) -> None:
-        """Say that an output is what it must be."""
+    def verified(self, name: str, compared: Comparison) -> None:
+        """Say that an output is what it must be, perhaps with small differences."""
+        from ndtool.cli import figures
+
         if self.json:
-            self._put_json({"version": _version(), "output": name, "verified": True})
+            known = {"version": _version(), "output": redacted(name), "verified": True}
+            self._put_json({**known, **figures.comparison_record(compared)})
         elif self._for_people():
-            say(f"verified {printable(name)}: {described}, bit for bit\n")
+            how = "bit for bit"
+            if compared.different:
+                how = f"within {compared.within} ulp, {compared.different} elements not bit for bit"
+            say(f"verified {printable(name)}: {compared.described}, {how}\n")
+            if compared.different:
+                say(figures.comparison(compared, 2))
 
     def entries(self, entries: list[Entry], nodes: list[OperatorNode]) -> None:
         """Print what files hold: arrays, and the nodes of our operators."""
@@ -176,10 +183,15 @@ class Talk:
     def error(self, exc: NdtoolError) -> None:
         """Say what went wrong, and why where the shapes were the reason."""
         trace: Trace | None = getattr(exc, "trace", None)
+        compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
             from ndtool.cli import records
 
             steps = {} if trace is None else {"trace": records.steps(trace)}
+            if compared is not None:
+                from ndtool.cli import figures
+
+                steps |= figures.comparison_record(compared)
             say(_json({**exc.fields(), **steps}))
             return
         if trace is not None and self._shows_trace(False):
@@ -193,6 +205,10 @@ class Talk:
             say(styled.error(exc))
         else:
             say(f"error: {exc}\n")
+        if compared is not None and not self.quiet:
+            from ndtool.cli import figures
+
+            say(figures.comparison(compared, 2))
 
     def last_words(self) -> tuple[bytes, bytes]:
         """Return what is left to say when a page is lost, and when the run is stopped."""

@@ -1,0 +1,314 @@
+"""How far an output is from what it must be: by ulps, and by whole updates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import Array, Case, random_values, scatter_elements_cases, scatter_nd_cases, seeds
+from test_properties import call, many
+
+from ndtool.analysis import blame, reference, verify
+from ndtool.analysis.distances import FAR, distances, measurable
+from ndtool.errors import DifferenceError
+from ndtool.rules import shapes
+from ndtool.rules.operators import Attributes
+from ndtool.runs.jobs import Request
+
+pytestmark = pytest.mark.usefixtures("here")
+
+SMALL = [np.dtype("f2"), np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn),
+         np.dtype(ml_dtypes.float8_e5m2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", SMALL, ids=str)
+def test_distances_count_the_numbers_between(dtype: Any) -> None:
+    bits = np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}")
+    every = bits.view(dtype)
+    with np.errstate(all="ignore"):
+        is_nan = np.isnan(every)
+    numbers, nans = every[~is_nan], every[is_nan]
+    wide = numbers.astype("f8")
+    order = np.lexsort((~np.signbit(wide), wide))  # -0 before 0
+    ranks = np.empty(len(numbers), np.int64)
+    ranks[order] = np.arange(len(numbers))
+    other = np.random.default_rng(0).permutation(len(numbers))
+    wanted = np.abs(ranks - ranks[other])
+    assert distances(numbers, numbers[other]).tolist() == wanted.tolist()
+    assert set(distances(nans, numbers[: len(nans)]).tolist()) == {FAR}
+    assert distances(nans, nans).tolist() == [0] * len(nans)
+    if len(nans) > 1:
+        assert set(distances(nans[1:], nans[:-1]).tolist()) == {1}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", ">f8"])
+def test_distances_of_wide_floats(dtype: str) -> None:
+    one = np.ones(3, dtype)
+    near = np.nextafter(np.nextafter(one, one + 1), one + 1)
+    assert distances(one, near.astype(dtype)).tolist() == [2, 2, 2]
+    ends = np.array([np.inf, 0.0, 5e-324 if dtype[-1] == "8" else 1e-45], dtype)
+    info = np.finfo(dtype)
+    others = np.array([info.max, -0.0, -0.0], dtype)
+    assert distances(ends, others).tolist() == [1, 1, 2]
+    steps = 2 * (2**31 - 2**23 if dtype[-1] == "4" else 2**63 - 2**52) + 1
+    infinities = np.array([np.inf], dtype)
+    assert distances(infinities, -infinities).tolist() == [steps]
+
+
+@pytest.mark.parametrize("code", ["i1", "i4", ">i8", "u2", "u8"])
+def test_distances_of_integers(code: str) -> None:
+    info = np.iinfo(code)
+    left = np.array([info.min, info.min, 5, info.max], code)
+    right = np.array([info.max, info.min, 7, info.max - 1], code)
+    assert distances(left, right).tolist() == [int(info.max) - int(info.min), 0, 2, 1]
+
+
+def test_distances_of_other_types() -> None:
+    one = np.array([1 + 2j, 1, complex("nan")], "c8")
+    other = np.array([1 + 2j, np.nextafter(np.float32(1), 2), 1], "c8")
+    assert distances(one, other).tolist() == [0, 1, FAR]
+    for array in (np.array([b"a", b"b"]), np.zeros(2, "V3"), np.array([True, False]),
+                  np.array([1, 2], "M8[D]"), np.array([1, 2], "g")):  # fmt: skip
+        assert not measurable(array.dtype)
+        assert distances(array, array).tolist() == [0, 0]
+    assert distances(np.array([b"a", b"b"]), np.array([b"a", b"c"])).tolist() == [0, FAR]
+
+
+def plan_of(case: Case) -> shapes.Plan:
+    roles = ("data", "indices", "updates")
+    sizes = {role: array.shape for role, array in zip(roles, case.arrays, strict=True)}
+    return shapes.infer(case.operator, sizes, Attributes(**case.arguments))[1]
+
+
+def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:
+    roles = ("data", "indices", "updates")
+    expected = call(reference, case)
+    numbers = np.array(wrong, np.int64)
+    arrays = dict(zip(roles, case.arrays, strict=True))
+    return blame.blame(
+        plan_of(case), arrays, case.arguments["reduction"], numbers,
+        out, expected,
+    )  # fmt: skip
+
+
+EXACT = [np.dtype(code) for code in ("i1", "i8", "u2", "u8", ">i4")]
+
+
+@many
+@given(case=st.one_of(scatter_nd_cases(), scatter_elements_cases()), chosen=st.data())
+def test_an_update_that_is_left_out_or_doubled_is_found(case: Case, chosen: st.DataObject) -> None:
+    data, indices, updates = case.arrays
+    reduction = case.arguments["reduction"]
+    if reduction != "none":
+        dtype = chosen.draw(st.sampled_from(EXACT))
+        rng = np.random.default_rng(chosen.draw(seeds))
+        data = random_values(rng, dtype, data.shape)
+        updates = random_values(rng, dtype, updates.shape)
+        case = case._replace(arrays=(data, indices, updates))
+    tuples = int(np.prod(indices.shape[:-1] if case.operator == "scatter_nd" else indices.shape))
+    assume(tuples and updates.size and case.operator == "scatter_nd" and indices.shape[-1])
+    number = chosen.draw(st.integers(0, tuples - 1))
+    twice = chosen.draw(st.booleans()) and reduction in ("add", "mul")
+    k = indices.shape[-1]
+    rows, moved = indices.reshape(-1, k), updates.reshape(tuples, -1)
+    keep = np.sort(np.concatenate([np.arange(tuples), [number]])) if twice else (
+        np.delete(np.arange(tuples), number)
+    )  # fmt: skip
+    spoilt = reference.scatter_nd(
+        data, rows[keep], moved[keep].reshape(len(keep), *data.shape[k:]), reduction
+    )
+    expected = call(reference, case)
+    wrong = [n for n, (a, b) in enumerate(zip(list_of(spoilt), list_of(expected), strict=True))
+             if a != b]  # fmt: skip
+    examined, lost, doubled = blamed(case, spoilt, wrong)
+    assert examined == len(wrong)
+    assert lost + doubled == len(wrong)
+    if not twice:
+        assert lost == len(wrong)
+
+
+def list_of(array: Array) -> list[bytes]:
+    raw = np.ascontiguousarray(array).tobytes()
+    return [raw[i : i + array.itemsize] for i in range(0, len(raw), array.itemsize)]
+
+
+@pytest.mark.parametrize("code", ["f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
+def test_rounding_is_told_from_lost_updates(operator: str, code: str) -> None:
+    rng = np.random.default_rng(0)
+    rows, many_updates = 50, 600
+    idx = rng.permutation(np.arange(many_updates) % rows)
+    data, upd = rng.random(rows).astype(code), (rng.random(many_updates) + 0.5).astype(code)
+    index = idx[:, None] if operator == "scatter_nd" else idx
+    case = Case(operator, (data, index, upd), {"reduction": "add"})
+    right = call(reference, case)
+    other_order = right.copy()
+    for row in range(rows):  # added from the end
+        total = data[row]
+        for value in upd[idx == row][::-1]:
+            total = (total + value).astype(code)
+        other_order[row] = total
+    assert (other_order != right).any()
+    wrong = list(range(rows))
+    assert blamed(case, other_order, wrong) == (rows, 0, 0)
+    one = np.array([upd[idx == row][3] for row in range(rows)])
+    assert blamed(case, other_order - one, wrong) == (rows, rows, 0)
+    assert blamed(case, other_order + one, wrong) == (rows, 0, rows)
+    two = np.array([upd[idx == row][:2].sum() for row in range(rows)])
+    assert blamed(case, other_order - two, wrong)[1] < rows / 4
+
+
+def test_products() -> None:
+    idx, upd = np.zeros((5, 1), int), np.array([2.0, 3.0, 0.3, 7.0, 1.1])
+    case = Case("scatter_nd", (np.ones(1), idx, upd), {"reduction": "mul"})
+    whole = upd.prod()
+    for out, found in ((whole / 3, (1, 0)), (whole * 7, (0, 1)), (whole * 1.5, (0, 0)),
+                       (whole * (1 + 4e-16), (0, 0))):  # fmt: skip
+        assert blamed(case, np.array([out]), [0])[1:] == found
+
+
+def test_more_updates_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blame, "_MOST", 100)
+    idx, upd = np.arange(640)[:, None] % 16, np.ones(640, "i4")
+    case = Case("scatter_nd", (np.zeros(16, "i4"), idx, upd), {"reduction": "add"})
+    assert blamed(case, np.full(16, 39, "i4"), list(range(16))) == (2, 2, 0)
+    monkeypatch.setattr(blame, "EXAMINED", 1)
+    assert blamed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
+
+
+def lossy(here: Path) -> Request:
+    """Save a scatter whose output lacks updates, has others twice, and is rounded otherwise."""
+    rng = np.random.default_rng(1)
+    idx, upd = rng.integers(0, 100, (2000, 1)), rng.random(2000).astype("f4") + np.float32(1)
+    data = np.zeros(100, "f4")
+    out = reference.scatter_nd(data, idx, upd, "add")
+    for row in range(7):
+        out[row] -= upd[idx[:, 0] == row][2]
+    for row in range(7, 10):
+        out[row] += upd[idx[:, 0] == row][1]
+    out[50] = np.nextafter(out[50], np.float32(100))
+    save(data=data, idx=idx, upd=upd, out=out)
+    return Request(
+        "scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", Attributes(reduction="add")
+    )
+
+
+RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add")
+
+
+def test_the_words_of_lost_updates(here: Path) -> None:
+    lossy(here)
+    ran = ndtool(*RUN)
+    assert ran.status == 8
+    lines = ran.err.splitlines()
+    assert lines[0] == "error: out.npy differs from scatter_nd in 11 of 100 elements"
+    assert lines[4:9] == [
+        "same bits   89        " + "━" * 40,
+        "1           1         ━",
+        "2..4        0",
+        "5..64       0",
+        ">64         10        " + "━" * 5,
+    ]
+    assert lines[-1] == ("10 of 11 are off by exactly one update: 7 lack one, 3 met one twice")
+
+
+def test_the_keys_of_json(here: Path) -> None:
+    lossy(here)
+    ran = ndtool(*RUN, "--json")
+    assert (ran.status, ran.out) == (8, b"")
+    one = json.loads(ran.err)
+    assert (one["error"], one["status"]) == ("DifferenceError", 8)
+    assert (one["equal"], one["different"], one["total"]) == (89, 11, 100)
+    assert one["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
+    assert (one["examined"], one["lost_updates"], one["doubled_updates"]) == (11, 7, 3)
+    assert one["within"] == 0
+    out, right = np.load("out.npy"), reference.scatter_nd(
+        *(np.load(f"{name}.npy") for name in ("data", "idx", "upd")), "add"
+    )  # fmt: skip
+    ulps = distances(out, right)
+    assert one["first"] == {
+        "position": [0], "output": float(out[0]), "expected": float(right[0]),
+        "ulps": int(ulps[0]),
+    }  # fmt: skip
+    assert one["largest"]["position"] == [int(ulps.argmax())]
+    save(out=right)
+    same = ndtool(*RUN, "--json").json
+    assert same["verified"] is True
+    assert (same["different"], same["first"], same["largest"]) == (0, None, None)
+    gather = ("verify", "gather", "data.npy", "[1]", "one.npy", "--json")
+    save(one=np.zeros(1, "f4"))
+    assert ndtool(*gather).json["lost_updates"] is None
+
+
+def test_within_some_ulps(here: Path) -> None:
+    data = np.arange(1, 9, dtype="f4")
+    out = data.copy()
+    out[3] = np.nextafter(out[3], np.float32(9))
+    for _ in range(3):
+        out[5] = np.nextafter(out[5], np.float32(9))
+    save(data=data, out=out)
+    run = ("verify", "gather", "data.npy", "[0,1,2,3,4,5,6,7]", "out.npy")
+    for flags in (("--within", "3"), ("--within", "3ulp"), ("--within", "3 ulps")):
+        ran = ndtool(*run, *flags)
+        assert (ran.status, ran.out, ran.err) == (0, b"", "")
+    one = ndtool(*run, "--within", "3", "--json").json
+    assert (one["verified"], one["different"], one["within"]) == (True, 2, 3)
+    assert (one["largest"]["ulps"], one["first"]["position"]) == (3, [3])
+    screen = at_terminal(*NDTOOL, *run, "--within", "4").screen
+    assert screen.startswith(
+        "verified out.npy: float32[8], within 4 ulp, 2 elements not bit for bit\nulps apart"
+    )
+    ran = ndtool(*run, "--within", "2")
+    assert ran.status == 8
+    assert ran.err.startswith(
+        "error: out.npy differs from gather by more than 2 ulp in 1 of 8 elements\n"
+        "  --> out.npy[5] = 6.0000014 "
+    )
+    assert ndtool(*run, env={"NDTOOL_WITHIN": "3"}).status == 0
+    assert ndtool(*run, "--within", "-1").status == 2
+    assert ndtool(*run, "--within", "1.5").status == 2
+
+
+def test_within_is_never_what_has_no_distance(here: Path) -> None:
+    save(data=np.array([np.nan, 1.0]), out=np.array([0.0, 1.0]))
+    run = ("verify", "gather", "data.npy", "[0,1]", "out.npy", "--within", str(2**63 - 1))
+    ran = ndtool(*run)
+    assert ran.status == 8
+    assert "largest: [0] is 0.0, not nan: infinitely many ulps apart" in ran.err
+    assert ndtool(*run, "--json").json["first"]["ulps"] is None
+    save(data=np.array([b"a", b"b"]), out=np.array([b"a", b"c"]))
+    ran = ndtool(*run)
+    assert ran.status == 8
+    assert "ulps apart" not in ran.err
+    assert ndtool(*run, "--json").json["ulps"][">64"] == 1
+
+
+def test_a_bool_in_other_bits_is_a_difference(here: Path) -> None:
+    save(data=np.array([True]), out=np.array([2], "u1").view(bool))
+    assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy").status == 8
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_terminal_is_as_wide_as_it_is(columns: int, here: Path) -> None:
+    lossy(here)
+    ran = at_terminal(*NDTOOL, *RUN, columns=columns, env={"TERM": "dumb"})
+    lines = ran.screen.splitlines()
+    assert max(map(len, lines)) <= max(columns, 61)
+    assert "exactly" in ran.screen
+
+
+@pytest.mark.parametrize("piece", [16, 64, 1 << 20])
+def test_all_blocks_are_compared(piece: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "PIECE", piece)
+    monkeypatch.setattr(blame, "EXAMINED", 5)
+    request = lossy(here)
+    with pytest.raises(DifferenceError) as caught:
+        verify.verify(request)
+    compared: Any = caught.value.comparison
+    assert (compared.different, compared.examined, compared.lost, compared.doubled) == (11, 5, 5, 0)
+    assert compared.ulps == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}
