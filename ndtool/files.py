@@ -29,6 +29,7 @@ from ndtool.analysis.values import as_array
 from ndtool.arguments import array, index_array, integer, name_exactly, word
 from ndtool.arrays import memory, targets
 from ndtool.arrays.source import Source
+from ndtool.engine import tuning
 from ndtool.engine.gathers import Tick, silent
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called, shown
 from ndtool.rules.operators import Attributes
@@ -228,6 +229,12 @@ def _checked(options: Options) -> tuple[dict[str, Any], Progress]:
             how[name] = integer(name, value, UsageError)
         elif name in ("chunks", "shards"):
             how[name] = _sizes(name, value)
+        elif name == "memory":
+            how[name] = integer(name, value, UsageError)
+            if how[name] < tuning.LEAST_MEMORY:
+                raise UsageError(f"memory is {how[name]}: at least {tuning.LEAST_MEMORY} bytes")
+        elif name == "spill":
+            how[name] = _path(name, value)
         if name == "codec":
             targets.codec(how[name])
     return how, progress

@@ -118,10 +118,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes, perhaps with a unit."""
 
     name = "size"
-    LEAST = 1 << 20
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the bytes, or fail with what was allowed."""
+        from ndtool.engine.tuning import LEAST_MEMORY
+
         if isinstance(value, int):
             return value
         found = re.fullmatch(
@@ -133,7 +134,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             thousands = unit and rest and rest.upper() == "B"
             powers = "KMGT".find(unit.upper()) + 1 if unit else 0
             nbytes = int(number) * (1000 if thousands else 1024) ** powers
-        if nbytes < self.LEAST:
+        if nbytes < LEAST_MEMORY:
             self.fail(
                 f"{value!r} is no size: expected one such as 512MiB, at least 1MiB", param, ctx
             )

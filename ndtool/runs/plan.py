@@ -20,7 +20,6 @@ from ndtool.runs.direct import Operands
 if TYPE_CHECKING:
     from ndtool.runs.cut import Cut, Rows
 
-LEAST = 1 << 24  # bytes of memory that are counted on, however little there is at the moment
 SHIFT = 32  # rows are numbered in two pieces
 SAMPLES = 64  # places of indices that are looked at to tell whether they are in order
 TOGETHER = 64  # tuples that are looked at in each
@@ -71,7 +70,7 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     size = data.facts.nbytes
     if isinstance(operands.inference.plan, ElementsPlan):
         size = max(size, output)
-    allowed = max(memory.available(), LEAST) if limit is None else limit
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"memory of {allowed} bytes holds the {size} that are accessed at random"
     from ndtool.runs.cut import cut_for, rows_of
