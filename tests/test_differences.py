@@ -290,7 +290,8 @@ def test_within_is_never_what_has_no_distance(here: Path) -> None:
 
 def test_a_bool_in_other_bits_is_a_difference(here: Path) -> None:
     save(data=np.array([True]), out=np.array([2], "u1").view(bool))
-    assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy").status == 8
+    for flags in ((), ("--within", "5")):
+        assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy", *flags).status == 8
 
 
 @pytest.mark.parametrize("columns", [60, 200])

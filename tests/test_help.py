@@ -125,6 +125,28 @@ def test_every_option_has_its_variable(command):
         assert f"env var: NDTOOL_{name.upper().replace('-', '_')}" in listed
 
 
+def test_no_arguments_show_the_help():
+    assert ndtool() == ndtool("--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("gather_nd", "a", "b"), "gather-nd"),
+        (("ScatterND", "a", "b", "c"), "scatter-nd"),
+        (("verify", "gather_elements"), "gather-elements"),
+        (("scatter-nd", "a", "b", "c", "--reduction", "sum"), "add"),
+        (("scatter-nd", "a", "b", "c", "--reduction", "prod"), "mul"),
+        (("scatter-elements", "a", "b", "c", "--reduction", "amax"), "max"),
+        (("scatter-elements", "a", "b", "c", "--reduction", "amin"), "min"),
+    ],
+)
+def test_other_names_are_understood_but_not_taken(arguments, meant):
+    ran = ndtool(*arguments)
+    assert (ran.status, ran.out) == (2, b"")
+    assert f"did you mean '{meant}'?\n" in ran.err
+
+
 def test_version():
     import ndtool as package
 

@@ -82,6 +82,21 @@ class Flag(click.types.BoolParamType):
         return word
 
 
+class Reduction(click.Choice):  # type: ignore[type-arg]
+    """A reduction by its name in the standards; of other engines' names it says what is meant."""
+
+    MEANT = {  # noqa: RUF012 - never changed
+        "sum": "add", "prod": "mul", "multiply": "mul", "amax": "max", "maximum": "max",
+        "amin": "min", "minimum": "min", "update": "none", "assign": "none",
+    }  # fmt: skip
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail with what was allowed."""
+        if meant := self.MEANT.get(value):
+            self.fail(f"{value!r} is not one of {', '.join(REDUCTIONS)}: did you mean {meant!r}?")
+        return super().convert(value, param, ctx)
+
+
 class Sizes(click.ParamType):  # type: ignore[type-arg]
     """One size for each axis, with commas between them."""
 
@@ -220,7 +235,7 @@ AXIS = _option(
 REDUCTION = _option(
     "reduction",
     "--reduction",
-    type=click.Choice(REDUCTIONS),
+    type=Reduction(REDUCTIONS),
     default="none",
     show_default=True,
     help="How an update meets the old element; with none the last update wins.",

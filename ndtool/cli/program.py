@@ -7,6 +7,7 @@ import click
 from ndtool.cli import commands, options, questions
 from ndtool.cli.talk import Talk, put
 from ndtool.errors import UsageError, printable
+from ndtool.rules.operators import OPERATORS
 
 _COMPLETE = "_NDTOOL_COMPLETE"
 _NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of a help page; _WIDTH away from terminals
@@ -17,6 +18,17 @@ class _Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; of an operator's other names say what is meant."""
+        name = args[0]
+        titles = {operator.title: operator.command for operator in OPERATORS.values()}
+        meant = titles.get(name, name.replace("_", "-"))
+        if name not in self.commands and meant in self.commands:
+            ctx.fail(f"no such command {name!r}: did you mean {meant!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def _group(
@@ -54,6 +66,7 @@ def program() -> click.Group:
 
 def run(arguments: list[str], talk: Talk) -> None:
     """Run one command line; whatever goes wrong is raised, wrong usage as UsageError."""
+    arguments = arguments or ["--help"]
     group = program()
     if wanted := os.environ.get(_COMPLETE):
         _complete(group, wanted)
