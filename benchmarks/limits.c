@@ -253,16 +253,25 @@ INLINE void scalars_by(
 
 #define SCALARS(j, a, b, k, op, _, n) scalars_by(j, count, k, op, n, a, b)
 
-void scatter_scalars(const Job *j) {
+static void scalars_part(const Job *j, int64_t low, int64_t high) {
     int64_t count = j->batches * j->per_batch;
+    if (j->k == 1 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 1, ADD, 0);
+    else if (j->k == 2 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 2, ADD, 0);
+    else if (j->k == 2 && j->op == MAX) BY_NEAR(SCALARS, j, low, high, 2, MAX, 0);
+    else BY_NEAR(SCALARS, j, low, high, j->k, j->op, 0);
+}
+
+/* with ALONE only the copy is shared: where a part of all tuples is read in vain, one is faster */
+void scatter_scalars(const Job *j) {
 #pragma omp parallel num_threads(j->threads)
     {
         int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
         int64_t low = j->size / 4 * part / parts * 4, high = j->size / 4 * (part + 1) / parts * 4;
         copy_part(j, low, high);
-        if (j->k == 1 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 1, ADD, 0);
-        else if (j->k == 2 && j->op == ADD) BY_NEAR(SCALARS, j, low, high, 2, ADD, 0);
-        else if (j->k == 2 && j->op == MAX) BY_NEAR(SCALARS, j, low, high, 2, MAX, 0);
-        else BY_NEAR(SCALARS, j, low, high, j->k, j->op, 0);
+        if (j->way != ALONE) scalars_part(j, low, high);
+        else {
+#pragma omp barrier
+            if (!part) scalars_part(j, 0, j->size);
+        }
     }
 }

@@ -26,7 +26,7 @@ typedef struct {
 } Job;
 
 enum { NONE, ADD, MAX };
-enum { OWNED, TUPLES, INVERTED, COLUMNS }; /* how threads share a scatter */
+enum { OWNED, TUPLES, INVERTED, COLUMNS, ALONE }; /* how threads share a scatter */
 
 /* near: into the first cache, otherwise the second */
 INLINE void ask(const void *at, int near) {

@@ -9,7 +9,7 @@ import problems
 from cases import Case
 from plainest import Limit
 from problems import Array, Problem
-from timing import Call, alternate, median, seconds
+from timing import Call, alternate, clock_of, median, seconds
 
 import ndtool
 from ndtool.engine import bind, check
@@ -54,9 +54,10 @@ def _share(problem: Problem, out: Array, wanted: Array, threads: int, repeats: i
         operator(*problem.arguments, out=out, threads=threads)
 
     verified = _answers(ours, out, wanted) and _answers(limit, out, wanted)
-    pair = alternate(ours, limit, repeats)
+    clock = clock_of(threads)
+    pair = alternate(ours, limit, repeats, clock)
     checking = _check(problem, threads)
-    check_ms = median(seconds(checking) for _ in range(repeats)) * 1e3
+    check_ms = median(seconds(checking, clock) for _ in range(repeats)) * 1e3
     return {
         "ndtool_ms": pair.ours,
         "limit_ms": pair.theirs,

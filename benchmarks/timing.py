@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Call = Callable[[], Any]
+Clock = Callable[[], float]
 
 
 TICK = 0.025  # seconds in which the system accounts what every running thread has used
@@ -36,10 +37,15 @@ def warm_up(call: Call) -> None:
         call()
 
 
-def seconds(call: Call) -> float:
-    started = time.perf_counter()
+def seconds(call: Call, clock: Clock = time.perf_counter) -> float:
+    started = clock()
     call()
-    return time.perf_counter() - started
+    return clock() - started
+
+
+def clock_of(threads: int) -> Clock:
+    """Return the clock of calls: that of one thread stops where others take its core."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 class Pair(NamedTuple):
@@ -51,7 +57,7 @@ class Pair(NamedTuple):
     their_best: float
 
 
-def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
+def alternate(ours: Call, theirs: Call, repeats: int, clock: Clock = time.perf_counter) -> Pair:
     """Time two calls made in turn: ours, theirs, ours, theirs, ...
 
     Each is made without a clock for a while before the one that counts.
@@ -63,7 +69,7 @@ def alternate(ours: Call, theirs: Call, repeats: int) -> Pair:
             for call, taken in zip((ours, theirs), times, strict=True):
                 rest()
                 warm_up(call)
-                taken.append(seconds(call) * 1e3)
+                taken.append(seconds(call, clock) * 1e3)
     finally:
         gc.enable()
     return Pair(*map(median, times), *map(min, times))

@@ -8,7 +8,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy
 
-from ndtool.loops.memory cimport prefetch, prefetch_lines, swap16, swap32, swap64
+from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, swap16, swap32, swap64
 
 cdef extern from *:
     """
@@ -274,7 +274,7 @@ cdef inline uint64_t offsets_from(
     Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
     """Turn tuples t.. of a walk into offsets, and ask for the indices that follow."""
-    prefetch_lines(walk.index + (t + n) * walk.entry, n * walk.entry)
+    prefetch_lines(walk.index + t * walk.entry + AHEAD, n * walk.entry)
     return next_offsets(at, walk, t, n, offsets)
 
 

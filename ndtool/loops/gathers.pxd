@@ -9,10 +9,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, gather_block,
-    next_offsets, offsets_from, seek,
+    BLOCK, ENTRIES, LINE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
+    gather_block, next_batch, next_offsets, offsets_from, seek, widened,
 )
-from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_run, stream, stream_end, touch
+from ndtool.loops.memory cimport (
+    AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, touch,
+)
 from ndtool.loops.views cimport View, copy_view
 
 cdef extern from *:
@@ -75,6 +77,8 @@ cdef extern from *:
       #define ndtool_stream_runs(to, from, offsets, n, known, width, ahead, asked) ((void) 0)
       #define ndtool_has_masks() 0
     #endif
+    static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
+    static inline uint64_t ndtool_copy_and_ask(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
     void stream_runs "ndtool_stream_runs"(
         uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
@@ -119,6 +123,8 @@ cdef inline uint64_t gather_range(
     cdef Py_ssize_t held = 0                # bytes in the stage
     cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
     cdef double share = nd.reach / <double> nd.per_batch
+    if small and not nd.near and not nd.repeated and nd.per_batch >= SHORT:
+        return gather_far(g, t, stop)
     seek(&at, &g.walk, t)
     if nd.near and nd.batch_rank:
         touch(source + at.base + nd.lowest, nd.reach)
@@ -148,6 +154,132 @@ cdef inline uint64_t gather_range(
         stream(to, stage, held)
         stream_end()
     return 0
+
+
+cdef inline uint64_t gather_far(const Gather* g, int64_t t, int64_t stop) noexcept nogil:
+    """Copy runs of at most a line that are far away, each asked for when it is checked."""
+    cdef int64_t places[2 * SHORT]
+    cdef int64_t entries[ENTRIES]
+    cdef uint8_t stage[SHORT * LINE + LINE]
+    cdef const Walk* walk = &g.walk
+    cdef const Nd* nd = walk.nd
+    cdef uint8_t* to = g.to + t * g.width
+    cdef Cursor at
+    cdef Turn turn
+    cdef Py_ssize_t held = 0                # bytes in the stage
+    turn.nd = nd
+    turn.source = g.source
+    turn.offsets = places
+    turn.later = places + SHORT
+    turn.entry = walk.entry
+    turn.n = 0
+    seek(&at, walk, t)
+    while turn.n or t < stop:
+        if at.left == 0:
+            next_batch(&at, nd)
+        turn.more = min(min(SHORT, block_of(nd)), min(at.left, stop - t))
+        turn.base = at.base
+        turn.stored = walk.index + t * walk.entry
+        turn.index = widened(turn.stored, walk.kind, turn.more * nd.k, entries)
+        turn.to = to
+        if g.streamed:
+            turn.to = stage + held
+        if take_turn(&turn, g.width):
+            return 1
+        if g.streamed:
+            to += stream_whole(to, stage, held + turn.n * g.width, &held)
+        else:
+            to += turn.n * g.width
+        t += turn.more
+        at.left -= turn.more
+        turn.n = turn.more
+        turn.offsets, turn.later = turn.later, turn.offsets
+    if g.streamed:
+        stream(to, stage, held)
+        stream_end()
+    return 0
+
+
+cdef struct Turn:
+    # n runs whose places are known, and `more` tuples of one batch that follow
+    const Nd* nd
+    const uint8_t* source
+    int64_t* offsets
+    Py_ssize_t n
+    uint8_t* to
+    const int64_t* index
+    const uint8_t* stored                   # the same tuples, where they are in memory
+    Py_ssize_t entry
+    int64_t* later                          # receives their offsets
+    Py_ssize_t more
+    int64_t base
+
+
+cdef inline uint64_t take_turn(const Turn* turn, Py_ssize_t width) noexcept nogil:
+    """copy_and_ask, in a loop for each of the usual widths."""
+    if width == 1:
+        return by_components(turn, 1, True)
+    if width == 2:
+        return by_components(turn, 2, True)
+    if width == 4:
+        return by_components(turn, 4, True)
+    if width == 8:
+        return by_components(turn, 8, True)
+    if width == 16:
+        return by_components(turn, 16, True)
+    return by_components(turn, width, False)
+
+
+cdef inline uint64_t by_components "ndtool_by_components"(
+    const void* turn, Py_ssize_t width, bint usual
+) noexcept nogil:
+    cdef int k = (<const Turn*> turn).nd.k
+    if k == 1:
+        return copy_and_ask(turn, width, usual, 1)
+    if k == 2:
+        return copy_and_ask(turn, width, usual, 2)
+    return copy_and_ask(turn, width, usual, k)
+
+
+cdef inline uint64_t copy_and_ask "ndtool_copy_and_ask"(
+    const void* of, Py_ssize_t width, bint usual, int k
+) noexcept nogil:
+    """Copy a run, check the tuple that comes as many later, ask for its run, and so on.
+
+    Non-zero if an index is out of bounds. Between two passes over a block, one that checks and one
+    that copies, nothing would be asked for.
+    """
+    cdef const Turn* turn = <const Turn*> of
+    cdef const Nd* nd = turn.nd
+    cdef const uint8_t* source = turn.source
+    cdef const int64_t* offsets = turn.offsets
+    cdef const int64_t* index = turn.index
+    cdef const uint8_t* stored = turn.stored + AHEAD
+    cdef int64_t* later = turn.later
+    cdef uint8_t* to = turn.to
+    cdef Py_ssize_t i, n = turn.n, more = turn.more, eight = 8 * turn.entry
+    cdef int64_t v
+    cdef uint64_t bad = 0, place, base = turn.base
+    cdef int j
+    for i in range(max(n, more)):
+        if i < more:
+            if i % 8 == 0:
+                prefetch_lines(stored + i // 8 * eight, eight)
+            place = base
+            for j in range(k):
+                v = index[k * i + j]
+                v += nd.wraps[j] & (v >> 63)
+                bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
+                place += <uint64_t> v * <uint64_t> nd.strides[j]
+            later[i] = <int64_t> place
+            prefetch(source + <int64_t> place)
+            if not usual:
+                prefetch(source + <int64_t> place + width - 1)
+        if i < n and usual:
+            memcpy(to + width * i, source + offsets[i], width)
+        elif i < n:
+            copy_run(to + width * i, source + offsets[i], width)
+    return bad
 
 
 cdef inline Py_ssize_t stream_whole(

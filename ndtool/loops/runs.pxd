@@ -126,7 +126,7 @@ cdef inline void apply_short(
     cdef Py_ssize_t i = 0, j, take, turn = TURN if more else n, width = u.pitch
     while i < n:
         take = min(turn, n - i)
-        prefetch_lines(updates + (n + i) * width, take * width)
+        prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch_soon(to + offsets[j])
         apply_block(u, to, offsets + i, updates + i * width, take, width)
@@ -182,13 +182,14 @@ cdef inline void apply_rows(
     """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     for i in range(n):
-        if streamed:  # whole lines, overwritten without being read
-            stream(to + offsets[i], updates + numbers[i] * pitch, width)
-            continue
         if i + ahead < n:
-            prefetch_run(to + offsets[i + ahead], width)
             prefetch_run(updates + numbers[i + ahead] * pitch, width)
-        apply_row(u, to + offsets[i], updates + numbers[i] * pitch, width)
+            if not streamed:  # else whole lines are overwritten without being read
+                prefetch_run(to + offsets[i + ahead], width)
+        if streamed:
+            stream(to + offsets[i], updates + numbers[i] * pitch, width)
+        else:
+            apply_row(u, to + offsets[i], updates + numbers[i] * pitch, width)
 
 
 cdef inline void apply_block(
