@@ -281,7 +281,9 @@ def test_what_is_no_regular_file(here: Path) -> None:
             ("/dev/zero", "is a device"),
         ):
             for run_of in (("gather-nd", name, "idx.npy"), ("gather-nd", "out.npy", name)):
-                refused(run(*run_of, "-o", "out.npy"), name, f"{reason}: expected a .npy or .npz")
+                refused(
+                    run(*run_of, "-o", "out.npy"), name, f"{reason}: expected a file with arrays"
+                )
         refused(run("gather-nd", "-", "idx.npy", "-o", "out.npy"), "standard input", "nothing")
         assert state(here) == before
 

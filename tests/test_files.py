@@ -96,9 +96,9 @@ def test_what_is_no_regular_file():
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
         assert "standard input" in refused("sock", "sock is a socket: expected").hint
-    refused("d", "d is a directory: expected a .npy or .npz file")
+    refused("d", "d is a directory: expected a file with arrays")
     ran = ndtool("inspect", "/dev/tty", start_new_session=True)  # no terminal, so none to open
-    assert ran.err == "error: /dev/tty is a device: expected a .npy or .npz file\n"
+    assert ran.err == "error: /dev/tty is a device: expected a file with arrays\n"
     refused("/dev/zero", "/dev/zero is a device")
     refused("/dev/null", "/dev/null is a device")
     refused("/proc/self/status", "nothing there|not a .npy")

@@ -122,7 +122,7 @@ EQUIVALENT = {
     ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",
     (
         "engine/bind.py",
-        "plan.data, 1), 1, negatives",
+        "runs = bind_runs(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of these runs is used",
     ("engine/scatters.py", "        shift += 1", "1"): "parts of another size: one result",
