@@ -223,6 +223,8 @@ def test_names_refused_before_any_work():
         with pytest.raises(OutputError, match=reason) as caught:
             opened(target)
         assert caught.value.message.isprintable()
+    with pytest.raises(OutputError, match=r"^plain:a: the file is one array: it has no members$"):
+        opened("plain:a")
     with pytest.raises(UsageError, match="the member has no name"):
         opened("x.npz:")
     with pytest.raises(UsageError, match="too long"):

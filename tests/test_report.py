@@ -49,7 +49,7 @@ def test_a_dry_run_without_an_output(tmp_path, monkeypatch):
     save(data=np.zeros((4, 3), "f4"), idx=np.array([[3]]))
     ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
     assert ran.status == 0
-    assert ran.screen == "dry run: float32[1,3], 12 bytes; nothing was written\n"
+    assert ran.screen.startswith("dry run: float32[1,3], 12 bytes; nothing was written\nplan: ")
 
 
 def test_a_warning_in_colour(tmp_path, monkeypatch):

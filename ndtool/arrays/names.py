@@ -23,6 +23,7 @@ from ndtool.errors import (
 from ndtool.rules.dtypes import Dtype
 
 DEFAULT = Storing()
+NO_MEMBERS = "the file is one array: it has no members"
 
 
 class Name(NamedTuple):
@@ -168,13 +169,17 @@ def _opened(argument: str) -> tuple[File | Folder, Name]:
     except InputError:
         if folder := places.open_folder(path):
             return folder, name
-        whole, colon, _ = argument.rpartition(":")
-        there = os.path.exists(whole) and not os.path.isdir(whole)
-        if colon and there and not os.path.lexists(argument):
+        if whole := _without_members(argument):
             places.open_place(whole).close()  # or it says why it is no file that we read
-            what = "the file is one array: it has no members"
-            raise InputError(f"{printable(argument)}: {what}") from None
+            raise InputError(f"{printable(argument)}: {NO_MEMBERS}") from None
         raise
+
+
+def _without_members(argument: str) -> str:
+    """Return the file before the last colon where nothing has the whole name, else nothing."""
+    whole, colon, _ = argument.rpartition(":")
+    there = bool(colon) and os.path.exists(whole) and not os.path.isdir(whole)
+    return whole if there and not os.path.lexists(argument) else ""
 
 
 def _behind(argument: str, name: Name) -> tuple[File | Folder, Name]:
@@ -326,6 +331,8 @@ def _target(
     if _written(argument, False):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     url = places.is_url(path)
+    if not (url or member or formats.suffixed(path)) and _without_members(path):
+        raise OutputError(f"{printable(path)}: {NO_MEMBERS}")
     old = None if url else existing(path)
     by_suffix = [known for known in formats.FORMATS if path.endswith(known.suffix)]
     known = by_suffix[0] if by_suffix else formats.FORMATS[0]
