@@ -1,5 +1,6 @@
 """Files that nobody thought of: read or refused, never a crash or another exception."""
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,8 +12,10 @@ FUZZ = Path(__file__).parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
 
 import recipes  # noqa: E402 # from FUZZ
-import run  # noqa: E402
 import target  # noqa: E402
+import tensors  # noqa: E402
+
+KINDS = runpy.run_path(str(FUZZ / "run.py"), run_name="fuzz")["KINDS"]
 
 REGRESSIONS = sorted(path for path in (FUZZ / "regressions").iterdir() if path.name[0] != ".")
 
@@ -33,7 +36,7 @@ def test_any_bytes(raw: bytes) -> None:
 @settings(max_examples=500, deadline=None)
 @given(raw=st.binary(max_size=300))
 def test_nearly_right_files_of_tensors(kind: str, raw: bytes) -> None:
-    recipe, check = run.KINDS[kind]
+    recipe, check = KINDS[kind]
     check(recipe(raw))
 
 
@@ -42,7 +45,7 @@ def test_nearly_right_files_of_tensors(kind: str, raw: bytes) -> None:
 @given(raw=st.binary(max_size=300))
 def test_nearly_right_stores(raw: bytes) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    recipe, check = run.KINDS["store"]
+    recipe, check = KINDS["store"]
     check(recipe(raw))
 
 
@@ -50,8 +53,8 @@ def test_nearly_right_stores(raw: bytes) -> None:
 def test_what_was_found_before(path: Path) -> None:
     kind, raw = path.suffix[1:], path.read_bytes()
     if kind == "store":
-        target.check_store(run.tensors.store(raw))
+        target.check_store(tensors.store(raw))
     elif kind:
-        run.KINDS[kind][1](raw)
+        KINDS[kind][1](raw)
     else:
         target.check(raw)
