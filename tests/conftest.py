@@ -37,9 +37,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def interruptible() -> None:
-    """Let SIGINT be heard: pytest-xdist has its workers ignore it."""
+    """Let SIGINT be heard: pytest-xdist has its workers ignore it, and a library may, too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
