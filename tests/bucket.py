@@ -60,12 +60,13 @@ class Bucket:
 @contextmanager
 def serving() -> Iterator[Bucket]:
     server = pytest.importorskip("moto.server", reason="moto is not installed")
-    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
     pytest.importorskip("flask_cors", reason="flask_cors is not installed")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
+    s3fs.S3FileSystem.clear_instance_cache()  # they would ask the server of other tests
     try:
         yield Bucket(f"http://{host}:{port}")
     finally:
