@@ -79,11 +79,24 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
     cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
+    if cut.memory > allowed:
+        return None, f"a sweep would take {cut.memory} bytes of memory, more than {allowed}"
     jumps = rows.tuples * (1 - near(operands, rows)) * max(1 - allowed / size, 0.25)
     direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
-    sweep = data.facts.nbytes * gathers + 2 * cut.spilled + rows.tuples * tuning.SORTING
+    sweep = cost(cut)
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
     return (cut if sweep < direct else None), reason
+
+
+def cost(cut: Cut) -> int:
+    """Return what a sweep costs beyond what both ways read and write.
+
+    What a part needs of a block is one piece of the temporary file, found at random.
+    """
+    rows, pieces = cut.rows, cut.blocks * cut.parts
+    found = 2 * min(pieces, rows.tuples) * tuning.RANDOM * cut.spilled // cut.kept
+    sorting = (rows.tuples + pieces) * tuning.SORTING
+    return rows.height * rows.width * cut.gathers + 2 * cut.spilled + sorting + found
 
 
 def near(operands: Operands, rows: Rows) -> float:
