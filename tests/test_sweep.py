@@ -129,6 +129,13 @@ def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
     assert reason in plan["reason"]
 
 
+def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
+    idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
+    idx[:, :64] = 0  # filled up on the left
+    save(idx=idx)
+    assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
+
+
 @pytest.mark.parametrize("kind", ["few", "sorted", "held"])
 def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> None:
     idx = np.load("idx.npy")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ndtool.runs.cut import Cut, Rows
 
 SHIFT = 32  # rows are numbered in two pieces
-SAMPLES = 64  # places of indices that are looked at to tell whether they are in order
+SAMPLES = (
+    61  # places of indices that are looked at for order: a prime, to fall anywhere in their rows
+)
 TOGETHER = 64  # tuples that are looked at in each
 
 
