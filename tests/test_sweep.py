@@ -136,7 +136,7 @@ def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
     assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
-@pytest.mark.parametrize("kind", ["few", "sorted", "held"])
+@pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
 def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> None:
     idx = np.load("idx.npy")
     if kind == "few":
@@ -144,6 +144,8 @@ def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> Non
     elif kind == "sorted":
         numbers = np.sort(np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024)))
         idx = np.stack(np.unravel_index(numbers, (1024, 1024)), -1)
+    elif kind == "region":
+        idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
     limit = "8MiB" if kind == "held" else "1MiB"
     ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
