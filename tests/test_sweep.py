@@ -109,7 +109,34 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     assert f"plan: sweep: {blocks} to split, {parts} to sweep, {blocks} to replay; " in words
 
 
-@pytest.mark.parametrize("kind", ["few", "sorted", "held"])
+@pytest.mark.parametrize(
+    ("call", "data", "tuples", "reason"),
+    [
+        (GATHER, (1 << 28,), 300_000, "a sweep would take"),
+        (SCATTER, (64, 1 << 20), 16, "a sweep would take"),
+        (GATHER, (1 << 25,), 50_000, "takes as long as"),
+    ],
+    ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece"],
+)
+def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
+    here: Path, call: tuple[str, ...], data: tuple[int, ...], tuples: int, reason: str
+) -> None:
+    save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
+    for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
+        np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros that take no room
+    plan = ndtool(*call, *LITTLE, "--threads", "1", "--dry-run", "--json").json["plan"]
+    assert plan["way"] == "direct"
+    assert reason in plan["reason"]
+
+
+def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
+    idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
+    idx[:, :64] = 0  # filled up on the left
+    save(idx=idx)
+    assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
+
+
+@pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
 def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> None:
     idx = np.load("idx.npy")
     if kind == "few":
@@ -117,6 +144,8 @@ def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> Non
     elif kind == "sorted":
         numbers = np.sort(np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024)))
         idx = np.stack(np.unravel_index(numbers, (1024, 1024)), -1)
+    elif kind == "region":
+        idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
     limit = "8MiB" if kind == "held" else "1MiB"
     ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")

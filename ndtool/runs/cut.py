@@ -14,6 +14,7 @@ from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import ElementsPlan
 
 LOCAL = 4  # bytes of a row's number within its part
+TABLE = 512  # bytes of where a block's tuples of each part begin, beside 8 for each part
 MOST_PARTS = 1 << 16
 MOST_WORKERS = 4
 
@@ -88,7 +89,8 @@ class Cut(NamedTuple):
     @property
     def memory(self) -> int:
         """Bytes that are taken of memory at most."""
-        return min(self.held, self.kept) + self.workers * (self.part + self.scratch)
+        tables = (self.blocks + self.workers) * (TABLE + 8 * self.parts)
+        return tables + min(self.held, self.kept) + self.workers * (self.part + self.scratch)
 
     def tuples(self, block: int) -> int:
         """Return how many tuples a block has."""

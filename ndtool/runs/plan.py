@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ndtool.runs.cut import Cut, Rows
 
 SHIFT = 32  # rows are numbered in two pieces
-SAMPLES = 64  # places of indices that are looked at to tell whether they are in order
+SAMPLES = (
+    61  # places of indices that are looked at for order: a prime, to fall anywhere in their rows
+)
+PAGE = 1 << 12  # bytes that the system reads at least
 TOGETHER = 64  # tuples that are looked at in each
 
 
@@ -79,18 +82,38 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
     cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
-    jumps = rows.tuples * (1 - near(operands, rows)) * max(1 - allowed / size, 0.25)
+    if cut.memory > allowed:
+        return None, f"a sweep would take {cut.memory} bytes of memory, more than {allowed}"
+    near, reach = sampled(operands, rows)
+    jumps = rows.tuples * (1 - near) * max(1 - allowed / size, 0.25)
+    if memory.holds(reach, allowed):
+        jumps = min(jumps, reach / PAGE)  # what was read stays there
     direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
-    sweep = data.facts.nbytes * gathers + 2 * cut.spilled + rows.tuples * tuning.SORTING
+    sweep = cost(cut)
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
     return (cut if sweep < direct else None), reason
 
 
-def near(operands: Operands, rows: Rows) -> float:
-    """Return about which share of tuples names a row not far from that of the tuple before."""
+def cost(cut: Cut) -> int:
+    """Return what a sweep costs beyond what both ways read and write.
+
+    What a part needs of a block is one piece of the temporary file, found at random.
+    """
+    rows, pieces = cut.rows, cut.blocks * cut.parts
+    found = 2 * min(pieces, rows.tuples) * tuning.RANDOM * cut.spilled // cut.kept
+    sorting = (rows.tuples + pieces) * tuning.SORTING
+    return rows.height * rows.width * cut.gathers + 2 * cut.spilled + sorting + found
+
+
+def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
+    """Return about which share of tuples names a row not far from that of the tuple before.
+
+    And about how many bytes of data there are from the first row that is named to the last.
+    """
     addressing = bind_rows(operands.inference.plan, operands.negatives)
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
-    found = total = 0
+    found = total = highest = 0
+    lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         count = min(TOGETHER, rows.tuples - first)
         starts = memoryview(bytearray(8 * ((rows.height >> SHIFT) + 2))).cast("q")
@@ -99,7 +122,9 @@ def near(operands: Operands, rows: Rows) -> float:
         wide = len(starts) - 1 > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(count)]
+        lowest, highest = min(lowest, *numbers), max(highest, *numbers)
         steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
         found += sum(step <= tuning.RANDOM for step in steps)
         total += len(steps)
-    return found / total if total else 0.0
+    reach = max(0, highest + 1 - lowest) * rows.width
+    return found / total if total else 0.0, reach
