@@ -103,6 +103,7 @@ EXACT = [np.dtype(code) for code in ("i1", "i8", "u2", "u8", ">i4")]
 @given(case=st.one_of(scatter_nd_cases(), scatter_elements_cases()), chosen=st.data())
 def test_an_update_that_is_left_out_or_doubled_is_found(case: Case, chosen: st.DataObject) -> None:
     data, indices, updates = case.arrays
+    assume(data.dtype.names is None)  # NumPy's copies of records forget what is between fields
     reduction = case.arguments["reduction"]
     if reduction != "none":
         dtype = chosen.draw(st.sampled_from(EXACT))
