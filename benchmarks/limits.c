@@ -34,14 +34,17 @@ static void rows_part(const Job *j, int64_t t, int64_t stop) {
     }
 }
 
-void gather_rows(const Job *j) {
+/* Shares all tuples among threads. */
+static void shared(const Job *j, void (*work)(const Job *, int64_t, int64_t)) {
     int64_t count = j->batches * j->per_batch;
 #pragma omp parallel num_threads(j->threads)
     {
         int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-        rows_part(j, count * part / parts, count * (part + 1) / parts);
+        work(j, count * part / parts, count * (part + 1) / parts);
     }
 }
+
+void gather_rows(const Job *j) { shared(j, rows_part); }
 
 /* Gathers of short runs: in place, or in a stage of a few lines that is then streamed. */
 
@@ -85,14 +88,7 @@ static void short_part(const Job *j, int64_t t, int64_t stop) {
     else BY_NEAR(short_loop, j, t, stop, j->width, 0, j->k);
 }
 
-void gather_short(const Job *j) {
-    int64_t count = j->batches * j->per_batch;
-#pragma omp parallel num_threads(j->threads)
-    {
-        int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-        short_part(j, count * part / parts, count * (part + 1) / parts);
-    }
-}
+void gather_short(const Job *j) { shared(j, short_part); }
 
 /* Scatters of runs: data is copied, then rows are set or added to. */
 
