@@ -66,7 +66,7 @@ def serving() -> Iterator[Bucket]:
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
-    s3fs.S3FileSystem.clear_instance_cache()  # they would ask the server of other tests
+    s3fs.S3FileSystem.clear_instance_cache()  # those that were made before ask elsewhere
     try:
         yield Bucket(f"http://{host}:{port}")
     finally:

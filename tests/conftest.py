@@ -6,7 +6,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import bucket
 import pytest
+from bucket import Bucket
 
 from ndtool.engine import tuning
 
@@ -57,3 +59,22 @@ def all_closed() -> Iterator[None]:
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep coverage out of processes that may not write what it measured, or lack the memory."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Bucket]:
+    """Run an S3 server with one bucket."""
+    with bucket.serving() as running:
+        yield running
+
+
+@pytest.fixture
+def s3(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Let s3:// mean that server, whose bucket is empty."""
+    for name, value in bucket.settings(s3_server.endpoint).items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    yield s3_server
+    s3_server.empty()

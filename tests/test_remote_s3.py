@@ -4,11 +4,9 @@ import io
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bucket
 import numpy as np
 import pytest
 from bucket import Bucket, Proxy, settings
@@ -24,23 +22,6 @@ from ndtool.runs.jobs import Job, Request
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
 PART = 8 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
-    with bucket.serving() as running:
-        yield running
-
-
-@pytest.fixture
-def s3(server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name, value in settings(server.endpoint).items():
-        if value is None:
-            monkeypatch.delenv(name)
-        else:
-            monkeypatch.setenv(name, value)
-    yield server
-    server.empty()
 
 
 def archive(raw: bytes) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bucket
 import numpy as np
 import pytest
 import webserver
@@ -51,23 +50,6 @@ def web() -> Iterator[Server]:
     pytest.importorskip("aiohttp")
     with webserver.serving() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
-    with bucket.serving() as running:
-        yield running
-
-
-@pytest.fixture
-def s3(server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name, value in settings(server.endpoint).items():
-        if value is None:
-            monkeypatch.delenv(name)
-        else:
-            monkeypatch.setenv(name, value)
-    yield server
-    server.empty()
 
 
 def files(folder: str) -> dict[str, bytes]:
