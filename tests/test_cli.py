@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
+from command import NDTOOL, environment, execute, ndtool, save, state
 from npyfile import npy, sparse
 
 from ndtool.analysis import reference
@@ -239,10 +239,30 @@ def test_refuses(call, here):
         assert words in ran.err
     assert state(here) == before
     told = ndtool(*run, "--json", "--dry-run")
-    assert (told.status, told.out) == (call.status, b"")
+    assert (told.status, told.err) == (call.status, "")
     assert told.json["status"] == call.status
     assert told.json["message"] == ran.err.splitlines()[0].removeprefix("error: ")
     assert state(here) == before
+
+
+def test_swapped_arguments_are_recognised():
+    save(data=COUNTING, idx=i8([1], [0]), upd=COUNTING[:2] + 1)
+    hint = "\n  hint: swapped? {}\n"
+    both = "indices would fit as data, data would fit as indices"
+    for command, *names in (
+        ("gather-nd", "idx", "data"), ("infer gather-nd", "idx", "data"),
+        ("scatter-nd", "idx", "data", "upd"), ("gather", "idx", "data"),
+    ):  # fmt: skip
+        ran = ndtool(*command.split(), *(f"{name}.npy" for name in names))
+        assert ran.status == 4
+        assert ran.err.endswith(hint.format(both))
+    ran = ndtool("scatter-nd", "upd.npy", "idx.npy", "data.npy")
+    order = "updates would fit as data, data would fit as updates"
+    assert ran.err.endswith(hint.format(order))
+    ran = ndtool("scatter-nd", "upd.npy", "data.npy", "idx.npy")
+    order = "indices would fit as data, updates would fit as indices, data would fit as updates"
+    assert ran.err.endswith(hint.format(order))
+    assert "swapped" not in ndtool("gather-nd", "data.npy", "data.npy").err
 
 
 def test_message_has_the_promised_form(here):
@@ -434,9 +454,44 @@ def test_json_of_errors():
         "with": "1 <= 3 <= 2 - 0",
         "result": "broken",
     }
-    for arguments in (("gather-nd", "--json", "--wrong"), ("wrong", "--json"), ("infer", "--json")):
-        ran = ndtool(*arguments)
-        assert (ran.status, ran.out, ran.json["error"]) == (2, b"", "UsageError")
+
+
+def test_json_of_an_error_goes_where_the_object_would_have_gone():
+    save(data=COUNTING, idx=i8([7]))
+    run = ("gather-nd", "data.npy", "idx.npy", "--json")
+    infer = ("infer", "gather-nd", "data.npy", "idx.npy", "--json")
+    objects = (
+        (5, *run, "-o", "out.npy"), (5, *run, "-oout.npz:x"), (5, *run, "--output=out.npy"),
+        (5, *run, "--dry-run"), (5, *run, "-o", "-", "--dry-run"),
+        (2, *run, "--wrong", "-o", "out.npy"), (2, *run, "--threads", "no", "--output", "out.npy"),
+        (2, *run, "--wrong", "--dry-run"), (2, "wrong", "--json"), (2, "--json", "--wrong"),
+        (2, "infer", "--json"), (4, *infer, "--batch-dims", "7"), (2, *infer, "--batch-dims", "x"),
+        (3, "inspect", "idx.npy:x", "--json"), (3, "convert", "nosuch", "out.npy", "--json"),
+    )  # fmt: skip
+    arrays = (
+        (5, *run), (5, *run, "-o", "-"), (5, *run, "-o", "/dev/stdout"), (2, *run, "--wrong"),
+        (2, *run, "--wrong", "-o", "-"), (2, *run, "--threads", "no", "-o-"),
+        (3, "convert", "nosuch", "-", "--json"),
+    )  # fmt: skip
+    for status, *words in objects:
+        ran = ndtool(*words)
+        assert (ran.status, ran.err, json.loads(ran.out)["status"]) == (status, "", status), words
+    for status, *words in arrays:
+        ran = ndtool(*words)
+        assert (ran.status, ran.out, json.loads(ran.err)["status"]) == (status, b"", status), words
+    ran = ndtool(*run, env={"NDTOOL_OUTPUT": "out.npy", "NDTOOL_THREADS": "no"})
+    assert (ran.status, ran.err, ran.json["error"]) == (2, "", "UsageError")
+    ran = ndtool("inspect", "data.npy", "nosuch.npy", "--json")  # whose object is there
+    assert (json.loads(ran.out)["arrays"][1]["dtype"], json.loads(ran.err)["status"]) == (None, 3)
+
+
+def test_json_of_an_error_where_standard_output_takes_nothing():
+    save(data=COUNTING, idx=i8([7]))
+    run = f"{NDTOOL[0]} -m ndtool gather-nd data.npy idx.npy -o out.npy --json"
+    for closed in (">&-", ">/dev/full", "| true"):
+        ran = execute("bash", "-c", f"set -o pipefail; {run} {closed}")
+        assert (ran.status, ran.out) == (5, b"")
+        assert closed == "| true" or json.loads(ran.err)["status"] == 5
 
 
 def test_warnings_are_one_line_and_quiet_is_quiet():

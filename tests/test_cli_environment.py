@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -175,6 +176,35 @@ def test_output_directory_that_is_missing_or_closed(here):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (7, b""), name
         assert state(here) == before
+
+
+def test_a_missing_folder_is_called_that(here):
+    for name in ("no[red]where/out.npy", "nowhere/out.npz:x", "nowhere/out.zarr", "a/b/out.pb"):
+        folder = name.rpartition("/")[0]
+        for more in ((), ("--dry-run",)):
+            ran = ndtool(*RUN, "-o", name, *more)
+            assert ran.status == 7
+            assert f"there is no folder {folder}\n" in ran.err
+            assert not os.path.exists(folder)
+
+
+def test_outputs_that_other_programs_write(here):
+    before = state(here)
+    for name in ("out.csv", "out[b].csv", "OUT.CSV", "out.npy.gz", "out.parquet", "x.json", "f.pt"):
+        for more in ((), ("--dry-run",)):
+            ran = ndtool(*RUN, "-o", name, *more)
+            ending = os.path.splitext(name)[1]
+            assert (ran.status, ran.out) == (2, b"")
+            said = f"error: {name}: {ending} is not written: expected .npy, .npz, .safetensors, .pb"
+            assert ran.err.splitlines()[-1].startswith(said)
+    assert ".NPZ is not written: " in ndtool(*RUN, "-o", "out.NPZ").err
+    assert "in small letters" in ndtool(*RUN, "-o", "out.NPZ").err
+    assert state(here) == before
+    for name in ("out", "out.bin", "out.Npy", "out.csv.npy", "v1.2"):
+        assert ndtool(*RUN, "-o", name).status == 0
+        assert np.load(name).tolist() == DATA[[3, 0]].tolist()
+    shutil.copy("out", "out.csv")  # an output must not be of the kind; an input may be called so
+    assert ndtool("gather-nd", "out.csv", "[[0]]", "-o", "out.npy").status == 0
 
 
 def test_output_directory_that_is_read_only(here):
@@ -470,7 +500,7 @@ def test_a_bug_asks_for_a_report():
     assert "RuntimeError: surprise" in err
     assert "please report it to whoever gave you ndtool, with the command" in err
     status, out, err = broken("RuntimeError('surprise')", "--json")
-    assert (status, out, json.loads(err)["status"]) == (1, b"", 1)
+    assert (status, json.loads(out)["status"], err) == (1, 1, "")
 
 
 ENDING = """

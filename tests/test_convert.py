@@ -183,7 +183,7 @@ def test_at_a_terminal() -> None:
     [
         (("missing.npy", "b.npy"), 3, "missing.npy: No such file"),
         (("a.npy", "a.npy", "--no-clobber"), 7, "a.npy exists, and nothing may be replaced"),
-        (("a.npy", "folder/b.npy"), 7, "folder/b.npy: No such file"),
+        (("a.npy", "folder/b.npy"), 7, "folder/b.npy: there is no folder folder"),
         (("a.npy",), 2, "missing argument"),
         (("a.npy", "b.npy", "--dtype", "nonsense"), 4, "nonsense"),
         (("a.npy", "raw:f4[24]:x"), 2, "it is read, never written"),

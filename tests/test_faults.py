@@ -568,8 +568,8 @@ def test_folders_that_take_no_file(here: Path) -> None:
     for target, said in (
         ("closed/out.npy", "Permission denied"),
         ("kept/out.npy", "read-only"),
-        ("missing/out.npy", "No such file"),
-        ("data.npy/out.npy", "Not a directory"),
+        ("missing/out.npy", "there is no folder missing"),
+        ("data.npy/out.npy", "there is no folder data.npy"),
     ):
         for more in ((), ("--dry-run",)):
             ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=without_overrides)

@@ -28,7 +28,18 @@ BESIDE = {
 ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis", "tensors"}, "zarr": {"arrays"}}
 REMOTE = {"fsspec", "aiohttp", "yarl"}  # known to one module
 PURE = {"rules", "errors"}  # no NumPy, no system
-ALLOWED = {"__future__", "ast", "collections", "enum", "functools", "math", "re", "sys", "typing"}
+ALLOWED = {
+    "__future__",
+    "ast",
+    "collections",
+    "enum",
+    "functools",
+    "itertools",
+    "math",
+    "re",
+    "sys",
+    "typing",
+}
 LONGEST = 400  # lines of a module
 
 

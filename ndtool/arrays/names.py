@@ -10,7 +10,7 @@ from ndtool.arrays.local import File, Folder
 from ndtool.arrays.source import Entry, Facts, OperatorNode, Source
 from ndtool.arrays.storage import failure
 from ndtool.arrays.streams import Streams
-from ndtool.arrays.targets import Storing, Target, existing
+from ndtool.arrays.targets import Storing, Target, existing, require_ours
 from ndtool.errors import (
     DtypeError,
     InputError,
@@ -333,8 +333,10 @@ def _target(
     url = places.is_url(path)
     if not (url or member or formats.suffixed(path)) and _without_members(path):
         raise OutputError(f"{printable(path)}: {NO_MEMBERS}")
+    by_suffix = formats.suffixed(path)
+    if not by_suffix and member is None:
+        require_ours(path.partition("?")[0] if url else path)
     old = None if url else existing(path)
-    by_suffix = [known for known in formats.FORMATS if path.endswith(known.suffix)]
     known = by_suffix[0] if by_suffix else formats.FORMATS[0]
     if url:
         return known, _remote(

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from ndtool.arrays.newfile import Pending
     from ndtool.arrays.remote import Version
 
+# Endings under which nobody looks for an array of .npy. What is ours in small letters is an archive
+# or a store then.
+_OTHERS = frozenset(
+    {
+        ".7z", ".arrow", ".bmp", ".bz2", ".csv", ".feather", ".gif", ".gz", ".h5", ".hdf", ".hdf5",
+        ".html", ".jpeg", ".jpg", ".json", ".jsonl", ".mat", ".npz", ".onnx", ".parquet", ".pb",
+        ".pickle", ".pkl", ".png", ".pt", ".pth", ".safetensors", ".svg", ".tar", ".tif", ".tiff",
+        ".tsv", ".txt", ".xls", ".xlsx", ".xml", ".xz", ".yaml", ".yml", ".zarr", ".zip", ".zst",
+    }
+)  # fmt: skip
 
 _LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # what compresses chunks, and its highest level
 _CODECS = {f"{name}:{level}" for name, most in _LEVELS.items() for level in range(most + 1)}
@@ -110,6 +120,18 @@ class Target(NamedTuple):
             raise failure(exc, self.path, OutputError) from None
 
 
+def require_ours(path: str) -> None:
+    """Raise UsageError if a path, or a URL's, promises what other programs write."""
+    ending = os.path.splitext(path)[1]
+    if ending.lower() in _OTHERS:
+        raise UsageError(
+            f"{printable(path)}: {ending} is not written:"
+            " expected .npy, .npz, .safetensors, .pb or .zarr"
+            + ", in small letters"
+            * (ending != ending.lower())
+        )
+
+
 def exists(target: str) -> OutputError:
     """Return the refusal to replace something."""
     return OutputError(f"{printable(target)} exists, and nothing may be replaced")
@@ -128,11 +150,15 @@ def existing(path: str) -> os.stat_result | None:
 def _looked_at(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
+    except NotADirectoryError:
+        raise _nowhere(path) from None
     except FileNotFoundError:
         if os.path.islink(path):
             raise OutputError(f"{printable(path)}: a link to nothing: expected a file") from None
         if not os.path.basename(path):
             raise OutputError(f"{printable(path)}: no name of a file") from None
+        if not os.path.exists(os.path.dirname(path) or "."):
+            raise _nowhere(path) from None
         return None
     except ValueError as exc:
         raise OutputError(f"{printable(path)}: no file can have this name: {exc}") from None
@@ -151,6 +177,14 @@ def _looked_at(path: str) -> os.stat_result | None:
     if stat.S_ISREG(status.st_mode):
         _require_removable(path, status)
     return status
+
+
+def _nowhere(path: str) -> OutputError:
+    """Return that the folder of a file is not there."""
+    return OutputError(
+        f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
+        hint="files are made, never the folder that they go to",
+    )
 
 
 def _require_removable(path: str, status: os.stat_result) -> None:

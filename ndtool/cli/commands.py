@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import click
@@ -131,6 +132,19 @@ def _require_no_terminal(output: str, hint: str) -> None:
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
     """Take the attributes that an operator has out of what was asked for."""
     return Attributes(**{name: asked.pop(name) for name in OPERATORS[operator].attributes})
+
+
+def asks_for_array(words: list[str]) -> bool:
+    """Whether a command line that may be wrong wants an array on standard output."""
+    if words[0] not in {operator.command for operator in OPERATORS.values()} | {"convert"}:
+        return False
+    output = words[-1] if words[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
+    for word, following in pairwise([*words, ""]):
+        if word in ("-o", "--output"):
+            output = following
+        elif word.startswith(("-o", "--output=")):
+            output = word.removeprefix("--output=").removeprefix("-o")
+    return _is_stdout(output) if output else "--dry-run" not in words and not os.isatty(1)
 
 
 def _is_stdout(output: str) -> bool:

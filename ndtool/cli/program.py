@@ -71,7 +71,8 @@ def run(arguments: list[str], talk: Talk) -> None:
     if wanted := os.environ.get(_COMPLETE):
         _complete(group, wanted)
         return
-    talk.json = "--json" in arguments  # for what is wrong before click comes to it
+    talk.json = "--json" in arguments  # for what is wrong before click comes to it, as the next
+    talk.data_on_stdout = commands.asks_for_array(arguments)
     try:
         with group.make_context(
             "ndtool", list(arguments), obj=talk, terminal_width=_width()

@@ -70,6 +70,7 @@ class Talk:
         self.quiet = False
         self.trace: bool | None = None
         self.data_on_stdout = False
+        self._answered = False  # whether the one object was printed
         self._terminal = os.isatty(2)
         self._spoken = 0.0  # seconds that talking took
 
@@ -192,7 +193,7 @@ class Talk:
                 from ndtool.cli import figures
 
                 steps |= figures.comparison_record(compared)
-            say(_json({**exc.fields(), **steps}))
+            self._put_error({**exc.fields(), **steps})
             return
         if trace is not None and self._shows_trace(False):
             say(_trace(trace, trace.operator, 2))
@@ -225,7 +226,7 @@ class Talk:
         )
         if self.json:
             fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
-            say(_json({**fields, "places": [], "hint": None, "traceback": traceback}))
+            self._put_error({**fields, "places": [], "hint": None, "traceback": traceback})
         else:
             say(f"{traceback}error: {message}\n")
 
@@ -263,7 +264,19 @@ class Talk:
         if self.data_on_stdout:
             say(text)
         else:
+            self._answered = True  # also where half of it went out
             put(text)
+
+    def _put_error(self, fields: dict[str, Any]) -> None:
+        """Print an error where the object that it stands for would have gone."""
+        text = _json(fields)
+        if self.data_on_stdout or self._answered:
+            say(text)
+            return
+        try:
+            put(text)
+        except (OSError, OutputError):
+            say(text)
 
     @staticmethod
     def _run_record(

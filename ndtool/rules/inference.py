@@ -1,6 +1,7 @@
 """Types, shapes, attributes and a spec in; what follows from them out, before any value is read."""
 
 import re
+from itertools import permutations
 from math import prod
 from typing import NamedTuple
 
@@ -77,6 +78,7 @@ def infer(
         row, trace, plan = check(operator, types, sizes, attributes, spec)
     except NdtoolError as error:
         point_out(error, inputs)
+        error.hint = error.hint or _swapped(operator, inputs, attributes, spec)
         raise
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
@@ -104,6 +106,24 @@ def point_out(error: NdtoolError, inputs: Inputs) -> None:
         if error.hint.endswith(shapes.PLAIN):
             names = _quoted(inputs["data"].name), _quoted(inputs["indices"].name)
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
+
+
+def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
+    """Return in which other order the inputs would fit: the one that moves the fewest of them."""
+    roles, fitting = tuple(inputs), []
+    for order in list(permutations(roles))[1:]:
+        types = {role: inputs[given].dtype for role, given in zip(roles, order, strict=True)}
+        sizes = {role: inputs[given].shape for role, given in zip(roles, order, strict=True)}
+        try:
+            check(operator, types, sizes, attributes, spec)
+        except NdtoolError:
+            continue
+        fitting.append([pair for pair in zip(order, roles, strict=True) if pair[0] != pair[1]])
+    fewest = min(map(len, fitting), default=0)
+    best = [moved for moved in fitting if len(moved) == fewest]
+    if len(best) != 1:
+        return ""
+    return "swapped? " + ", ".join(f"{given} would fit as {role}" for given, role in best[0])
 
 
 def _quoted(name: str) -> str:
