@@ -215,10 +215,10 @@ def test_names_refused_before_any_work():
         "": "no name of a file",
         "new/": "new/: no name of a file|No such",
         "none/x.npy": "none/x.npy: there is no folder none",
-        "plain/x.npy": "Not a directory",
+        "plain/x.npy": "there is no folder plain",
         "n" * 300: "name too long",
         "a\0b": "no file can have this name",
-        "a\n\x1b[1mb/x": r"a\\n\\x1b\[1mb/x: No such file",
+        "a\n\x1b[1mb/x": r"there is no folder a\\n\\x1b\[1mb",
     }.items():
         with pytest.raises(OutputError, match=reason) as caught:
             opened(target)
