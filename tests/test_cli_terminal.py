@@ -193,7 +193,8 @@ from ndtool.cli import talk as report
 looks = itertools.count()
 report.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
 talk = report.Talk()
-with talk.progress() as tick:
+with talk.progress(lambda: "sweep") as progress:
+    tick = progress.of(lambda: 4_000_000_000)
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
@@ -204,12 +205,21 @@ report.say("end")
 def test_progress_bar_comes_late_and_goes():
     ran = at_terminal(sys.executable, "-c", SLOW)
     assert ran.status == 0, ran.screen
-    assert " 25% " in ran.screen
+    assert " 25% sweep, 1 GB of 4 GB, 1.67 GB/s, 2 s left" in uncoloured(ran.screen)
     assert ran.screen.endswith("\r\x1b[Kend")
     dumb = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), env=PLAIN)
     assert (dumb.status, dumb.screen) == (0, "end")
     away = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), stderr=False)
     assert (away.status, away.err) == (0, "end")
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
+def test_a_progress_bar_is_one_line(columns):
+    screen = uncoloured(at_terminal(sys.executable, "-c", SLOW, columns=columns).screen)
+    lines = screen.removesuffix("\r\x1b[Kend").split("\r")
+    assert len(lines) > 2
+    assert all(len(line.removesuffix("\x1b[K").rstrip()) <= columns for line in lines)
+    assert "\n" not in screen
 
 
 def test_spec_and_inspect_fit_the_screen():

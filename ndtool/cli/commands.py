@@ -90,15 +90,15 @@ def _run(
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         kept = None
-        with talk.progress(lambda: job.phase) as tick:
+        with talk.progress(lambda: job.phase) as progress:
             for source in job.sources.values():
-                source.tick = tick
+                source.tick = progress.of(source.facts.nbytes)
             operands = job.check()
             if dry_run:
                 kept = job.check_output()
                 job.plan(operands)
             elif output is not None:
-                kept = job.run(operands, tick)
+                kept = job.run(operands, progress.of(lambda: job.moved))
         if output is None and not dry_run and not talk.json:
             from ndtool.analysis import preview
 
@@ -119,8 +119,8 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
     request = convert.Request(output=output, clobber=not no_clobber, **asked)
     with convert.Conversion(request) as conversion:
         talk.warn(conversion.warnings)
-        with talk.progress() as tick:
-            kept = conversion.run(tick)
+        with talk.progress() as progress:
+            kept = conversion.run(progress.of(conversion.facts.nbytes))
         talk.converted(conversion, kept)
 
 

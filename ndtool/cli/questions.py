@@ -43,7 +43,8 @@ def _explain(
     endings.prepare(*talk.last_words())
     with typed.opened(request) as job:
         talk.warn(job.warnings)
-        with talk.progress() as tick:
+        with talk.progress() as progress:
+            tick = progress.of(job.sources["indices"].facts.nbytes)
             found = explain.explain(job, at, origins, every, tick)
         one = len(at) + len(origins) == 1
         talk.answer(
@@ -63,8 +64,8 @@ def _stats(talk: Talk, /, *, operator: str, **asked: Any) -> None:
     endings.prepare(*talk.last_words())
     with stats.open_call(request) as job:
         talk.warn(job.warnings)
-        with talk.progress() as tick:
-            found = stats.stats(job, tick)
+        with talk.progress() as progress:
+            found = stats.stats(job, progress.of(job.sources["indices"].facts.nbytes))
         talk.answer(lambda: figures.stats_record(job, found), lambda: figures.stats(job, found))
 
 
@@ -76,8 +77,8 @@ def _verify(talk: Talk, /, *, operator: str, within: int, **asked: Any) -> None:
 
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
     endings.prepare(*talk.last_words())
-    with talk.progress() as tick:
-        compared = verify.verify(request, tick, within)
+    with talk.progress() as progress:
+        compared = verify.verify(request, progress.of(0), within)
     talk.verified(request.output or "", compared)
 
 

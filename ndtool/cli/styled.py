@@ -78,9 +78,11 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) ->
 
 def progress(share: float, label: str) -> bytes:
     """Return one line that takes the place of the one that the cursor is in."""
-    bar = ProgressBar(total=1.0, completed=share, width=40)
+    console = _console(2)
+    room = console.width - cell_len(label) - 2 * _GAP - len("100%")
     line = Table.grid(padding=(0, 1))
-    line.add_row(bar, Text(f"{share:4.0%}"), Text(label))
+    bar = [ProgressBar(total=1.0, completed=share, width=min(room, 40))] if room >= 5 else []
+    line.add_row(*bar, Text(f"{share:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
 
 

@@ -323,29 +323,49 @@ def _table(
 
 
 class Progress:
-    """A bar in the last line of a terminal, from a second on; call it with the share done.
+    """A bar in the last line of a terminal, from a second on; a context manager that takes it away.
 
-    0 begins anew, as writing does after reading. Any thread may: at worst a bar is drawn twice.
+    phase: returns what is being done.
     """
 
     def __init__(self, shown: bool, phase: Callable[[], str] = str) -> None:
         self._phase = phase
-        self._started = time.perf_counter()
-        self._next = self._started + _PATIENCE if shown else float("inf")
+        self._next = time.perf_counter() + _PATIENCE if shown else float("inf")
         self._drawn = False
-        self._share = 0.0
 
-    def __call__(self, share: float) -> None:
-        self._share = max(self._share, share) if share else 0.0
-        now = time.perf_counter()
-        if now < self._next:
-            return
-        self._next = now + 0.1
-        self._drawn = True
+    def of(self, nbytes: int | Callable[[], int]) -> Callable[[float], None]:
+        """Return what is called with the share done of so many bytes, 0 where that is not known.
+
+        nbytes: or what returns them, asked once there is a bar. A share of 0 begins anew. Any
+        thread may call it: at worst a bar is drawn twice.
+        """
+        most = began = first = 0.0  # the highest share; when it was called first, and with which
+
+        def tick(share: float) -> None:
+            nonlocal most, began, first
+            now = time.perf_counter()
+            if not share or not began:
+                most, began, first = share, now, share
+            most = max(most, share)
+            if now >= self._next:
+                self._next = now + 0.1
+                total = nbytes() if callable(nbytes) else nbytes
+                self._draw(most, total, (most - first) / (now - began) if now > began else 0.0)
+
+        return tick
+
+    def _draw(self, share: float, nbytes: int, rate: float) -> None:
+        """Draw the bar; rate: what is done of it in a second."""
         from ndtool.cli import records, styled
 
-        label = f"{records.lasted(now - self._started)} {self._phase()}"
-        say(styled.progress(self._share, label.rstrip()))
+        self._drawn = True
+        words = [self._phase()]
+        if nbytes:
+            words.append(f"{records.sized(round(share * nbytes))} of {records.sized(nbytes)}")
+            words += [f"{records.sized(round(rate * nbytes))}/s"] * (rate > 0)
+        if rate > 0:
+            words.append(f"{records.lasted(max(1, round((1 - share) / rate)))} left")
+        say(styled.progress(share, ", ".join(filter(None, words))))
 
     def __enter__(self) -> Progress:
         return self

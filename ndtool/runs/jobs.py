@@ -170,6 +170,14 @@ class Job:
             self.planned = plan.choose(operands, self.request.memory)
         return self.planned
 
+    @property
+    def moved(self) -> int:
+        """How many bytes are gone through in all while the output is made."""
+        planned = self.planned
+        if planned is None or planned.cut is None:
+            return self.inference.nbytes
+        return planned.read + planned.written + 2 * planned.spilled
+
     def check_output(self) -> tuple[str, ...] | None:
         """Raise what `run` would about the output, as far as that shows without writing."""
         if self.request.output is None:
