@@ -40,6 +40,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--limits", action="store_true", help="only the shares of what plain C reaches; no peers"
     )
+    parser.add_argument(
+        "--beyond", action="store_true", help="only arrays larger than memory; needs root"
+    )
+    parser.add_argument(
+        "--gib", type=int, default=8, help="of --beyond: the data; runs have an eighth of it"
+    )
     parser.add_argument("--threads", choices=["1", "2", "both"], default="both", help="of --limits")
     parser.add_argument(
         "--placed", choices=["numpy", "aligned", "both"], default="both", help="of --limits: arrays"
@@ -64,6 +70,11 @@ def main() -> int:
         return ci.run(options.record)
     if options.limits:
         return show_limits(options)
+    if options.beyond:
+        import beyond
+
+        peers = None if options.peers is None else set(options.peers.split(","))
+        return beyond.run(environment, options.gib, options.only, peers)
     return measure_all(options, environment)
 
 
