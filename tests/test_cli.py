@@ -564,7 +564,7 @@ def test_infer():
     ("arguments", "status", "words"),
     [
         (("gather-nd", "float32[8,3]", "int64[8,2]", "--batch-dims", "1"), 4, "it must be in 1..1"),
-        (("gather-nd", "float32[8,x]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
+        (("gather-nd", "float32[8,x-y]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
         (("gather-nd", "float32[-1]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
         (("gather-nd", f"float32[{2**63}]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
         (("gather-nd", f"float32[{'1,' * 64}1]", "int64[8,2]"), 2, "rank 65: valid 0..64"),

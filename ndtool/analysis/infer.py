@@ -17,7 +17,8 @@ def infer(
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
-    arguments: by the standards' names. dtype: what elements stored as void are. Raises
+    arguments: by the standards' names. A type's sizes may be names, as in `float32[N,64]`: what
+    must be true of them then is assumed. dtype: what elements stored as void are. Raises
     RuleError, with the trace so far, and DtypeError; both name what was given.
     """
     streams = Streams()
@@ -29,7 +30,7 @@ def infer(
 
 def _given(argument: str, streams: Streams, literals: bool) -> Given:
     """Read a type, or the header of a file."""
-    if (found := typed(argument)) is not None:
+    if (found := typed(argument, named=True)) is not None:
         return Given(argument, found.facts.dtype, found.facts.shape)
     entries = names.describe(argument, streams, literals=literals)
     facts = entries[0].facts if len(entries) == 1 else None

@@ -146,7 +146,7 @@ def _infer_command(operator: Operator) -> click.Command:
             options.JSON,
         ),
         f"Infer what {operator.command} gives: each argument is a file, of which only the"
-        " header is read, or dtype[d0,d1,...].",
+        " header is read, or dtype[d0,d1,...], whose sizes may be names.",
         HELP[operator.name].types,
     )
 

@@ -10,8 +10,10 @@ from ndtool.arrays.source import Entry, OperatorNode
 from ndtool.errors import printable, redacted
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS
-from ndtool.rules.shapes import Trace, described
+from ndtool.rules.shapes import Shape, described
 from ndtool.rules.specs import Row
+from ndtool.rules.symbols import Symbol
+from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
     from ndtool.runs.convert import Conversion
@@ -94,17 +96,31 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
         "resolved": {"standard": row.standard, "title": row.title, "version": row.version},
         "attributes": _attributes(inference),
         "inputs": {
-            role: {"name": given.name, "dtype": given.dtype.name, "shape": given.shape}
+            role: {"name": given.name, "dtype": given.dtype.name, "shape": _sizes(given.shape)}
             for role, given in inference.inputs.items()
         },
         "output": {
             "name": output and redacted(output),
             "dtype": inference.dtype.name,
-            "shape": inference.plan.output,
-            "bytes": inference.nbytes,
+            "shape": _sizes(inference.plan.output),
+            "bytes": None if isinstance(inference.nbytes, Symbol) else inference.nbytes,
         },
         "trace": steps(inference.trace),
     }
+
+
+def inferred_record(inference: Inference) -> dict[str, Any]:
+    """Return the same, for JSON, of a call whose sizes may have names."""
+    return {**inference_record(inference), "assumed": inference.trace.assumed}
+
+
+def output_size(inference: Inference) -> str:
+    """Return the output's bytes as they follow its type, nothing where sizes have names."""
+    return "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
+
+
+def _sizes(shape: Shape) -> list[int | str]:
+    return [str(size) if isinstance(size, Symbol) else size for size in shape]
 
 
 def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison
     from ndtool.arrays.source import Entry, OperatorNode
     from ndtool.rules.inference import Inference
-    from ndtool.rules.shapes import Trace
     from ndtool.rules.specs import Row
+    from ndtool.rules.trace import Trace
     from ndtool.runs.convert import Conversion
     from ndtool.runs.jobs import Job
 
@@ -124,10 +124,11 @@ class Talk:
         from ndtool.cli import records
 
         if self.json:
-            self._put_json(records.inference_record(inference))
+            self._put_json(records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
-        put(f"output {_output(inference)}, {records.sized(inference.nbytes)}\n")
+        put("".join(f"assumed: {sentence}\n" for sentence in inference.trace.assumed))
+        put(f"output {_output(inference)}{records.output_size(inference)}\n")
 
     def answer(self, record: Callable[[], dict[str, Any]], words: Callable[[], str]) -> None:
         """Print what was asked for as a result."""

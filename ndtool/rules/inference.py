@@ -9,7 +9,8 @@ from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, calle
 from ndtool.rules import dtypes, shapes, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.shapes import Plan, Shape, Trace
+from ndtool.rules.shapes import Plan, Shape
+from ndtool.rules.trace import Trace
 
 
 class Given(NamedTuple):

@@ -1,7 +1,8 @@
 """Rank, shape and axis rules: shapes in, a Trace of every rule and a Plan out.
 
 Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims,
-k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements.
+k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements. A size may also be a
+Symbol, which has a name: a rule that cannot be decided then is assumed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.errors import RuleError, number
 from ndtool.rules.operators import Attributes
+from ndtool.rules.symbols import Symbol
+from ndtool.rules.trace import Trace, Tracer
 
 if TYPE_CHECKING:
     from ndtool.rules.dtypes import Dtype
@@ -21,21 +24,6 @@ Shape = tuple[int, ...]
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
 MOST_RANK = 64  # NumPy's limit
 PLAIN = "ndtool gather DATA INDICES"  # the call for indices that are no tuples
-
-
-class Step(NamedTuple):
-    """One rule of a trace: the rule, the numbers put in, and what came of it."""
-
-    rule: str
-    numbers: str
-    result: str
-
-
-class Trace(NamedTuple):
-    """Every rule that was checked for one call, in order; a broken one is the last."""
-
-    operator: str
-    steps: tuple[Step, ...]
 
 
 class NdPlan(NamedTuple):
@@ -95,64 +83,72 @@ class ElementsPlan(NamedTuple):
 Plan = NdPlan | ElementsPlan
 
 
-class _Tracer:
-    """Collects steps; a broken rule raises with all of them."""
+def _ranks(t: Tracer, data: Shape, indices: Shape) -> None:
+    _rank(t, "data", data)
+    _rank(t, "indices", indices)
 
-    def __init__(self, operator: str) -> None:
-        self.operator = operator
-        self.steps: list[Step] = []
 
-    def require(self, holds: bool, rule: str, numbers: str, broken: str, hint: str = "") -> None:
-        self.steps.append(Step(rule, numbers, "ok" if holds else "broken"))
-        if not holds:
-            error = RuleError(broken, hint=hint)
-            error.trace = self.trace()
-            raise error
+def _rank(t: Tracer, name: str, shape: Shape) -> None:
+    rank = len(shape)
+    t.require(
+        rank >= 1,
+        f"rank({name}) >= 1",
+        f"{rank} >= 1",
+        f"{name} has rank 0: rank({name}) must be at least 1",
+    )
 
-    def derive(self, what: str, numbers: str, result: object) -> None:
-        self.steps.append(Step(what, numbers, str(result)))
 
-    def trace(self) -> Trace:
-        return Trace(self.operator, tuple(self.steps))
+def _output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
+    t.derive(f"output.shape = {rule}", numbers, written(shape))
+    rank, count = len(shape), prod(d for d in shape if d)
+    t.require(
+        rank <= MOST_RANK,
+        f"rank(output) <= {MOST_RANK}",
+        f"{rank} <= {MOST_RANK}",
+        f"the output would have rank {rank}: at most {MOST_RANK} is possible",
+    )
+    if isinstance(count, Symbol) and int(count) <= MOST:
+        return  # how many they are is not known
+    t.require(
+        int(count) <= MOST,
+        "elements of output < 2^63",
+        f"{number(count)} < 2^63",
+        f"the output {written(shape)} would have {number(count)} elements: at most 2^63 - 1 fit",
+    )
 
-    def ranks(self, data: Shape, indices: Shape) -> None:
-        self.rank("data", data)
-        self.rank("indices", indices)
 
-    def rank(self, name: str, shape: Shape) -> None:
-        rank = len(shape)
-        self.require(
-            rank >= 1,
-            f"rank({name}) >= 1",
-            f"{rank} >= 1",
-            f"{name} has rank 0: rank({name}) must be at least 1",
+def _same(t: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
+    equal = list(map(t.sizes.equal, shape, expected))
+    broken = len(shape) != len(expected) or False in equal
+    names = [axis for axis, same in enumerate(equal) if same is None]
+    t.require(
+        False if broken else None if names else True,
+        f"{name}.shape = {rule}",
+        f"{written(shape)} = {written(expected)}",
+        f"{name} has shape {written(shape)}: {rule} = {written(expected)} is required"
+        " (no broadcasting)",
+        *(f"{_axis_of(name, axis, shape)} is {expected[axis]}" for axis in names),
+    )
+
+
+def _components(t: Tracer, indices: Shape) -> int:
+    """Return k, which no name can stand for."""
+    k = indices[-1]
+    if isinstance(k, Symbol):
+        t.require(
+            False,
+            "k = indices.shape[-1]",
+            str(k),
+            f"indices.shape[-1] is {k}: it must be a number, how many axes of data an index"
+            " tuple is about",
         )
+    return k
 
-    def output(self, rule: str, numbers: str, shape: Shape) -> None:
-        self.derive(f"output.shape = {rule}", numbers, written(shape))
-        rank, count = len(shape), prod(d for d in shape if d)
-        self.require(
-            rank <= MOST_RANK,
-            f"rank(output) <= {MOST_RANK}",
-            f"{rank} <= {MOST_RANK}",
-            f"the output would have rank {rank}: at most {MOST_RANK} is possible",
-        )
-        self.require(
-            count <= MOST,
-            "elements of output < 2^63",
-            f"{number(count)} < 2^63",
-            f"the output {written(shape)} would have {number(count)} elements:"
-            " at most 2^63 - 1 fit",
-        )
 
-    def same(self, name: str, shape: Shape, rule: str, expected: Shape) -> None:
-        self.require(
-            shape == expected,
-            f"{name}.shape = {rule}",
-            f"{written(shape)} = {written(expected)}",
-            f"{name} has shape {written(shape)}: {rule} = {written(expected)} is required"
-            " (no broadcasting)",
-        )
+def _axis_of(name: str, axis: int, shape: Shape) -> str:
+    """Return how an assumption names a size: data's axis 0 (N)."""
+    owner = f"{name}'" if name.endswith("s") else f"{name}'s"
+    return f"{owner} axis {axis} ({shape[axis]})"
 
 
 def written(shape: Shape) -> str:
@@ -174,8 +170,8 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
     (8, 5, 64)
     """
-    t = _Tracer("gather_nd")
-    t.ranks(data, indices)
+    t = Tracer("gather_nd")
+    _ranks(t, data, indices)
     r, q, b = len(data), len(indices), batch_dims
     t.require(
         0 <= b < min(r, q),
@@ -186,13 +182,15 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     )
     for d in range(b):
         t.require(
-            data[d] == indices[d],
+            t.sizes.equal(data[d], indices[d]),
             f"data.shape[{d}] = indices.shape[{d}]",
             f"{data[d]} = {indices[d]}",
-            f"batch axis {d} differs: data has {data[d]}, indices has {indices[d]}:"
+            f"batch axis {d} differs: data has {t.sizes.shown(data[d])}, indices has"
+            f" {t.sizes.shown(indices[d])}:"
             f" the first {b} axes must be equal",
+            f"{_axis_of('data', d, data)} and {_axis_of('indices', d, indices)} are equal",
         )
-    k = indices[-1]
+    k = _components(t, indices)
     t.require(
         1 <= k <= r - b,
         "1 <= k <= r - b",
@@ -203,7 +201,7 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     )
     output = indices[:-1] + data[b + k :]
     numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
-    t.output("indices.shape[:-1] + data.shape[b+k:]", numbers, output)
+    _output(t, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
     plan = _nd_plan(t, data, indices, output, b)
     return t.trace(), plan
 
@@ -217,22 +215,22 @@ def scatter_nd(data: Shape, indices: Shape, updates: Shape) -> tuple[Trace, NdPl
     >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
     (4, 3)
     """
-    t = _Tracer("scatter_nd")
-    t.ranks(data, indices)
-    r, k = len(data), indices[-1]
+    t = Tracer("scatter_nd")
+    _ranks(t, data, indices)
+    r, k = len(data), _components(t, indices)
     t.require(
         0 <= k <= r,
         "0 <= k <= r",
         f"0 <= {k} <= {r}",
         f"indices.shape[-1] is {k}: with rank(data) {r} it must be in 0..{r}",
     )
-    t.same("updates", updates, "indices.shape[:-1] + data.shape[k:]", indices[:-1] + data[k:])
-    t.output("data.shape", written(data), data)
+    _same(t, "updates", updates, "indices.shape[:-1] + data.shape[k:]", indices[:-1] + data[k:])
+    _output(t, "data.shape", written(data), data)
     plan = _nd_plan(t, data, indices, data, 0)
     return t.trace(), plan
 
 
-def _nd_plan(t: _Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
+def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
     run = data[b + k :]
     t.derive(
@@ -251,9 +249,9 @@ def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Elem
     >>> gather_elements((3, 3), (2, 3), 0)[1].output
     (2, 3)
     """
-    t = _Tracer("gather_elements")
+    t = Tracer("gather_elements")
     a = _elements_axis(t, data, indices, axis)
-    t.output("indices.shape", written(indices), indices)
+    _output(t, "indices.shape", written(indices), indices)
     return t.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
 
 
@@ -268,10 +266,10 @@ def scatter_elements(
     >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
     (3, 3)
     """
-    t = _Tracer("scatter_elements")
+    t = Tracer("scatter_elements")
     a = _elements_axis(t, data, indices, axis)
-    t.same("updates", updates, "indices.shape", indices)
-    t.output("data.shape", written(data), data)
+    _same(t, "updates", updates, "indices.shape", indices)
+    _output(t, "data.shape", written(data), data)
     return t.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
 
 
@@ -284,13 +282,13 @@ def gather(data: Shape, indices: Shape, axis: int) -> tuple[Trace, NdPlan]:
     >>> gather((128, 64), (5,), 0)[1].output
     (5, 64)
     """
-    t = _Tracer("gather")
-    t.rank("data", data)
+    t = Tracer("gather")
+    _rank(t, "data", data)
     a = _axis(t, data, axis)
     before, run, tuples = data[:a], data[a + 1 :], prod(data[:a]) * prod(indices)
     output = before + indices + run
     numbers = " + ".join(map(written, (before, indices, run)))
-    t.output("data.shape[:a] + indices.shape + data.shape[a+1:]", numbers, output)
+    _output(t, "data.shape[:a] + indices.shape + data.shape[a+1:]", numbers, output)
     t.derive(
         "N = prod(data.shape[:a]) * prod(indices.shape)",
         f"{written(before)} * {written(indices)}",
@@ -301,9 +299,9 @@ def gather(data: Shape, indices: Shape, axis: int) -> tuple[Trace, NdPlan]:
     return t.trace(), NdPlan("gather", data, indices, output, before, tuples, sizes, run, True)
 
 
-def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
+def _elements_axis(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:
     """Check what both elements operators ask of ranks, axis and sizes; return axis >= 0."""
-    t.ranks(data, indices)
+    _ranks(t, data, indices)
     r, q = len(data), len(indices)
     t.require(
         r == q,
@@ -315,16 +313,17 @@ def _elements_axis(t: _Tracer, data: Shape, indices: Shape, axis: int) -> int:
     for d in range(r):
         if d != a:
             t.require(
-                indices[d] <= data[d],
+                t.sizes.at_most(indices[d], data[d]),
                 f"indices.shape[{d}] <= data.shape[{d}]",
                 f"{indices[d]} <= {data[d]}",
-                f"indices has {indices[d]} along axis {d}: off axis {a} it must be at most"
-                f" data's {data[d]}",
+                f"indices has {t.sizes.shown(indices[d])} along axis {d}: off axis {a} it must be"
+                f" at most data's {t.sizes.shown(data[d])}",
+                f"{_axis_of('indices', d, indices)} is at most {_axis_of('data', d, data)}",
             )
     return a
 
 
-def _axis(t: _Tracer, data: Shape, axis: int) -> int:
+def _axis(t: Tracer, data: Shape, axis: int) -> int:
     """Check an axis of data; return it counted from the front."""
     r = len(data)
     t.require(
@@ -355,7 +354,7 @@ def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tup
 def check_bytes(plan: Plan, itemsize: int) -> None:
     """Raise RuleError for an output of more bytes than an offset can count."""
     size = prod(plan.output) * itemsize
-    if size > MOST:
+    if int(size) > MOST:
         raise RuleError(
             f"the output {written(plan.output)} would have {number(size)} bytes:"
             " at most 2^63 - 1 fit"

@@ -1,0 +1,177 @@
+"""Shape inference where sizes have names: what follows, what is assumed, what cannot be."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import cases
+
+from ndtool.analysis import infer
+from ndtool.errors import RuleError, UsageError
+from ndtool.rules import shapes
+from ndtool.rules.inference import Inference
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.symbols import Sizes, Symbol
+
+Sized = dict[str, shapes.Shape]
+
+
+def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
+    """Infer from types in words."""
+    inputs = dict(zip(OPERATORS[operator].inputs, types, strict=True))
+    return infer.infer(operator, inputs, Attributes(**attributes))
+
+
+def test_the_output_has_the_names_of_the_inputs() -> None:
+    found = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
+    assert shapes.written(found.plan.output) == "[N,M,D]"
+    assert found.trace.assumed == ()
+    assert [step.result for step in found.trace.steps][-2:] == [
+        "N*M index tuples",
+        "D elements each",
+    ]
+
+
+def test_what_cannot_be_decided_is_assumed_in_a_sentence() -> None:
+    found = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    assert found.trace.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
+    found = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
+    assert found.trace.assumed == (
+        "indices' axis 1 (K) is at most data's axis 1 (M)",
+        "updates' axis 0 (U) is 5",
+    )
+
+
+def test_what_was_assumed_is_so_from_then_on() -> None:
+    with pytest.raises(RuleError, match=r"data has 9, indices has B \(assumed to be 8\)"):
+        inferred("gather_nd", "float32[8,9,D]", "int64[B,B,1]", batch_dims=2)
+    with pytest.raises(RuleError, match=r"data has B \(assumed to be 8\), indices has 9"):
+        inferred("gather_nd", "float32[A,B,B,D]", "int64[A,8,9,1]", batch_dims=3)
+
+
+@pytest.mark.parametrize("operator", ["gather_nd", "scatter_nd"])
+def test_the_components_of_a_tuple_must_be_a_number(operator: str) -> None:
+    types = ("float32[N,3]", "int64[M,K]", "float32[M]")[: len(OPERATORS[operator].inputs)]
+    with pytest.raises(
+        RuleError, match=r"indices\.shape\[-1\] is K: it must be a number"
+    ) as caught:
+        inferred(operator, *types)
+    assert caught.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
+
+
+def test_a_product_is_one_whatever_the_order() -> None:
+    n, m = Symbol("N"), Symbol("M")
+    assert n * m * 4 == 4 * m * n
+    assert str(prod((2, n, m, 3))) == "6*N*M"
+    assert n * 0 == 0
+    assert not isinstance(0 * n, Symbol)
+    assert n != 1
+    assert n != m
+
+
+def test_sizes_are_compared_as_far_as_they_are_known() -> None:
+    sizes = Sizes()
+    n, m = Symbol("N"), Symbol("M")
+    assert sizes.at_most(n, m) is None
+    assert sizes.at_most(n, n) is True
+    assert sizes.at_most(0, n) is True
+    assert sizes.equal(n, m) is None
+    assert sizes.equal(5, m) is None
+    assert sizes.equal(n, 5) is True
+    assert sizes.equal(n, 6) is False
+    assert sizes.at_most(6, n) is False
+
+
+def named(sizes: Sized, names: dict[int, str]) -> Sized:
+    """Put names in the place of numbers."""
+    return {
+        role: tuple(Symbol(names[d]) if d in names else d for d in shape)
+        for role, shape in sizes.items()
+    }
+
+
+def numbered(shape: shapes.Shape, names: dict[int, str]) -> shapes.Shape:
+    """Put the numbers back."""
+    numbers = {name: number for number, name in names.items()}
+    return tuple(
+        int(d) * prod(numbers[n] for n in d.names) if isinstance(d, Symbol) else d for d in shape
+    )
+
+
+@given(st.data())
+def test_a_valid_call_stays_one_and_gives_the_same(data: st.DataObject) -> None:
+    case = data.draw(cases)
+    attributes = Attributes(**case.arguments)
+    roles = OPERATORS[case.operator].inputs
+    sizes = dict(zip(roles, (a.shape for a in case.arrays), strict=True))
+    _, plain = shapes.infer(case.operator, sizes, attributes)
+    letters = data.draw(st.dictionaries(st.integers(0, 7), st.sampled_from("ABCDEFGH")))
+    names = {number: f"{name}{number}" for number, name in letters.items()}
+    symbolic = named(sizes, names)
+    if case.operator in ("gather_nd", "scatter_nd"):  # k has no name
+        symbolic["indices"] = (*symbolic["indices"][:-1], sizes["indices"][-1])
+    trace, plan = shapes.infer(case.operator, symbolic, attributes)
+    assert numbered(plan.output, names) == plain.output
+    assert bool(trace.assumed) == any(step.result == "assumed" for step in trace.steps)
+
+
+@given(st.data())
+def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None:
+    shape = st.lists(st.sampled_from([1, 2, Symbol("N"), Symbol("M")]), min_size=1, max_size=3)
+    operator = data.draw(st.sampled_from(sorted(OPERATORS)))
+    sizes = {role: tuple(data.draw(shape)) for role in OPERATORS[operator].inputs}
+    try:
+        trace, _ = shapes.infer(operator, sizes, Attributes())
+    except RuleError:
+        trace = None
+    for n, m in ((0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (3, 5)):
+        values = {"N": n, "M": m}
+        plain = {
+            role: tuple(values[d.names[0]] if isinstance(d, Symbol) else d for d in shape)
+            for role, shape in sizes.items()
+        }
+        if trace is not None and not trace.assumed:
+            shapes.infer(operator, plain, Attributes())
+        elif trace is None and not isinstance(sizes["indices"][-1], Symbol):
+            with pytest.raises(RuleError):
+                shapes.infer(operator, plain, Attributes())
+
+
+def test_on_the_command_line(here: object) -> None:
+    types = ("float32[N,128,D]", "int64[B,M,1]", "--batch-dims", "1")
+    ran = ndtool("infer", "gather-nd", *types)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.decode().splitlines()[-2:] == [
+        "assumed: data's axis 0 (N) and indices' axis 0 (B) are equal",
+        "output float32[B,M,D]",
+    ]
+    told = ndtool("infer", "gather-nd", *types, "--json").json
+    assert told["output"] == {
+        "name": None, "dtype": "float32", "shape": ["B", "M", "D"], "bytes": None,
+    }  # fmt: skip
+    assert told["inputs"]["data"]["shape"] == ["N", 128, "D"]
+    assert told["assumed"] == ["data's axis 0 (N) and indices' axis 0 (B) are equal"]
+    np.save("data.npy", np.zeros((4, 3), np.float32))
+    told = ndtool("infer", "gather-nd", "data.npy", "int32[N,1]", "--json").json
+    assert (told["output"]["shape"], told["assumed"]) == (["N", 3], [])
+    told = ndtool("infer", "gather-nd", "data.npy", "int32[2,1]", "--json").json
+    assert (told["output"]["bytes"], told["assumed"]) == (24, [])
+
+
+def test_known_numbers_that_contradict_are_an_error() -> None:
+    with pytest.raises(RuleError, match="updates has shape"):
+        inferred("scatter_nd", "int8[N,3]", "int8[M,1]", "int8[M,4]")
+    with pytest.raises(RuleError, match="bytes: at most"):
+        inferred("gather_nd", f"float32[3,{2**62},N]", "int64[M,1]")
+    with pytest.raises(UsageError, match=r"expected a file or dtype"):
+        inferred("gather", "datetime64[ns]", "int8[1]")
+
+
+def test_only_inference_knows_names(here: object) -> None:
+    ran = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
+    assert (ran.status, ran.out) == (2, b"")
+    assert ran.err == "error: float32[N]: size N is a name: expected a number\n"
