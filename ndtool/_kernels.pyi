@@ -134,12 +134,19 @@ def within_page(buffer: Any) -> int: ...
 def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece) -> int: ...
 def copy(data: Any, out: Any, how: How) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...
+
+@final
+class Boxes:
+    parts: int
+    def __new__(cls, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Boxes: ...
+
 def mark(
     a: Addressing,
     indices: Indices,
+    origin: int,
     first: int,
     count: int,
-    shift: int,
+    boxes: Boxes,
     marks: Any,
     local: Any,
     starts: Any,

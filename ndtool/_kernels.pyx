@@ -25,7 +25,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops.checks cimport Check, check_part
-from ndtool.loops.deals cimport NARROW, deal_rows, mark_rows
+from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.pages cimport will_need_range
@@ -810,25 +810,59 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
         swap_units(at, n, unit)
 
 
-def mark(
-    Addressing a, Indices indices, int64_t first, int64_t count, int shift, uint8_t[::1] marks,
-    uint32_t[::1] local, int64_t[::1] starts,
-) -> int:
-    """Write the part of 2^shift rows that each tuple names, and its row there.
+@cython.final
+@cython.auto_pickle(False)
+cdef class Boxes:
+    """Rows, numbered over `sizes`, in parts: boxes of `steps`, of which the last may be less."""
 
-    `a` addresses rows. starts: zeros, one more than there are parts, each of which begins there if
-    it is dealt. Marks have one byte, or two where there are more than NARROW parts.
+    cdef Cut cut
+    cdef int64_t rows
+
+    def __cinit__(self, tuple sizes, tuple steps):
+        cdef int d
+        cdef object held = 1, parts = 1, rows = 1
+        if not 0 < len(sizes) == len(steps) <= _blocks.MOST_RANK:
+            raise ValueError("a box has a step along each axis")
+        self.cut.rank = len(sizes)
+        for d, (size, step) in enumerate(zip(sizes, steps)):
+            if not 0 < step <= size:
+                raise ValueError("a box is within the rows")
+            self.cut.sizes[d], self.cut.steps[d] = size, step
+            held, parts, rows = held * step, parts * -(-size // step), rows * size
+        if held > 1 << 32 or parts > 65536 or rows > PY_SSIZE_T_MAX:
+            raise ValueError("the rows are more than the parts hold")
+        self.cut.parts, self.rows = parts, rows
+        power = len(sizes) == 1 and held & (held - 1) == 0
+        self.cut.shift = held.bit_length() - 1 if power else -1
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return self.cut.parts
+
+
+def mark(
+    Addressing a, Indices indices, int64_t origin, int64_t first, int64_t count, Boxes boxes,
+    uint8_t[::1] marks, uint32_t[::1] local, int64_t[::1] starts,
+) -> int:
+    """Write the part that each tuple names a row of, and the row's number there.
+
+    `a` addresses rows. origin: the tuple that indices begin with. starts: zeros, one more than
+    there are parts, each of which begins there if it is dealt. Marks have one byte, or two where
+    there are more than NARROW parts.
     """
     cdef Walk walk
     cdef uint64_t bad
-    cdef int64_t parts = starts.shape[0] - 1
-    a._door(&walk, indices, first, count)
-    if not 0 <= shift <= 32 or a.lowest < 0 or a.highest >> shift >= parts or parts > 65536:
+    if not 0 <= origin <= first:
+        raise ValueError("the indices begin after the tuples")
+    a._door(&walk, indices, first - origin, count)
+    walk.first = first
+    if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != boxes.cut.parts + 1:
         raise ValueError("the rows are more than the parts hold")
-    if marks.shape[0] < count * (1 + (parts > NARROW)) or local.shape[0] < count:
+    if marks.shape[0] < count * (1 + (boxes.cut.parts > NARROW)) or local.shape[0] < count:
         raise ValueError("the scratch buffer is too short")
     with nogil:
-        bad = mark_rows(&walk, count, shift, parts, &marks[0], &local[0], &starts[0])
+        bad = mark_rows(&walk, count, &boxes.cut, &marks[0], &local[0], &starts[0])
     return bad != 0
 
 

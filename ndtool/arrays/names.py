@@ -21,6 +21,7 @@ from ndtool.errors import (
     redacted,
 )
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.shapes import Shape
 
 DEFAULT = Storing()
 NO_MEMBERS = "the file is one array: it has no members"
@@ -312,6 +313,17 @@ def check(
     if not target.is_store:
         target.require_folder()
     return kept
+
+
+def planned(argument: str, facts: Facts, storing: Storing) -> Facts:
+    """Return what is known of an output before it is made: the chunks that it will have."""
+    if argument == "-":
+        return facts
+    known, target = _target(argument, True, False, True, storing)
+    if not known.chunks or not target.is_file:
+        return facts
+    grid: Shape = known.module.step(target, facts)
+    return facts._replace(grid=grid, notes={"chunks": list(grid)})
 
 
 def _refuse_chunks(argument: str, storing: Storing) -> None:

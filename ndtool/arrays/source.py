@@ -35,6 +35,11 @@ class Facts(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
     @property
+    def in_chunks(self) -> bool:
+        """Whether blocks are read and written as a whole, though there may be only one."""
+        return self.grid != self.shape or "chunks" in self.notes
+
+    @property
     def described(self) -> str:
         """Type and shape."""
         return described(self.dtype, self.shape)

@@ -11,7 +11,7 @@ from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays import grid, zarrsite
+from ndtool.arrays import grid, zarrsite, zarrwriter
 from ndtool.arrays.local import ZARR_METADATA, Folder, Tick
 from ndtool.arrays.source import Entry, Facts, Touched
 from ndtool.arrays.storage import failure
@@ -29,6 +29,7 @@ from ndtool.arrays.zarrstore import (
 from ndtool.arrays.zarrwriter import ZarrSink
 from ndtool.engine import crew
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, called, printable
+from ndtool.rules.shapes import Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,11 @@ def open_source(place: Folder, name: str, path: str, member: str | None) -> Zarr
 def check(target: Target) -> tuple[str, ...] | None:
     """Raise what `create` would about the target alone; return the arrays that stay."""
     return zarrsite.check(target)
+
+
+def step(target: Target, facts: Facts) -> Shape:
+    """Return the shape of the chunks, or shards, that a new array would have."""
+    return zarrwriter.step(target, facts)
 
 
 def create(target: Target, facts: Facts) -> ZarrSink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from ndtool.arrays import grid, zarrsite
 from ndtool.arrays import zarrstore as zarr
@@ -12,7 +12,7 @@ from ndtool.arrays.newfile import Unpublished
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure
 from ndtool.arrays.targets import Storing, Target
-from ndtool.arrays.zarrsite import NewStore
+from ndtool.arrays.zarrsite import NewStore, Site
 from ndtool.errors import DtypeError, OutputError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import Shape
@@ -35,11 +35,9 @@ class ZarrSink:
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
         try:
-            asked = target.storing
-            version = self._site.version or asked.like.get("zarr_format", 3)
-            self._array = _made(library, self._output, facts, asked, version)
-            step = tuple(map(int, self._array.shards or self._array.chunks))
-            self.facts = facts._replace(grid=step)
+            self._array = _made(library, self._output, facts, target.storing, self._site)
+            step = _step(self._array)
+            self.facts = facts._replace(grid=step, notes={"chunks": list(step)})
             self._dtype = _numpy(facts)
         except BaseException:
             self.abort()
@@ -96,10 +94,32 @@ class ZarrSink:
         self._output.drop()
 
 
-def _made(library: Any, output: NewStore, facts: Facts, asked: Storing, version: int) -> Any:
+def step(target: Target, facts: Facts) -> Shape:
+    """Return the shape of the chunks, or shards, that a new array would have."""
+    library = zarr.library()
+    nowhere = Nowhere(target.path, library.storage.MemoryStore())
+    return _step(_made(library, nowhere, facts, target.storing, zarrsite.site(target)))
+
+
+def _step(array: Any) -> Shape:
+    return tuple(map(int, array.shards or array.chunks))
+
+
+class Nowhere(NamedTuple):
+    """A store that is only looked at."""
+
+    path: str
+    store: Any
+    within: str = ""
+
+
+def _made(
+    library: Any, output: NewStore | Nowhere, facts: Facts, asked: Storing, site: Site
+) -> Any:
     """Make an array without chunks in a new store."""
     import numpy as np
 
+    version = site.version or asked.like.get("zarr_format", 3)
     dtype = _numpy(facts)
     told: dict[str, Any] = {"zarr_format": version, "compressors": _compressor(asked, version)}
     chunks, shards = _cut(facts.shape, asked, version)

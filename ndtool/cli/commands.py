@@ -96,7 +96,7 @@ def _run(
             operands = job.check()
             if dry_run:
                 kept = job.check_output()
-                job.plan(operands)
+                job.rehearse(operands)
             elif output is not None:
                 kept = job.run(operands, progress.of(lambda: job.moved))
         if output is None and not dry_run and not talk.json:

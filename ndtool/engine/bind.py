@@ -90,6 +90,19 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
 
 
 @lru_cache(maxsize=1024)
+def bind_boxes(sizes: Shape, steps: Shape) -> _kernels.Boxes:
+    """Bind boxes of rows; an axis that is never cut is one with the axis before it."""
+    merged: list[tuple[int, int]] = []
+    for size, step in zip(sizes, steps, strict=True):
+        if merged and step == size:
+            before = merged.pop()
+            merged.append((before[0] * size, before[1] * size))
+        else:
+            merged.append((size, step))
+    return _kernels.Boxes(*zip(*(merged or [(1, 1)]), strict=True))
+
+
+@lru_cache(maxsize=1024)
 def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, int]:
     """Return how indices are checked: (addressing, tuples, components per tuple)."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)

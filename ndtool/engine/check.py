@@ -1,5 +1,7 @@
 """Every index, before the first byte of output."""
 
+from math import prod
+
 from ndtool import _kernels
 from ndtool._kernels import Indices
 from ndtool.engine import layouts, tuning
@@ -37,6 +39,15 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
         count += bad
     if not count:
         return OutputError("indices changed during the run")
+    value = indices.value(place * entries + component)
+    return bounds_error(plan, (place, component, value), count, negatives)
+
+
+def bounds_error(
+    plan: Plan, first: tuple[int, int, int], count: int, negatives: bool
+) -> BoundsError:
+    """Return the error about an index; first: its tuple, which component it is, its value."""
+    place, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
     alone = isinstance(plan, ElementsPlan) or plan.repeated
@@ -44,9 +55,9 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
         position=layouts.unravel(place, plan.positions),
         component=None if alone else component,
         axis=axis,
-        value=indices.value(place * entries + component),
+        value=value,
         size=size,
         count=count,
-        total=tuples,
+        total=prod(plan.positions),
         lowest=-size if negatives else 0,
     )

@@ -23,10 +23,10 @@ from ndtool.rules.inference import Inference
 
 
 class Operands(NamedTuple):
-    """The inputs of a run whose indices are all within bounds.
+    """The inputs of a run.
 
     sources: by the standards' names. stretches: their bytes, as far as they were asked for.
-    indices: their bytes in row-major order.
+    indices: their bytes in row-major order, all within bounds; none before they were checked.
     """
 
     inference: Inference
@@ -95,12 +95,17 @@ class Operands(NamedTuple):
         )
 
 
-def checked(inference: Inference, sources: dict[str, Source], threads: int) -> Operands:
+def unchecked(inference: Inference, sources: dict[str, Source], threads: int) -> Operands:
+    """Return the inputs, of which nothing was read."""
+    return Operands(inference, sources, {}, memoryview(b""), threads)
+
+
+def checked(operands: Operands) -> Operands:
     """Return the inputs, of which only indices are read; BoundsError if one is out of bounds."""
-    operands = Operands(inference, sources, {}, memoryview(b""), threads)
+    inference = operands.inference
     order = inference.inputs["indices"].dtype.order
     operands = operands._replace(indices=operands.put_right("indices", order, False))
-    check.check(inference.plan, operands.bound, operands.negatives, threads)
+    check.check(inference.plan, operands.bound, operands.negatives, operands.threads)
     return operands
 
 

@@ -1,13 +1,15 @@
 """The operators from argument to argument: open, infer, check, choose a way, publish."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays import names, sink
 from ndtool.arrays.source import Facts, Source
 from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
-from ndtool.engine import threads
+from ndtool.engine import threads, tuning
 from ndtool.engine.gathers import Tick, silent
 from ndtool.errors import BoundsError, NdtoolError, OutputError, called
 from ndtool.rules import dtypes, inference
@@ -116,12 +118,51 @@ class Job:
         return [f"{where}: {dtype.name} is stored as {stored.name}: --dtype {dtype.name} reads it"]
 
     def check(self) -> Operands:
-        """Return the inputs as the kernels take them; BoundsError if an index is out of bounds."""
+        """Return the inputs as the kernels take them; BoundsError if an index is out of bounds.
+
+        Where they are too large to be put together, the run checks them before it has an output.
+        """
+        operands = direct.unchecked(self.inference, self.sources, self.threads)
+        if self._may_be_in_chunks and self._plan_by_chunks(operands):
+            return operands
+        with self._named():
+            return direct.checked(operands)
+
+    @property
+    def _may_be_in_chunks(self) -> bool:
+        """Whether it is worth looking if what there is should be read chunk by chunk."""
+        moved = sum(one.facts.nbytes for one in self.sources.values()) + self.inference.nbytes
+        least = tuning.COUNTED_ON if self.request.memory is None else self.request.memory
+        return self.request.output is not None and moved > least // 2
+
+    def _plan_by_chunks(self, operands: Operands) -> bool:
+        """Choose a way if an array is in chunks; whether it is one without whole arrays."""
+        from ndtool.runs import plan
+
+        assert self.request.output is not None, "there are chunks only where there is an output"
+        to = names.planned(self.request.output, self.facts, self.storing)
+        if not plan.in_chunks(operands, to):
+            return False
+        self.planned = plan.choose(operands, self.request.memory, to)
+        return self.planned.cut is not None
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Have errors about indices name the files."""
         try:
-            return direct.checked(self.inference, self.sources, self.threads)
+            yield
         except BoundsError as error:
             inference.point_out(error, self.inference.inputs)
             raise
+
+    def rehearse(self, operands: Operands) -> None:
+        """Choose a way to run, and check what only the run would."""
+        cut = self.plan(operands).cut
+        if cut is not None and not operands.indices:
+            from ndtool.runs import sweep
+
+            with self._named():
+                sweep.check(operands, cut)
 
     def run(self, operands: Operands, tick: Tick = silent) -> tuple[str, ...] | None:
         """Compute the output and publish it, whole; return the members that stay in its file."""
@@ -155,8 +196,9 @@ class Job:
         if cut is not None:
             from ndtool.runs import sweep
 
-            for phase in sweep.run(operands, output, cut, self.request.spill, tick):
-                self.phase = phase
+            with self._named():
+                for phase in sweep.run(operands, output, cut, self.request.spill, tick):
+                    self.phase = phase
         elif "updates" in self.sources:
             direct.scatter(operands, output, tick)
         else:
@@ -167,7 +209,7 @@ class Job:
         if self.planned is None:
             from ndtool.runs import plan
 
-            self.planned = plan.choose(operands, self.request.memory)
+            self.planned = plan.choose(operands, self.request.memory, self.facts)
         return self.planned
 
     @property

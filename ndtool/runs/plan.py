@@ -7,13 +7,14 @@ into memory, the direct way costs nothing of that kind.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import MARKED
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import Facts, Flat
 from ndtool.engine import memory, tuning
-from ndtool.engine.bind import bind_rows
+from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.rules.shapes import ElementsPlan
 from ndtool.runs.direct import Operands
 
@@ -45,9 +46,13 @@ class Plan(NamedTuple):
     cut: Cut | None = None
 
 
-def choose(operands: Operands, limit: int | None) -> Plan:
-    """Choose a way for inputs that were checked; limit: bytes of memory, None for what there is."""
-    cut, reason = _cut(operands, limit)
+def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
+    """Choose a way; limit: bytes of memory, None for what there is; to: what the output will be.
+
+    Where no array is in chunks, indices must have been checked.
+    """
+    chunked = in_chunks(operands, to)
+    cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
     sources, output = operands.sources, operands.inference.nbytes
     given = sum(one.facts.nbytes for role, one in sources.items() if role != "data")
     data, gathers = sources["data"].facts.nbytes, "updates" not in sources
@@ -60,6 +65,61 @@ def choose(operands: Operands, limit: int | None) -> Plan:
         tasks["replay"] = cut.blocks
     moved = given + data + cut.spilled, output + cut.spilled, cut.spilled
     return Plan("sweep", tasks, *moved, cut.memory, reason, cut)
+
+
+def in_chunks(operands: Operands, to: Facts) -> bool:
+    """Whether an array of a run is in chunks."""
+    given = any(not isinstance(source, Flat) for source in operands.sources.values())
+    return given or to.in_chunks
+
+
+def _cut_chunks(operands: Operands, limit: int | None, to: Facts) -> tuple[Cut | None, str]:
+    """Return how a run with arrays in chunks is cut, and what decided.
+
+    The direct way puts all chunks together that it reads and writes.
+    """
+    from ndtool.runs.cut import rows_of
+
+    facts = {role: source.facts for role, source in operands.sources.items()}
+    data, gathers, rows = (
+        operands.sources["data"],
+        "updates" not in facts,
+        rows_of(operands.inference),
+    )
+    flat = isinstance(data, Flat)
+    if isinstance(data, Flat) and (data.there is None or data.facts.order == "F"):
+        return None, "data cannot be read in parts"
+    if not rows.tuples or not rows.width or rows.height < 2:
+        return None, "nothing is accessed at random"
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    each = PAGE + rows.width if flat else prod(facts["data"].grid) * to.dtype.itemsize
+    held = min(facts["data"].nbytes, rows.tuples * each) if gathers else facts["data"].nbytes
+    held += sum(one.nbytes for role, one in facts.items() if role != "data") + to.nbytes
+    if memory.holds(held, allowed):
+        return None, f"memory of {allowed} bytes holds the {held} that are read and written"
+    for output in (to, to._replace(grid=to.shape, notes={})):  # or its chunks are put together
+        cut = cut_chunks(operands, output, min(allowed // 2, tuning.SWEPT))
+        if cut is not None and cut.memory > allowed:
+            cut = cut._replace(workers=1)
+        if cut is not None and cut.memory <= allowed:
+            break
+    else:
+        return None, f"a part of data would take more than {allowed} bytes"
+    return cut, f"memory of {allowed} bytes does not hold the {held} that are read and written"
+
+
+def cut_chunks(operands: Operands, to: Facts, budget: int) -> Cut | None:
+    """Cut a run with arrays in chunks; None where parts would have more rows than are numbered."""
+    from ndtool.runs.cut import MOST_ROWS, cut_for, rows_of, units_of
+
+    facts = {role: source.facts for role, source in operands.sources.items()}
+    gathers = "updates" not in facts
+    flat = isinstance(operands.sources["data"], Flat) and (gathers or not to.in_chunks)
+    rows, units = rows_of(operands.inference, flat), units_of(operands.inference, facts, to)
+    if flat:
+        units = units._replace(box=(1,))
+    cut = cut_for(rows, gathers, budget, operands.threads, units)
+    return cut if prod(cut.step) <= MOST_ROWS else None
 
 
 def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
@@ -111,15 +171,16 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
     And about how many bytes of data there are from the first row that is named to the last.
     """
     addressing = bind_rows(operands.inference.plan, operands.negatives)
+    boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = highest = 0
     lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         count = min(TOGETHER, rows.tuples - first)
-        starts = memoryview(bytearray(8 * ((rows.height >> SHIFT) + 2))).cast("q")
-        if _kernels.mark(addressing, operands.bound, first, count, SHIFT, marks, local, starts):
+        starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
+        if _kernels.mark(addressing, operands.bound, 0, first, count, boxes, marks, local, starts):
             continue  # changed since they were checked, as the run itself will find
-        wide = len(starts) - 1 > MARKED
+        wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(count)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)

@@ -4,20 +4,66 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from ndtool.arrays import spill, storage
 from ndtool.errors import NdtoolError, OutputError, ResourceError
 
 
+class Piece(NamedTuple):
+    """What one task keeps. start: where it stands among those of all tasks of its phase.
+
+    attempt: which time that the task was done; what others left is never looked at.
+    """
+
+    phase: str
+    number: int
+    start: int
+    attempt: int = 0
+
+
+class Table(NamedTuple):
+    """Numbers that tasks of a phase need of those of the phase before: `columns` in each line."""
+
+    name: str
+    columns: int
+
+
+class Keep(Protocol):
+    """Where pieces and tables are kept; any task may use it."""
+
+    def create(self, piece: Piece) -> Piece:
+        """Begin a piece; return it with its attempt."""
+
+    def write(self, piece: Piece, at: int, view: memoryview) -> None:
+        """Put the next bytes of a piece, which begin at `at`."""
+
+    def finish(self, piece: Piece) -> None:
+        """Complete a piece."""
+
+    def read(self, piece: Piece, at: int, room: memoryview) -> None:
+        """Fill a room with bytes of a piece."""
+
+    def tabulate(self, table: Table, numbers: memoryview) -> None:
+        """Keep a table."""
+
+    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+        """Return lines of a table, one after the other."""
+
+
 class Store:
     """Bytes of a known number, of which the first `held` are in memory; any thread may use it.
 
-    Room on disk is reserved for the others. Raises ResourceError where there is too little.
+    phases: where what each of them keeps begins. Room on disk is reserved for what is not in
+    memory. Raises ResourceError where there is too little.
     """
 
-    def __init__(self, nbytes: int, held: int, directory: str | None) -> None:
+    def __init__(
+        self, nbytes: int, held: int, directory: str | None, phases: dict[str, int]
+    ) -> None:
         self._fd: int | None = None
+        self._phases = phases
+        self._tables: dict[str, memoryview] = {}
         self._held = min(nbytes, held)
         self._room = _memory(self._held)
         if nbytes > self._held:
@@ -29,8 +75,11 @@ class Store:
                 self.close()
                 raise _told(exc) from None
 
-    def write(self, start: int, view: memoryview) -> None:
-        """Put bytes at `start`."""
+    def create(self, piece: Piece) -> Piece:
+        return piece
+
+    def write(self, piece: Piece, at: int, view: memoryview) -> None:
+        start = self._phases[piece.phase] + piece.start + at
         here = max(0, min(len(view), self._held - start))
         self._room[start : start + here] = view[:here]
         if here < len(view):
@@ -40,8 +89,11 @@ class Store:
             except OSError as exc:
                 raise _told(exc) from None
 
-    def read(self, start: int, room: memoryview) -> None:
-        """Fill a room with the bytes from `start` on."""
+    def finish(self, piece: Piece) -> None:
+        pass
+
+    def read(self, piece: Piece, at: int, room: memoryview) -> None:
+        start = self._phases[piece.phase] + piece.start + at
         here = max(0, min(len(room), self._held - start))
         room[:here] = self._room[start : start + here]
         if here < len(room):
@@ -50,6 +102,12 @@ class Store:
                 storage.read_into(self._fd, start + here - self._held, room[here:])
             except OSError as exc:
                 raise _told(exc) from None
+
+    def tabulate(self, table: Table, numbers: memoryview) -> None:
+        self._tables[table.name] = numbers
+
+    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+        return self._tables[table.name][first * table.columns : stop * table.columns]
 
     def close(self) -> None:
         """Drop everything."""

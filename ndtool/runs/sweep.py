@@ -1,275 +1,248 @@
-"""The way for arrays larger than memory: split, sweep, replay.
+"""The way for arrays larger than memory: split, sweep, replay; see tasks.py for what each does.
 
-    split   a block of index tuples (and updates): sorted stably by the part of data they touch
-    sweep   a part of data, read once, in order: its rows gathered, or the updates of all blocks
-            applied in the order of the blocks, and the part written, once
-    replay  gathers only: the rows of a block, put back into the order of its tuples and written
-
-A task is a number, and what it needs is the cut and what the tasks before it kept. Within a part
-tuples are in row-major order, so the results are those of the sequential loop.
+Here is what comes between the phases: which attempt of each task counts, and where what it kept
+stands. Who does the tasks, threads of this process or a cluster, is an executor's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
+from operator import add, sub
 from threading import Lock
 from typing import Any
 
-from ndtool import _kernels
-from ndtool._kernels import LINE, Addressing, Change, How, Indices, Piece
 from ndtool.arrays.local import Stretch
-from ndtool.arrays.sink import FileSink, Sink
-from ndtool.engine import copies, crew
-from ndtool.engine.bind import bind_rows
+from ndtool.arrays.pieces import FlatReader, FlatWriter, GridReader, GridWriter, Reader, Writer
+from ndtool.arrays.sink import Sink
+from ndtool.arrays.source import Facts, Flat
+from ndtool.engine import check as indices
+from ndtool.engine import crew
 from ndtool.engine.gathers import Tick
-from ndtool.errors import OutputError
-from ndtool.rules.dtypes import NATIVE
-from ndtool.runs import direct
-from ndtool.runs.cut import LOCAL, Cut
+from ndtool.errors import BoundsError
+from ndtool.rules.inference import Inference
+from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.runs import direct, tasks
+from ndtool.runs.cut import Cut, units_of
 from ndtool.runs.direct import Operands
-from ndtool.runs.spilling import Store
+from ndtool.runs.spilling import Keep, Store, Table
+from ndtool.runs.tasks import Arrays, Bad, Done, Work
 
-Batch = list[tuple[int, int, int]]  # block, first and last tuple of it, as they were sorted
-Write = Callable[[int, memoryview], object]
-
-
-def each(work: Callable[[int], Any], count: int, workers: int) -> list[Any]:
-    """Return what tasks 0 to count - 1 return; several are done at once."""
-    found: list[Any] = [None] * count
-
-    def do(number: int) -> None:
-        found[number] = work(number)
-
-    crew.share(do, iter(range(count)), workers)
-    return found
+Take = Callable[[int, Any], None]  # is given each task that is done, and what it returned
+Each = Callable[[str, int, Take], None]  # does tasks 0 to n - 1 of a phase
 
 
 def run(operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick) -> Iterator[str]:
-    """Do a run into a sink; yield the name of each phase before it begins.
+    """Do a run in this process, into a sink; yield the name of each phase before it begins.
 
     spill: the directory of a temporary file, None for TMPDIR.
     """
     with ExitStack() as stack:
-        write: Write = sink.write
-        if sink.facts.grid != sink.facts.shape:
-            room, _ = stack.enter_context(direct.whole_output(sink, operands.threads))
-            write = partial(_store, room)
-        store = Store(cut.kept, cut.held, spill)
+        output = _output(operands, sink, cut, stack)
+        store = Store(cut.kept, cut.held, spill, {"split": 0, "sweep": cut.sorted})
         stack.callback(store.close)
-        sweep = _Sweep(operands, cut, store, write, sink, tick)
-        ordered = 1 if sink.streamed else cut.workers  # a stream takes bytes in order
-        yield "split"
-        sweep.starts = each(sweep.split, cut.blocks, cut.workers)
-        yield "sweep"
-        each(sweep.sweep, cut.parts, cut.workers if cut.gathers else ordered)
+        work = Work(operands.inference, cut, arrays(operands, cut, output), store)
+        last = "replay" if cut.gathers else "sweep"
+
+        def each(phase: str, count: int, take: Take) -> None:
+            in_order = sink.streamed and phase == last  # a stream takes bytes in order
+            in_threads(work, phase, count, take, 1 if in_order else cut.workers)
+
+        try:
+            yield from phases(operands.inference, cut, store, each, tick)
+        except BoundsError:
+            if operands.indices:  # all of them were within bounds
+                raise operands.changed() from None
+            raise
+
+
+def check(operands: Operands, cut: Cut) -> None:
+    """Raise BoundsError if an index is out of bounds, having read all of them by blocks."""
+    work = Work(operands.inference, cut, arrays(operands, cut, None), Store(0, 0, None, {}))
+    found = _Refusal(operands.inference)
+    in_threads(work, "check", cut.blocks, found.add, cut.workers)
+    found.tell()
+
+
+def in_threads(work: Work, phase: str, count: int, take: Take, workers: int) -> None:
+    """Do tasks in this process, several at once."""
+
+    def do(number: int) -> None:
+        end = tasks.PHASES[phase](work, number)
+        with turn:
+            take(number, end)
+
+    turn = Lock()
+    crew.share(do, iter(range(count)), workers)
+
+
+def phases(inference: Inference, cut: Cut, keep: Keep, each: Each, tick: Tick) -> Iterator[str]:
+    """Have all tasks done, phase by phase; yield the name of each before it begins."""
+    meter, tables, refusal = _Meter(tick, cut), _Tables(cut), _Refusal(inference)
+    rows = cut.rows
+    yield "split"
+    with_ends = partial(_ended, tables, refusal)
+    each("split", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.entry, with_ends))
+    refusal.tell()
+    keep.tabulate(Table("starts", cut.blocks), tables.starts)
+    yield "sweep"
+    places = tables.places() if cut.gathers else memoryview(b"")
+
+    def swept(part: int, end: Done) -> None:
         if cut.gathers:
-            yield "replay"
-            each(sweep.replay, cut.blocks, ordered)
+            places[part] = end.attempt
+
+    each("sweep", cut.parts, meter.of(cut.parts, rows.height * rows.width, swept))
+    if cut.gathers:
+        keep.tabulate(Table("places", cut.parts), places)
+        yield "replay"
+        each("replay", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.width))
 
 
-class _Sweep:
-    """The tasks of a run.
+def _ended(tables: _Tables, refusal: _Refusal, block: int, end: Done | Bad) -> None:
+    if isinstance(end, Done):
+        tables.add(block, end)
+    else:
+        refusal.add(block, end)
 
-    starts: for every block, where the tuples of each part begin among its own, and where they end.
+
+class _Refusal:
+    """Collects indices that are out of bounds."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._bad: dict[int, Bad] = {}
+
+    def add(self, block: int, end: Bad | None) -> None:
+        """Take what a task found."""
+        if end is not None:
+            self._bad[block] = end
+
+    def tell(self) -> None:
+        """Raise BoundsError if there are any: the first one, and how many."""
+        if not self._bad:
+            return
+        plan, negatives = self._inference.plan, self._inference.row.negatives
+        first = self._bad[min(self._bad)]
+        count = sum(one.tuples for one in self._bad.values())
+        if isinstance(plan, NdPlan) and plan.repeated:
+            count = first.tuples  # every block has all of them
+        raise indices.bounds_error(plan, first[:3], count, negatives)
+
+
+class _Tables:
+    """What sweeps need to know of splits, and replays of sweeps.
+
+    starts: the attempts, then for every part, and the end, how many tuples of each block are before
+    it.
     """
 
-    def __init__(
-        self, operands: Operands, cut: Cut, store: Store, write: Write, sink: Sink, tick: Tick
-    ) -> None:
-        self.starts: list[memoryview] = []
-        self._operands, self._cut, self._store = operands, cut, store
-        self._write, self._sink = write, sink
-        self._data = operands.stretch("data")
-        inference, width = operands.inference, cut.rows.width
-        self._rows = bind_rows(inference.plan, operands.negatives)
-        self._dtype, self._reduction = inference.dtype, inference.attributes.reduction
-        self._turned = False  # whether the arithmetic needs another byte order than data's
-        if not cut.gathers:
-            order = self._dtype.order if self._reduction == "none" else NATIVE
-            self._turned = self._dtype.unit > 1 and self._dtype.order != order
-            updates, stretch = (
-                operands.put_right("updates", order, False),
-                operands.stretch("updates"),
-            )
-            self._updates = stretch if stretch.buffer is updates else Stretch(updates)
-        self._reading = Lock()
-        self._parts, self._desks = crew.Rooms(cut.part), crew.Rooms(cut.scratch)
-        moved = cut.rows.tuples * (cut.rows.entry + width * cut.gathers)
-        self._meter = _Meter(tick, moved + cut.rows.height * width)
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+        self.starts = _numbers((2 + cut.parts) * cut.blocks)
 
-    def split(self, block: int) -> memoryview:
-        """Deal the tuples of a block by part, and keep them; return where each part begins."""
-        cut, first, n = self._cut, block * self._cut.block, self._cut.tuples(block)
-        starts = memoryview(bytearray(8 * (cut.parts + 1))).cast("q")
-        with self._desk() as take:
-            marks, local, dealt = take(n * cut.mark), take(n * LOCAL), take(n * LOCAL)
-            indices = self._operands.bound
-            if _kernels.mark(
-                self._rows, indices, first, n, cut.shift, marks, local.cast("I"), starts
-            ):
-                raise self._operands.changed()
-            self._deal(marks, starts, local, dealt, n)
-            self._store.write(cut.place(block, "local"), dealt)
-            if cut.gathers:
-                self._store.write(cut.place(block, "marks"), marks)
-            else:
-                updates, dealt = take(n * cut.rows.width), take(n * cut.rows.width)
-                self._read(self._updates, first * cut.rows.width, updates)
-                self._deal(marks, starts, updates, dealt, n)
-                self._store.write(cut.place(block, "rows"), dealt)
-        self._meter.add(n * cut.rows.entry)
-        return starts
+    def add(self, block: int, end: Done) -> None:
+        """Take what the split of a block returned."""
+        blocks = self._cut.blocks
+        self.starts[block] = end.attempt
+        self.starts[blocks + block :: blocks] = memoryview(end.starts).cast("B").cast("q")
 
-    def sweep(self, part: int) -> None:
-        """Read a part of data, and gather rows of it, or update and write it."""
-        cut, start = self._cut, part * self._cut.part
-        nbytes = min(cut.part, cut.rows.height * cut.rows.width - start)
-        batches = list(self._batches(part))
-        if batches or not cut.gathers:
-            whole = self._parts.take()
-            room = whole[:nbytes]
-            self._read(self._data, start, room)
-            if cut.gathers:
-                for batch in batches:
-                    self._found(batch, room)
-            else:
-                self._update(batches, room)
-                self._put(start, room)
-            self._parts.give(whole)
-        self._meter.add(nbytes)
+    def places(self) -> memoryview:
+        """Return what replays need to know.
 
-    def replay(self, block: int) -> None:
-        """Put the rows of a block into the order of its tuples, and write them."""
-        cut, n, width = self._cut, self._cut.tuples(block), self._cut.rows.width
-        with self._desk() as take:
-            marks, found, out = take(n * cut.mark), take(n * width), take(n * width)
-            self._store.read(cut.place(block, "marks"), marks)
-            self._store.read(cut.place(block, "rows"), found)
-            self._deal(marks, self.starts[block], found, out, n, back=True)
-            self._put(block * cut.block * width, out)
-        self._meter.add(n * width)
-
-    def _batches(self, part: int) -> Iterator[Batch]:
-        """Yield the tuples of a part, of no more at a time than a block has."""
-        batch: Batch = []
-        held = 0
-        for block, starts in enumerate(self.starts):
-            first, stop = starts[part], starts[part + 1]
-            if held + stop - first > self._cut.block:
-                yield batch
-                batch, held = [], 0
-            if stop > first:
-                batch.append((block, first, stop))
-                held += stop - first
-        if batch:
-            yield batch
-
-    def _found(self, batch: Batch, room: memoryview) -> None:
-        """Gather rows of a part, and keep them."""
-        width, at = self._cut.rows.width, 0
-        with self._desk() as take:
-            local, n = self._fetched(batch, "local", LOCAL, take)
-            found = take(n * width)
-            a, indices, piece = self._bound(room, local, n)
-            if _kernels.gather(a, room, 0, indices, piece, found, How(1)):
-                raise self._operands.changed()
-            for block, first, stop in batch:
-                size = (stop - first) * width
-                self._store.write(self._cut.place(block, "rows", first), found[at : at + size])
-                at += size
-
-    def _update(self, batches: list[Batch], room: memoryview) -> None:
-        """Apply the updates of a part, in order."""
-        turn, width = batches and self._turned, self._cut.rows.width
-        if turn:
-            copies.swap(room, self._dtype.unit)
-        for batch in batches:
-            with self._desk() as take:
-                local, n = self._fetched(batch, "local", LOCAL, take)
-                updates, _ = self._fetched(batch, "rows", width, take)
-                change = Change(updates, width, self._reduction, self._dtype.name)
-                a, indices, piece = self._bound(room, local, n)
-                if _kernels.scatter(a, indices, piece, change, room, False, How(1)):
-                    raise self._operands.changed()
-        if turn:
-            copies.swap(room, self._dtype.unit)
-
-    def _bound(
-        self, room: memoryview, local: memoryview, n: int
-    ) -> tuple[Addressing, Indices, Piece]:
-        """Bind the rows of a part, and the numbers of n of them."""
-        width = self._cut.rows.width
-        addressing = Addressing((len(room) // width,), (width,), n, (), (), False)
-        return addressing, Indices(local, LOCAL, True, False), Piece(0, n, 0, width)
-
-    def _fetched(
-        self, batch: Batch, what: str, size: int, take: Callable[[int], memoryview]
-    ) -> tuple[memoryview, int]:
-        """Return what is kept for some tuples, side by side, and how many they are."""
-        n, at = sum(stop - first for _, first, stop in batch), 0
-        room = take(n * size)
-        for block, first, stop in batch:
-            nbytes = (stop - first) * size
-            self._store.read(self._cut.place(block, what, first), room[at : at + nbytes])
-            at += nbytes
-        return room, n
-
-    def _deal(
-        self,
-        marks: memoryview,
-        starts: memoryview,
-        rows: memoryview,
-        out: memoryview,
-        n: int,
-        back: bool = False,
-    ) -> None:
-        """Copy rows of tuples to where their parts begin, in order, or back from there."""
-        places = memoryview(bytearray(starts[:-1])).cast("q")
-        if _kernels.deal(marks, places, rows, out, n, back):
-            raise OutputError("a temporary file changed during the run")
-
-    def _read(self, stretch: Stretch, start: int, room: memoryview) -> None:
-        """Read some bytes: one after the other, as disks and the system's reading ahead like it."""
-        with self._reading:
-            stretch.read(start, room)
-        stretch.let_go(start, len(room))
-
-    def _put(self, start: int, view: memoryview) -> None:
-        """Write bytes of the output."""
-        self._write(start, view)
-        if isinstance(self._sink, FileSink):
-            self._sink.let_go(start, len(view))
-
-    @contextmanager
-    def _desk(self) -> Iterator[Callable[[int], memoryview]]:
-        """Give what hands out scratch, aligned for every type."""
-        room, at = self._desks.take(), 0
-
-        def take(nbytes: int) -> memoryview:
-            nonlocal at
-            start = at
-            at += -(-nbytes // LINE) * LINE
-            return room[start : start + nbytes]
-
-        yield take
-        self._desks.give(room)
+        The attempts, to be filled in; how many tuples are before each part; then for every block,
+        and the end, how many tuples of each part are before it.
+        """
+        blocks, parts = self._cut.blocks, self._cut.parts
+        places, before = _numbers((3 + blocks) * parts), [0] * parts
+        for block in range(blocks):
+            places[(2 + block) * parts : (3 + block) * parts] = _line(before)
+            here = self.starts[blocks + block :: blocks].tolist()
+            before = list(map(add, before, map(sub, here[1:], here)))
+        places[(2 + blocks) * parts :] = _line(before)
+        places[parts : 2 * parts] = _line(accumulate(before[:-1], initial=0))
+        return places
 
 
-def _store(room: memoryview, start: int, view: memoryview) -> None:
-    room[start : start + len(view)] = view
+def _numbers(count: int) -> memoryview:
+    return memoryview(bytearray(8 * count)).cast("q")
+
+
+def _line(numbers: Iterable[int]) -> memoryview:
+    return memoryview(array("q", numbers))
+
+
+def arrays(operands: Operands, cut: Cut, output: Writer | None) -> Arrays:
+    """Return the arrays of a run as tasks read and write them."""
+    plan, turn = operands.inference.plan, Lock()
+
+    def reader(role: str, over: Shape) -> Reader:
+        source = operands.sources[role]
+        if not isinstance(source, Flat):
+            return GridReader(source, len(over))
+        stretch, (_, dtype, shape) = operands.stretch(role), operands.inference.inputs[role]
+        if operands.is_fortran(role) and len(shape) > 1:
+            stretch = Stretch(operands.put_right(role, dtype.order, False))
+        return FlatReader(stretch, over, turn)
+
+    return Arrays(
+        reader("data", cut.rows.over),
+        reader("indices", plan.positions),
+        None if cut.gathers else reader("updates", plan.positions),
+        output,
+    )
+
+
+def writer(sink: Sink, cut: Cut, plan: Plan, room: memoryview | None = None) -> Writer:
+    """Return an output as tasks write it; room: where it is gathered first."""
+    over, run = cut.rows.over, () if isinstance(plan, ElementsPlan) else plan.run
+    if cut.gathers:
+        over = plan.output[: len(plan.output) - len(run)]
+    if room is None and sink.facts.in_chunks:
+        return GridWriter(sink, len(over))
+    return FlatWriter(sink, over, room)
+
+
+def _output(operands: Operands, sink: Sink, cut: Cut, stack: ExitStack) -> Writer:
+    """Return an output as tasks write it, by way of a room where a sink takes no such pieces."""
+    room = None
+    if not suits(operands, sink.facts, cut) or (sink.streamed and len(cut.rows.over) > 1):
+        room, _ = stack.enter_context(direct.whole_output(sink, operands.threads))
+    return writer(sink, cut, operands.inference.plan, room)
+
+
+def suits(operands: Operands, output: Facts, cut: Cut) -> bool:
+    """Whether tasks write chunks of an output as a whole."""
+    if not output.in_chunks:
+        return True
+    facts = {role: source.facts for role, source in operands.sources.items()}
+    units = units_of(operands.inference, facts, output)
+    if cut.gathers:
+        return cut.blocks == 1 or cut.block % units.written == 0
+    return len(units.box) == len(cut.step) and all(
+        step in (size, step // unit * unit)
+        for size, step, unit in zip(cut.rows.over, cut.step, units.box, strict=True)
+    )
 
 
 class _Meter:
     """Adds up bytes that tasks are done with, and tells which share of all that is."""
 
-    def __init__(self, tick: Tick, total: int) -> None:
-        self._tick, self._total, self._done = tick, total, 0
-        self._lock = Lock()
+    def __init__(self, tick: Tick, cut: Cut) -> None:
+        rows = cut.rows
+        moved = rows.tuples * (rows.entry + rows.width * cut.gathers)
+        self._tick, self._total, self._done = tick, moved + rows.height * rows.width, 0.0
 
-    def add(self, nbytes: int) -> None:
-        with self._lock:
-            self._done += nbytes
-            share = self._done / self._total
-        self._tick(share)
+    def of(self, tasks: int, nbytes: int, then: Take | None = None) -> Take:
+        """Return what takes what some tasks return, which are about `nbytes` together."""
+
+        def take(number: int, end: Any) -> None:
+            if then is not None:
+                then(number, end)
+            self._done += nbytes / tasks
+            self._tick(min(1.0, self._done / self._total))
+
+        return take

@@ -1,0 +1,182 @@
+"""Arrays in chunks that memory does not hold: parts are boxes of whole chunks, each read once."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save, state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import peak
+from strategies import Case, cases, opaque, same
+
+from ndtool.analysis import reference
+from ndtool.arrays import grid, memory
+from ndtool.arrays.assembly import window
+from ndtool.arrays.source import Facts
+from ndtool.engine.gathers import silent
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import plan, sweep
+from ndtool.runs.jobs import Job, Request
+
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+LITTLE = ("--memory", "1MiB")
+
+
+class Chunks:
+    """A source, or a sink, in chunks of an array in memory, which counts what is asked of it."""
+
+    name, warning, tick, at_once, streamed, kept = "chunks", None, None, 1, False, None
+
+    def __init__(self, facts: Facts, array: Any) -> None:
+        self.facts, self.array, self.counts = facts, array, Counter()
+
+    def _window(self, number: int) -> Any:
+        return window(grid.box(self.facts.shape, self.facts.grid, number))
+
+    def whole(self, touched: Any = None) -> None:
+        return None
+
+    def block(self, number: int) -> memoryview:
+        self.counts[number] += 1
+        return memoryview(
+            np.array(self.array[self._window(number)], order="C").reshape(-1).view("u1")
+        )
+
+    def map(self) -> None:
+        return None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        self.counts[block] += 1
+        to = self.array[self._window(block)]
+        assert (start, len(view)) == (0, to.size * to.itemsize)
+        to[...] = np.ndarray(to.shape, to.dtype, view)
+
+    def recheck(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(draw(st.integers(1, size + 1)) for size in shape)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3))
+def test_chunks_give_the_bits_of_the_reference(
+    given: Any, case: Case, budget: int, threads: int
+) -> None:
+    roles = OPERATORS[case.operator].inputs
+    sources: dict[str, Any] = {}
+    for role, one in zip(roles, case.arrays, strict=True):
+        array = np.array(opaque(one), order="C")
+        flat = memory.source(role, array.view(one.dtype))
+        if role == "data" or given.draw(st.booleans()):
+            facts = flat.facts._replace(grid=steps(given.draw, one.shape), notes={"chunks": []})
+            sources[role] = Chunks(facts._replace(order="C"), array)
+        else:
+            sources[role] = flat
+    request = Request(case.operator, *roles, attributes=Attributes(**case.arguments))
+    with Job(request, sources) as job:
+        operands = job.check()._replace(indices=memoryview(b""))
+        shape = job.inference.plan.output
+        if 0 in shape or 0 in case.arrays[0].shape or not shape:
+            return
+        for one in sources.values():
+            if isinstance(one, Chunks):
+                one.counts.clear()
+        to = job.facts._replace(grid=steps(given.draw, shape), notes={"chunks": []})
+        operands = operands._replace(stretches={})
+        cut = plan.cut_chunks(operands, to, budget)
+        if cut is None:
+            return
+        out = np.zeros(shape, opaque(case.arrays[0]).dtype)
+        sink: Any = Chunks(to, out)
+        list(sweep.run(operands, sink, cut, None, silent))
+    assert same(
+        out.view(case.arrays[0].dtype),
+        getattr(reference, case.operator)(*case.arrays, **case.arguments),
+    )
+    assert set(sink.counts.values()) == {1}
+    assert max(sources["data"].counts.values(), default=0) <= 1
+
+
+@pytest.fixture
+def stores(here: Path) -> Path:
+    """Write data of 4 MiB in chunks of 64 KiB, and indices and updates of 2 MiB in others."""
+    rng = np.random.default_rng(7)
+    arrays = {
+        "data": (rng.random((1024, 1024), np.float32), (128, 128)),
+        "idx": (rng.integers(-1024, 1024, (50, 1000, 2)), (4, 1000, 2)),
+        "upd": (rng.random((50, 1000), np.float32), (7, 300)),
+    }
+    for name, (array, chunks) in arrays.items():
+        made = zarr.create_array(
+            f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
+        )
+        made[...] = array
+    save(**{name: array for name, (array, _) in arrays.items()})
+    return here
+
+
+CALLS = {
+    "gather": ("gather-nd", "data.zarr", "idx.zarr"),
+    "scatter": ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "--reduction", "add"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("output", "more"),
+    [
+        ("out.npy", ()),
+        ("out.zarr", ("--chunks", "5,500")),
+        ("out.zarr", ("--chunks", "3,50", "--shards", "6,100")),
+        ("-", ()),
+    ],
+)
+def test_a_sweep_of_stores_gives_what_the_direct_way_gives(
+    stores: Path, call: tuple[str, ...], output: str, more: tuple[str, ...]
+) -> None:
+    ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
+    assert ran.status == 0, ran.err
+    told = ran.json if output != "-" else json.loads(ran.err)
+    assert told["plan"]["way"] == "sweep"
+    wanted = [one.replace(".zarr", ".npy") for one in call]
+    checked = ndtool(
+        "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
+    )
+    assert checked.status == 0, checked.err
+
+
+def test_a_bad_index_in_a_store_is_named_before_there_is_an_output(stores: Path) -> None:
+    idx = zarr.open_array("idx.zarr")
+    idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
+    before = state(stores)
+    for more in ((), ("--dry-run",)):
+        ran = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
+        assert ran.status == 5
+        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in ran.err
+        assert state(stores) == before
+
+
+def test_chunks_that_nothing_names_are_not_read(stores: Path) -> None:
+    idx = zarr.open_array("idx.zarr")
+    idx[...] = idx[...] % 128  # all within one chunk
+    for path in Path("data.zarr/c").rglob("*"):
+        if path.is_file() and path != Path("data.zarr/c/0/0"):
+            path.write_bytes(b"no chunk")
+    assert ndtool(*CALLS["gather"], *LITTLE, "-o", "out.npy").status == 0
+
+
+def test_a_sweep_of_stores_keeps_to_its_memory(here: Path) -> None:
+    big = zarr.create_array("data.zarr", shape=(1 << 25,), chunks=(1 << 18,), dtype="f4")
+    small = zarr.create_array("small.zarr", shape=(1 << 12,), chunks=(1 << 10,), dtype="f4")
+    big[...], small[...] = 1, 1
+    rng = np.random.default_rng(1)
+    save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
+    least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
+    most = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
+    assert most - least < 48 + 16  # the package has buffers of its own
