@@ -40,6 +40,7 @@ lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style a
 SITE := sphinx-build -q -W --keep-going -d build/doctrees
 .PHONY: docs
 docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in build/man
+	@rm -rf build/doctrees build/html build/man docs/commands
 	@$(IN_VENV) && for builder in doctest man html $(ARGS); do \
 	  $(SITE) -b $$builder docs build/$$builder || exit; \
 	done
@@ -118,7 +119,7 @@ wheel: .venv/dist.txt ## sdist and wheel in dist/
 .PHONY: clean
 clean: ## remove environments, builds and caches
 	@rm -rf .venv .venv-bench .venv-fuzz build dist *.egg-info ndtool/_kernels.c ndtool/*.so
-	@rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf docs/commands .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/pyvenv.cfg .venv-bench/pyvenv.cfg .venv-fuzz/pyvenv.cfg:

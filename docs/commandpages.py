@@ -45,13 +45,16 @@ class Page(NamedTuple):
 
 
 def write(folder: Path) -> list[Page]:
-    """Write a page for each command and one for all; what is as it was keeps its time."""
+    """Write a page for each command, one for all, and their list; what is as it was stays."""
     folder.mkdir(exist_ok=True)
     pages = list(_pages(program()))
-    for page in pages:
-        file = folder / f"{page.name}.rst"
-        if not file.exists() or file.read_text("utf-8") != page.text:
-            file.write_text(page.text, "utf-8")
+    listed = "".join(f"   {page.name}\n" for page in pages)
+    texts = {page.name: page.text for page in pages}
+    texts["index"] = f"Commands\n========\n\n.. toctree::\n   :titlesonly:\n\n{listed}"
+    for name, text in texts.items():
+        file = folder / f"{name}.rst"
+        if not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, "utf-8")
     return pages
 
 
