@@ -36,6 +36,16 @@ lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style a
 	@$(IN_VENV) mypy ndtool
 	@$(IN_VENV) python -m mypy.stubtest --mypy-config-file pyproject.toml ndtool._kernels
 
+# What the pages show as run by a terminal is run by the tests. ARGS=linkcheck asks other hosts, too.
+SITE := sphinx-build -q -W --keep-going -d build/doctrees
+.PHONY: docs
+docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in build/man
+	@rm -rf build/doctrees build/html build/man docs/commands
+	@$(IN_VENV) && for builder in doctest man html $(ARGS); do \
+	  $(SITE) -b $$builder docs build/$$builder || exit; \
+	done
+	@$(IN_VENV) python docs/check.py build/html
+
 .PHONY: bench bench-quick bench-ci
 bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, beside the peers
 	@.venv-bench/bin/python benchmarks/run.py $(ARGS)
@@ -109,7 +119,7 @@ wheel: .venv/dist.txt ## sdist and wheel in dist/
 .PHONY: clean
 clean: ## remove environments, builds and caches
 	@rm -rf .venv .venv-bench .venv-fuzz build dist *.egg-info ndtool/_kernels.c ndtool/*.so
-	@rm -rf .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf docs/commands .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/pyvenv.cfg .venv-bench/pyvenv.cfg .venv-fuzz/pyvenv.cfg:
@@ -126,7 +136,7 @@ print(*groups[sys.argv[1]], sep="\n")
 endef
 export LIST
 
-.venv/build.txt .venv/test.txt .venv/lint.txt .venv/dist.txt .venv/coverage.txt: | .venv/pyvenv.cfg
+.venv/build.txt .venv/test.txt .venv/lint.txt .venv/docs.txt .venv/dist.txt .venv/coverage.txt: | .venv/pyvenv.cfg
 .venv-bench/build.txt .venv-bench/bench.txt: | .venv-bench/pyvenv.cfg
 .venv-fuzz/build.txt .venv-fuzz/fuzz.txt: | .venv-fuzz/pyvenv.cfg
 %.txt: pyproject.toml

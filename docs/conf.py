@@ -1,0 +1,74 @@
+"""The site and the manual pages: `make docs`. Its pages are Markdown, and also read as such."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+import ndtool
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import commandpages  # noqa: E402 - stands beside this file
+
+project = html_title = "ndtool"
+version = release = ndtool.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
+myst_heading_anchors = 3
+myst_enable_extensions = ["deflist"]  # what a manual page has instead of tables
+nitpicky = True
+default_role = "literal"  # docstrings are written as if they were Markdown
+doctest_global_setup = "from ndtool import *"  # for the examples in docstrings
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings tell types in words; that of an ArrayLike fills a screen
+
+html_theme = "furo"
+html_copy_source = False
+html_show_copyright = False
+
+manpages_url = "{page}.html"  # among the pages of the commands
+man_pages = [
+    (f"commands/{page.name}", page.name, page.does, [], 1)
+    for page in commandpages.write(HERE / "commands")
+]
+
+ENTRY = re.compile(r"(?:^|(?<=\. ))((?:\w+, )*\w+): ")  # of a list of parameters in a docstring
+
+
+def link_documents(app: Sphinx, path: Path, parent: str, content: list[str]) -> None:
+    """Make links of the documents that README.md names: on a package index there are none."""
+    content[0] = re.sub(r"`docs/(\w+\.md)`", r"[\1](\1)", content[0])
+
+
+def unlink(app: Sphinx, doctree: nodes.document, name: str) -> None:
+    """Take the links out of manual pages, where they would be file names of the site."""
+    if app.builder.name == "man":
+        for link in list(doctree.findall(nodes.reference)):
+            link.parent.replace(link, link.children)
+
+
+def list_parameters(
+    app: Sphinx, kind: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Make lists of paragraphs that say `data: what it is. out: what that is.`."""
+    known = {n for one in (thing, thing.__init__) for n in getattr(one, "__annotations__", ())}
+    made = []
+    for paragraph in "\n".join(lines).split("\n\n"):
+        first, *rest = ENTRY.split(" ".join(paragraph.split()))
+        names, texts = rest[::2], rest[1::2]
+        if known.issuperset(", ".join(names).split(", ")):
+            items = [f"* **{n}**: {text}" for n, text in zip(names, texts, strict=True)]
+            made.append("\n".join([first, "", *items]))
+        else:
+            made.append(paragraph)
+    lines[:] = "\n\n".join(made).splitlines()
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx what happens while it reads and writes."""
+    app.connect("include-read", link_documents)
+    app.connect("doctree-resolved", unlink)
+    app.connect("autodoc-process-docstring", list_parameters)

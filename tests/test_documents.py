@@ -1,0 +1,185 @@
+"""README.md and docs/: what they show is what happens, what they list is there."""
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import bucket
+import pytest
+from command import FIXTURES, at_terminal, environment
+
+import ndtool
+from ndtool.cli.program import program
+from ndtool.errors import Status
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted(ROOT.glob("docs/*.md"))]
+SESSION = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PYTHON = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MARK = "@@@\n"
+documented = pytest.mark.skipif(
+    not (ROOT / "docs").exists(), reason="the documents are not beside the tests"
+)
+
+
+def commands(block):
+    """Return the commands of a session, and what each one shows."""
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def timeless(text):
+    """Return a text without what differs from run to run and machine to machine."""
+    return re.sub(r"in [0-9.]+ (us|ms|s)(, [0-9]+ threads?)?", "in TIME", text)
+
+
+def programs(folder):
+    """Return a PATH on which `ndtool` and `python` are those under test."""
+    place = folder / "programs"
+    place.mkdir()
+    for name, command in (("ndtool", "-m ndtool "), ("python", "")):
+        (place / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
+        (place / name).chmod(0o755)
+    return f"{place}:{os.environ['PATH']}"
+
+
+def play(block, folder):
+    """Run a block's commands at a terminal, among the fixtures; return what each one shows."""
+    shutil.copytree(FIXTURES, folder / "fixtures")
+    # $? of the last command survives the mark
+    lines = [f"(s=$?; printf '@@@\\n'; exit $s)\n{command}\n" for command, _ in commands(block)]
+    env = {"PATH": programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
+    ran = at_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
+    return ran.screen.split(MARK)[1:]
+
+
+def stock(server):
+    """Put into the bucket what the documents take from there."""
+    server.put("table.npy", (FIXTURES / "cookbook/table.npy").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=f"{path.stem}: {commands(block)[-1][0][:40]}")
+        for path in DOCUMENTS
+        for block in SESSION.findall(path.read_text("utf-8"))
+    ],
+)
+def test_sessions(block, tmp_path, request):
+    if "s3://" in block:
+        stock(request.getfixturevalue("s3"))
+    shown = play(block, tmp_path)
+    wanted = [output for _, output in commands(block)]
+    assert list(map(timeless, shown)) == list(map(timeless, wanted))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        pytest.param(path, "".join(blocks), id=path.stem)
+        for path in DOCUMENTS
+        if (blocks := PYTHON.findall(path.read_text("utf-8")))
+    ],
+)
+def test_python_examples(path, source, tmp_path, monkeypatch):
+    shutil.copytree(FIXTURES, tmp_path / "fixtures")
+    monkeypatch.chdir(tmp_path / "fixtures")
+    test = doctest.DocTestParser().get_doctest(source, {}, path.stem, str(path), 0)
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+def test_one_example_of_each_command(tmp_path):
+    (script,) = SHELL.findall(README.read_text("utf-8"))
+    shown = re.findall("^ndtool ([a-z-]+)", script, re.MULTILINE)
+    assert sorted(shown) == sorted(program().commands)
+    folder = tmp_path / "cookbook"
+    shutil.copytree(FIXTURES / "cookbook", folder)
+    env = environment(PATH=programs(tmp_path))
+    ran = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=folder, env=env, capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@documented
+def test_all_statuses_are_listed():
+    text = (ROOT / "docs/statuses.md").read_text("utf-8")
+    listed = re.findall(r"^([0-9, ]+)\n: ", text, re.MULTILINE)
+    numbers = [int(n) for cell in listed for n in cell.split(",")]
+    assert sorted(numbers) == sorted(int(status) for status in Status)
+
+
+@documented
+def test_the_house_is_as_listed():
+    rooms = (ROOT / "docs/house.md").read_text("utf-8").partition("## Wings")[0]
+    cells = re.findall(r"^\| (`.*?) \|", rooms, re.MULTILINE)
+    names = {name for cell in cells for name in re.findall("`ndtool/([^`]+)`", cell)}
+    package = Path(ndtool.__file__).parent
+    wings = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert names == {"_kernels.pyx"} | wings | {path.name for path in package.glob("*.py")}
+
+
+def test_a_package_index_breaks_no_link():
+    text = README.read_text("utf-8")
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    targets = re.findall(
+        r"\]\(([^)\s]*)|^\[[^\]]*\]: *(\S+)|(?:src|href)=[\"']?([^\"'\s>]*)", text, re.M
+    )
+    anchors = {"#" + re.sub("[^a-z ]", "", t.lower()).replace(" ", "-") for t in titles}
+    for target in map("".join, targets):
+        assert target.startswith("https://") or target in anchors, target
+
+
+@documented
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_files_that_are_named_are_there(path):
+    named = re.findall(
+        r"`((?:docs|benchmarks|fixtures|tests|ndtool)/[^`\s]*)`", path.read_text("utf-8")
+    )
+    for name in named:
+        assert list(ROOT.glob(name)), name
+
+
+@documented
+def test_every_document_has_its_place():
+    index = (ROOT / "docs/index.md").read_text("utf-8").splitlines()
+    names = {path.stem for path in ROOT.glob("docs/*.md")}
+    assert names - {"index"} <= set(index)
+
+
+@pytest.mark.slow
+def test_demo(tmp_path):
+    env = environment(PATH=programs(tmp_path), TMPDIR=str(tmp_path))
+    ran = subprocess.run(
+        ["bash", FIXTURES / "demo.sh"], capture_output=True, text=True, env=env, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("the same\n") == 4
+    assert "wrong.npy[123456, 0] = 1000000" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
+
+
+if __name__ == "__main__":  # write what is shown into the documents; look at it before committing
+    import tempfile
+
+    def replaced(match):
+        block = match[1]
+        with tempfile.TemporaryDirectory() as folder:
+            shown = play(block, Path(folder))
+        new = "".join(f"$ {c}\n{s}" for (c, _), s in zip(commands(block), shown, strict=True))
+        same = timeless(new) == timeless(block)
+        return match[0] if same else f"```console\n{new}```"
+
+    with bucket.serving() as server:
+        stock(server)
+        for name, value in bucket.settings(server.endpoint).items():
+            os.environ.update({name: value} if value else {})
+        for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
+            path.write_text(SESSION.sub(replaced, path.read_text("utf-8")), "utf-8")
