@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import click
 
 from ndtool.cli import options
-from ndtool.cli.talk import Talk, put
+from ndtool.cli.talk import Talk
+from ndtool.cli.voice import put
 from ndtool.errors import UsageError
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ndtool.cli.talk import put
+from ndtool.cli.voice import put
 from ndtool.errors import UsageError
 from ndtool.rules.operators import REDUCTIONS
 
