@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ndtool.cli import options
+from ndtool.cli import against, options
 from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command
 from ndtool.cli.talk import Talk
 from ndtool.errors import NdtoolError, UsageError
@@ -70,13 +70,31 @@ def _stats(talk: Talk, /, *, operator: str, **asked: Any) -> None:
 
 
 @click.pass_obj
-def _verify(talk: Talk, /, *, operator: str, within: int, **asked: Any) -> None:
+def _verify(
+    talk: Talk,
+    /,
+    *,
+    operator: str,
+    within: int,
+    engines: tuple[str, ...] | None,
+    runs: int,
+    threads: int | None,
+    timeout: int,
+    **asked: Any,
+) -> None:
     from ndtool import endings
     from ndtool.analysis import verify
     from ndtool.runs import jobs
 
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    if request.output is None and engines is None:
+        raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     endings.prepare(*talk.last_words())
+    if engines is not None:
+        from ndtool.analysis.engines import How
+
+        against.verify(talk, request, engines, How(within, runs, threads, timeout))
+        return
     with talk.progress() as progress:
         compared = verify.verify(request, progress.of(0), within)
     talk.verified(request.output or "", compared)
@@ -197,15 +215,19 @@ def _verify_command(operator: Operator) -> click.Command:
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
         (
-            *map(argument, (*operator.inputs, "output")),
+            *map(argument, operator.inputs),
+            argument("output", required=False),
             *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.WITHIN,
+            *against.OPTIONS,
+            options.THREADS,
             options.DTYPE,
             options.QUIET,
             options.JSON,
         ),
         f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
-        " and every bit. The exit status is 8 if they differ.",
+        " and every bit; with --against, also what other engines give. The exit status is 8 if"
+        " they differ.",
         f"{files} {HELP[operator.name].flags}",
     )
 

@@ -140,11 +140,11 @@ class Talk:
         notes = records.notes_of(entries)
         titles = ("name", "array", "order", "bytes", *map(records.note_title, notes), "mappable")
         rows = [records.entry_cells(entry, notes) for entry in entries]
-        put(_table(titles, rows, ("name", "array", "mappable"), 1))
+        put(table(titles, rows, ("name", "array", "mappable"), 1))
         if nodes:
             columns = records.NODE_COLUMNS
             put("\n")
-            put(_table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
+            put(table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
         self.warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
@@ -156,7 +156,7 @@ class Talk:
             self._put_json({"version": _version(), "specs": listed})
             return
         columns = records.SPEC_COLUMNS
-        put(_table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
+        put(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
 
     def error(self, exc: NdtoolError) -> None:
         """Say what went wrong, and why where the shapes were the reason."""
@@ -279,10 +279,10 @@ def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
     from ndtool.cli import records
 
     columns = records.TRACE_COLUMNS
-    return _table(columns, records.trace_cells(trace), columns, fd, title)
+    return table(columns, records.trace_cells(trace), columns, fd, title)
 
 
-def _table(
+def table(
     columns: tuple[str, ...],
     rows: list[tuple[str, ...]],
     folded: tuple[str, ...],
