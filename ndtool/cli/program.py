@@ -73,6 +73,7 @@ def run(arguments: list[str], talk: Talk) -> None:
         return
     talk.json = "--json" in arguments  # for what is wrong before click comes to it, as the next
     talk.data_on_stdout = commands.asks_for_array(arguments)
+    talk.arguments = arguments
     try:
         with group.make_context(
             "ndtool", list(arguments), obj=talk, terminal_width=_width()
