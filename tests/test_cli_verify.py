@@ -119,9 +119,9 @@ def test_the_share_that_is_done_grows_to_the_whole() -> None:
 
 IMPATIENT = """
 import sys
-from ndtool.cli import talk
+from ndtool.cli import console
 from ndtool.__main__ import main
-talk._PATIENCE = 0
+console._PATIENCE = 0
 sys.exit(main())
 """
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ndtool.cli.console import put
 from ndtool.cli.kinds import (
     Codec,
     Document,
@@ -16,7 +17,6 @@ from ndtool.cli.kinds import (
     Sizes,
     Ulps,
 )
-from ndtool.cli.talk import put
 from ndtool.rules.operators import REDUCTIONS
 
 

@@ -5,7 +5,8 @@ import os
 import click
 
 from ndtool.cli import commands, options, questions
-from ndtool.cli.talk import Talk, put
+from ndtool.cli.console import put
+from ndtool.cli.talk import Talk
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import OPERATORS
 
