@@ -189,16 +189,17 @@ def test_names_are_no_markup():
 
 SLOW = """
 import itertools, sys, types
-from ndtool.cli import talk as report
+from ndtool.cli import console
+from ndtool.cli.talk import Talk
 looks = itertools.count()
-report.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
-talk = report.Talk()
+console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
+talk = Talk()
 with talk.progress(lambda: "sweep") as progress:
     tick = progress.of(lambda: 4_000_000_000)
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
-report.say("end")
+console.say("end")
 """
 
 

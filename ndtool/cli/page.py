@@ -158,10 +158,15 @@ class Report:
         return [(one, one.tobytes() != right.tobytes()) for one, right in pairs]
 
 
-def plot(path: str, job: Job, found: Stats, talk: Talk, html: str | None) -> None:
-    """Write the picture of statistics, as a file of its suffix; html: the page beside it."""
+def check_plot(path: str, job: Job, html: str | None) -> None:
+    """Raise what `plot` would about its file, before statistics; html: the page beside it."""
     document.check(path)
     require_apart("--plot", path, *job.request.arguments.values(), html)
+    pictures.require(path)
+
+
+def plot(path: str, job: Job, found: Stats, talk: Talk) -> None:
+    """Write the picture of statistics, as a file of its suffix."""
     picture = pictures.picture(job, found)
     content = pictures.file(path, picture)
     if content is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree.ElementTree import Element
@@ -165,14 +166,21 @@ def _short(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-def _png(shown: Picture) -> bytes:
+def require(path: str) -> None:
+    """Raise UsageError where what draws a file of a suffix is not there."""
     try:
-        from matplotlib.figure import Figure
+        if path.endswith(".png"):
+            import_module("matplotlib")
     except ImportError:
         raise UsageError(
             "a .png needs the package matplotlib: expected it, or a .svg or .html",
             hint="pip install 'ndtool[plot]'",
         ) from None
+
+
+def _png(shown: Picture) -> bytes:
+    from matplotlib.figure import Figure
+
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
     density, repeats = figure.subplots(2)
     edges = [min(number * shown.width, shown.runs) for number in range(len(shown.density) + 1)]

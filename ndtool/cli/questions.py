@@ -67,19 +67,21 @@ def _stats(
     from ndtool.cli import figures
     from ndtool.runs import jobs
 
+    if plot is not None:
+        from ndtool.cli import page
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
     endings.prepare(*talk.last_words())
     with stats.open_call(request) as job:
         talk.warn(job.warnings)
+        if plot is not None:
+            page.check_plot(plot, job, html)
         with reporting(html, job, talk) as report:
             with talk.progress() as progress:
                 found = stats.stats(job, progress.of(job.sources["indices"].facts.nbytes))
             if report:
                 report.stats = found
         if plot is not None:
-            from ndtool.cli import page
-
-            page.plot(plot, job, found, talk, html)
+            page.plot(plot, job, found, talk)
         talk.answer(lambda: figures.stats_record(job, found), lambda: figures.stats(job, found))
 
 
