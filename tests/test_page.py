@@ -344,6 +344,17 @@ def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
     assert not Path("o.npy").exists()
 
 
+def test_a_rule_for_indices_out_of_bounds_is_told() -> None:
+    files = saved(indices=np.array([[1], [7], [1]]))
+    ran = ndtool("scatter-nd", *files, "--out-of-bounds", "clip", "-o", "o.npy", "--html", "p.html")
+    assert ran.status == 0
+    page = Page("p.html")
+    assert "out of bounds, and clipped; the first: indices.npy[1, 0] = 7" in page.words
+    assert "Without the output: what becomes of indices out of bounds is not drawn." in page.words
+    assert page.cells["indices-1"]["class"] == "beyond"
+    assert "output-0" not in page.cells
+
+
 def test_an_explanation_marks_what_it_is_about() -> None:
     ran = ndtool(
         "explain", "scatter-nd", *saved(), "--reduction", "max", "--at", "1", "--from", "2",
@@ -449,3 +460,12 @@ def test_a_broken_rule_writes_no_page() -> None:
 def test_secrets_of_urls_are_left_out() -> None:
     made = markup.element("p", "https://me:word@host/x?key=1", title="s3://me:word@host")
     assert (made.text, made.get("title")) == ("https://host/x?...", "s3://host")
+
+
+def test_shells_offer_pages_and_folders() -> None:
+    for name in ("a.html", "a.npy", "b.svg"):
+        Path(name).touch()
+    os.mkdir("ab")
+    words = "ndtool gather data.npy indices.npy --html a"
+    asked = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    assert ndtool(env=asked).out.decode().split() == ["path,a.html", "path,ab/"]

@@ -161,8 +161,10 @@ class Document(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        """Offer files."""
-        return click.Path().shell_complete(ctx, param, incomplete)
+        """Offer files of the suffixes."""
+        from ndtool.cli import completion
+
+        return completion.documents(incomplete, self._suffixes)
 
 
 class Codec(click.ParamType):  # type: ignore[type-arg]

@@ -115,6 +115,7 @@ class Report:
             element("p", records.title(job.inference), class_="call"),
             element("pre", _command(self._talk.arguments), class_="command"),
             None if error is None else _error(error),
+            *(element("p", warning, class_="warning") for warning in job.warnings),
             *self._answers,
             *drawn[:1],
             _section("Arrays", _arrays(job)),
@@ -140,7 +141,11 @@ class Report:
         wrong = [f"found-{n}" for n, (_, differs) in enumerate(found or []) if differs]
         grids = Grids(job, drawn, found)
         listed = grids.sources()
-        parts = [_section("Drawing", grids.figure(self._asked + wrong))]
+        missing = None
+        if expected is None and job.inference.attributes.out_of_bounds != "error":
+            text = "Without the output: what becomes of indices out of bounds is not drawn."
+            missing = element("p", text, class_="hint")
+        parts = [_section("Drawing", missing, grids.figure(self._asked + wrong))]
         return parts + ([] if listed is None else [_section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
