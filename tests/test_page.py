@@ -341,18 +341,8 @@ def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
     assert "output-0" not in page.cells
     assert ["data-begin", "indices-1"] in [list(x) for _, one in page.tags for x in one.items()]
     assert "out of bounds: 1 tuple, first indices.npy[1, 0] = 7" in page.words
+    assert "Without the output: an index is out of bounds." in page.words
     assert not Path("o.npy").exists()
-
-
-def test_a_rule_for_indices_out_of_bounds_is_told() -> None:
-    files = saved(indices=np.array([[1], [7], [1]]))
-    ran = ndtool("scatter-nd", *files, "--out-of-bounds", "clip", "-o", "o.npy", "--html", "p.html")
-    assert ran.status == 0
-    page = Page("p.html")
-    assert "out of bounds, and clipped; the first: indices.npy[1, 0] = 7" in page.words
-    assert "Without the output: what becomes of indices out of bounds is not drawn." in page.words
-    assert page.cells["indices-1"]["class"] == "beyond"
-    assert "output-0" not in page.cells
 
 
 def test_an_explanation_marks_what_it_is_about() -> None:

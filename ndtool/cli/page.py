@@ -89,9 +89,10 @@ class Report:
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
-        """Write the page by itself, unless somebody was given it to publish."""
-        if self._sink is not None:
+        """Write the page by itself, unless it was published with an output; see `sink`."""
+        if self._sink is not None and error is None:
             return
+        self.close()  # one for an output that will not be
         if isinstance(error, DifferenceError) and error.comparison is not None:
             self.compared(cast("Comparison", error.comparison))
         sink.commit(self.sink(error))
@@ -141,10 +142,8 @@ class Report:
         wrong = [f"found-{n}" for n, (_, differs) in enumerate(found or []) if differs]
         grids = Grids(job, drawn, found)
         listed = grids.sources()
-        missing = None
-        if expected is None and job.inference.attributes.out_of_bounds != "error":
-            text = "Without the output: what becomes of indices out of bounds is not drawn."
-            missing = element("p", text, class_="hint")
+        text = "Without the output: an index is out of bounds."
+        missing = element("p", text, class_="hint") if expected is None else None
         parts = [_section("Drawing", missing, grids.figure(self._asked + wrong))]
         return parts + ([] if listed is None else [_section("Sources", listed)])
 
