@@ -251,7 +251,7 @@ def test_cells_are_those_of_grids() -> None:
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
     )
-    assert "output has 1125 elements; up to 400 are" in Page("p.html").words
+    assert "Not drawn: 1125 elements of the output; up to 400 are." in Page("p.html").words
     save(indices=np.zeros((9, 2), np.uint8))
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
@@ -268,6 +268,14 @@ def test_cells_are_those_of_grids() -> None:
         assert f"data-{data}" in page.cells
         assert updates is None
         assert all(f"indices-{n}" in page.cells for n in page.links["tuples"][number])
+
+
+def test_tuples_without_components_are_not_drawn_by_the_thousand() -> None:
+    save(data=np.zeros((0, 3)), indices=np.zeros((10**9, 0), int))
+    np.save("updates.npy", np.zeros((10**9, 0, 3)))
+    files = "data.npy", "indices.npy", "updates.npy"
+    assert ndtool("scatter-nd", *files, "-o", "o.npy", "--html", "p.html").status == 0
+    assert "Not drawn: 1000000000 index tuples; up to 400 are." in Page("p.html").words
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,) * 64, (400,), (400, 1), (1, 400), (2, 0, 3)])
@@ -378,7 +386,7 @@ def test_a_verification_shows_what_is_wrong() -> None:
     page = Page("p.html")
     assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
     assert page.cells["found-3"]["aria-label"] == (
-        "output[3] is 21.0, which is wrong: output[3] = 20.0 from updates[1],"
+        "output[3] is 21.0, other bits than output[3] = 20.0 from updates[1],"
         " named by indices[1] = (-1), which is (3), in place of data[3] = 4.0"
     )
     assert "3 of 4 elements have the same bits" in page.words

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import explain, places, tuples, values
+from ndtool.analysis.distances import opaque
 from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.places import Position
 from ndtool.analysis.reference import in_order, silent
@@ -95,9 +96,10 @@ def draw(job: Job) -> Drawing | None:
 
 
 def sizes(job: Job) -> dict[str, Shape]:
-    """Return the shapes of all arrays of a call, its output last."""
-    inputs = {role: given.shape for role, given in job.inference.inputs.items()}
-    return {**inputs, "output": job.inference.plan.output}
+    """Return the shapes of what a drawing shows; a tuple may be of no element."""
+    inputs = {f"elements of {role}": one.shape for role, one in job.inference.inputs.items()}
+    plan = job.inference.plan
+    return {**inputs, "elements of the output": plan.output, "index tuples": plan.positions}
 
 
 def _positions(shape: Shape) -> list[Position]:
@@ -110,9 +112,10 @@ def _grid(job: Job, role: str) -> Grid:
 
 
 def elements(origin: Source, dtype: Dtype) -> list[NDArray[Any]]:
-    """Return the elements of an array as Grid has them; dtype: what they are taken as."""
+    """Return copies of an array's elements as Grid has them; dtype: what they are taken as."""
     facts, buffer = origin.facts, source.whole(origin).buffer
-    flat = in_order(values.as_array(buffer, dtype, facts.shape, facts.order == "F"))
+    array = values.as_array(buffer, dtype, facts.shape, facts.order == "F")
+    flat = in_order(opaque(array)).copy().view(array.dtype)
     return [flat[n : n + 1].reshape(()) for n in range(len(flat))]
 
 

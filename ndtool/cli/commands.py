@@ -105,7 +105,7 @@ def _run(
                 kept = job.check_output()
                 job.rehearse(operands)
             elif output is not None:
-                beside = [report.sink()] if report else []
+                beside = [report.as_sink()] if report else []
                 kept = job.run(operands, progress.of(lambda: job.moved), beside)
         if output is None and not dry_run and not talk.json:
             from ndtool.analysis import preview

@@ -80,7 +80,7 @@ class Report:
             parts.append(markup.table(figures.DISTANCE_COLUMNS, cells))
         self._answers.append(_section("Comparison", *parts))
 
-    def sink(self, error: NdtoolError | None = None) -> sink.Sink:
+    def as_sink(self, error: NdtoolError | None = None) -> sink.Sink:
         """Return the page, complete, for who publishes it; error: what the call ended with."""
         content, request = markup.page(self._root(error)), self._job.request
         self._sink = document.create(
@@ -89,13 +89,13 @@ class Report:
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
-        """Write the page by itself, unless it was published with an output; see `sink`."""
+        """Write the page by itself, unless it was published with an output; see `as_sink`."""
         if self._sink is not None and error is None:
             return
         self.close()  # one for an output that will not be
         if isinstance(error, DifferenceError) and error.comparison is not None:
             self.compared(cast("Comparison", error.comparison))
-        sink.commit(self.sink(error))
+        sink.commit(self.as_sink(error))
 
     def close(self) -> None:
         """Drop the page, if it was not published."""
@@ -131,11 +131,11 @@ class Report:
         drawn = drawing.draw(job)
         if drawn is None:
             large = [
-                f"{role} has {prod(shape)}"
-                for role, shape in drawing.sizes(job).items()
+                f"{prod(shape)} {what}"
+                for what, shape in drawing.sizes(job).items()
                 if prod(shape) > drawing.LIMIT
             ]
-            text = f"Not drawn: {', '.join(large)} elements; up to {drawing.LIMIT} are."
+            text = f"Not drawn: {', '.join(large)}; up to {drawing.LIMIT} are."
             return [_section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         found = self._given_output(drawn) if expected is not None else None
@@ -174,10 +174,14 @@ def plot(path: str, job: Job, found: Stats, talk: Talk) -> None:
     picture = pictures.picture(job, found)
     content = pictures.file(path, picture)
     if content is None:
-        command, call = element("pre", _command(talk.arguments), class_="command"), None
-        call = element("p", records.title(job.inference), class_="call")
-        shown = _wide(pictures.svg(picture))
-        content = markup.page(document_of(picture.title, call, command, shown))
+        content = markup.page(
+            document_of(
+                picture.title,
+                element("p", records.title(job.inference), class_="call"),
+                element("pre", _command(talk.arguments), class_="command"),
+                _wide(pictures.svg(picture)),
+            )
+        )
     drawn = document.create(path, content)
     try:
         sink.commit(drawn)
@@ -297,4 +301,4 @@ def _trace(job: Job) -> Element:
 
 def _wide(part: Element | None) -> Element:
     """Return what may be wider than the page, in what scrolls then."""
-    return element("div", part, class_="wide", tabindex=0 if part is not None else None)
+    return element("div", part, class_="wide")

@@ -74,7 +74,8 @@ class Grids:
             shown = "" if grid.elements is None else value(grid.elements[number])
             rows.append((place("output", at), shown, element("div", *steps)))
         table = markup.table(("element", "value", "from"), rows, class_="sources")
-        return element("div", table, class_="list", tabindex=0)
+        # One that scrolls must be within reach of the keyboard, so it needs a name.
+        return element("div", table, class_="list", tabindex=0, role="region", aria_label="Sources")
 
     def _grids(self) -> Iterator[tuple[str, Grid]]:
         yield from self._drawing.grids.items()
@@ -137,7 +138,7 @@ class Grids:
             one, wrong = self._found[number]
             kinds += ["wrong"] * wrong
             words = f"{place('output', at)} is {value(one)}"
-            words += f", which is wrong: {self._sentences.of('output', at)}" if wrong else ""
+            words += f", other bits than {self._sentences.of('output', at)}" if wrong else ""
         else:
             words = self._sentences.of(role, at)
             kinds += ["beyond"] * (role == "indices" and at in self._beyond)
