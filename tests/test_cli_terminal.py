@@ -189,15 +189,17 @@ def test_names_are_no_markup():
 
 SLOW = """
 import itertools, sys, types
-from ndtool.cli import progress, talk, voice
+from ndtool.cli import console
+from ndtool.cli.talk import Talk
 looks = itertools.count()
-progress.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
-with talk.Talk().progress(lambda: "sweep") as progress:
+console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
+talk = Talk()
+with talk.progress(lambda: "sweep") as progress:
     tick = progress.of(lambda: 4_000_000_000)
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
-voice.say("end")
+console.say("end")
 """
 
 

@@ -25,7 +25,13 @@ FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
 BESIDE = {
     frozenset((name, "arrays")) for name in ("ops", "arguments", "buffers", "tensors")
 }  # on one floor, and strangers
-ONLY = {"click": {"cli"}, "rich": {"cli"}, "ml_dtypes": {"analysis", "tensors"}, "zarr": {"arrays"}}
+ONLY = {
+    "click": {"cli"},
+    "rich": {"cli"},
+    "ml_dtypes": {"analysis", "tensors"},
+    "zarr": {"arrays"},
+    "matplotlib": {"cli"},
+}
 REMOTE = {"fsspec", "aiohttp", "yarl"}  # known to one module
 PURE = {"rules", "errors"}  # no NumPy, no system
 ALLOWED = {

@@ -29,6 +29,7 @@ Array = NDArray[Any]
 
 MOST = 5  # of the runs that are named most often, and of the indices that are out of bounds
 BINS = 16  # of the histogram
+FINE = 240  # of the one that a picture shows
 PAGE = 4096  # bytes that a system reads and keeps together
 
 
@@ -70,7 +71,8 @@ class Stats(NamedTuple):
     names a run before that of the one before. runs: the shape of all that there are. distinct,
     duplicated: how many are named, and more than once. most: those that are named most often.
     touched: bytes of data. pages: how many those are in, None where runs do not follow each other.
-    histogram: how many tuples name each of the parts of `width` runs.
+    histogram: how many tuples name each of the parts of `width` runs. fine: the same, of smaller
+    parts. repeats: how many runs are named 1, 2, 3 or 4, 5 to 8 times, and so on.
     """
 
     tuples: int
@@ -86,6 +88,8 @@ class Stats(NamedTuple):
     pages: int | None
     histogram: list[int]
     width: int
+    fine: list[int]
+    repeats: list[int]
 
 
 def open_call(request: Request) -> Job:
@@ -148,8 +152,10 @@ def stats(job: Job, tick: Tick = silent) -> Stats:
         ],
         spread.distinct * spread.nbytes,
         spread.pages if spread.follows else None,
-        spread.histogram.tolist(),
-        spread.width,
+        spread.histogram.counts.tolist(),
+        spread.histogram.width,
+        spread.fine.counts.tolist(),
+        np.trim_zeros(spread.repeats, "b").tolist(),
     )
 
 
@@ -245,15 +251,17 @@ class _Spread:
         self.follows = facts.order == "C" and facts.grid == facts.shape and repeated == 1
         self.distinct = self.duplicated = self.pages = 0
         self.most: list[tuple[int, int]] = []
-        self.width = -(-prod(runs) // BINS) or 1
-        self.histogram = np.zeros(-(-prod(runs) // self.width), np.int64)
+        self.histogram, self.fine = (_Histogram(prod(runs), bins) for bins in (BINS, FINE))
+        self.repeats = np.zeros(64, np.int64)  # by the power of two that is no less
         self._page = -1  # the last one that was counted
 
     def meet(self, rows: Numbers, counts: Numbers) -> None:
         """Take runs that come after all others."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
-        np.add.at(self.histogram, rows // self.width, counts)
+        self.histogram.meet(rows, counts)
+        self.fine.meet(rows, counts)
+        np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
         least = self.most[-1][1] if len(self.most) == MOST else 1
         (often,) = np.nonzero(counts > least)
         best = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
@@ -264,3 +272,15 @@ class _Spread:
             before = np.concatenate([[self._page], last[:-1]])
             self.pages += int((last - np.maximum(first, before + 1) + 1).sum())
             self._page = int(last[-1])
+
+
+class _Histogram:
+    """How many tuples name each part of all runs, of which there are `bins` at most."""
+
+    def __init__(self, runs: int, bins: int) -> None:
+        self.width = -(-runs // bins) or 1
+        self.counts = np.zeros(-(-runs // self.width), np.int64)
+
+    def meet(self, rows: Numbers, counts: Numbers) -> None:
+        """Take runs, and how often each is named."""
+        np.add.at(self.counts, rows // self.width, counts)

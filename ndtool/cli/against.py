@@ -1,79 +1,20 @@
-"""`verify --against`: its options, and how engines did, in a table for people and for JSON."""
+"""`verify --against`: how engines did, in a table for people and for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ndtool import __version__
-from ndtool.cli import options
-from ndtool.cli.talk import Talk, put, table
-from ndtool.errors import UsageError, redacted
+from ndtool.cli.console import put
+from ndtool.cli.talk import Talk, table
+from ndtool.errors import redacted
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import How, Report, Verdict
     from ndtool.runs.jobs import Request
 
 _COLUMNS = ("engine", "threads", "answer")
-
-
-class _Engines(click.ParamType):  # type: ignore[type-arg]
-    """Names of engines, with commas between them."""
-
-    name = "engines"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the names, or fail with what was allowed."""
-        from ndtool.analysis import engines
-
-        if isinstance(value, tuple):
-            return value
-        try:
-            return engines.chosen(value)
-        except UsageError as exc:
-            self.fail(exc.message, param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[Any]:
-        """Offer one more engine."""
-        from ndtool.cli import completion
-
-        return completion.engines(incomplete)
-
-
-OPTIONS = (
-    options._option(
-        "engines",
-        "--against",
-        type=_Engines(),
-        metavar="ENGINE,...",
-        help="Compare what these give, each in a process of its own: onnxruntime, openvino, torch,"
-        " tensorflow, jax, numpy, onnx; all; auto: those installed.",
-    ),
-    options._option(
-        "runs",
-        "--runs",
-        type=options.Integer(1, 1000),
-        default=5,
-        metavar="N",
-        show_default=True,
-        help="How many answers an engine gives with several threads.",
-    ),
-    options._option(
-        "timeout",
-        "--timeout",
-        type=options.Integer(1, 10**6),
-        default=600,
-        metavar="SECONDS",
-        show_default=True,
-        help="How long an engine may take for an answer.",
-    ),
-)
 
 
 def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:

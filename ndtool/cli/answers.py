@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool import __version__
 from ndtool.analysis import places, values
@@ -18,7 +18,7 @@ from ndtool.rules.shapes import ElementsPlan
 if TYPE_CHECKING:
     from ndtool.runs.jobs import Job
 
-_MARKS = {"none": "=", "add": "+", "mul": "*", "max": "max", "min": "min"}
+MARKS = {"none": "=", "add": "+", "mul": "*", "max": "max", "min": "min"}
 
 
 def explained_record(
@@ -95,18 +95,38 @@ class Names:
         return called(given.name)
 
 
+class Told(NamedTuple):
+    """An answer: its title, rows below it, and at which of them `more` says what is left out."""
+
+    title: str
+    rows: Sequence[tuple[str, ...]]
+    place: int = 0
+    more: str = ""
+
+
 def explained(job: Job, elements: list[Element], origins: list[Origin]) -> str:
     """Return an explanation in words."""
+    return "\n".join(map(_written, told(job, elements, origins)))
+
+
+def told(job: Job, elements: list[Element], origins: list[Origin]) -> list[Told]:
+    """Return an explanation, an answer for each question."""
     names = Names(job)
-    parts = [_element(job, names, one) for one in elements]
-    return "\n".join(parts + [_origin(names, one) for one in origins])
+    return [_element(job, names, one) for one in elements] + [_origin(names, o) for o in origins]
 
 
-def _element(job: Job, names: Names, element: Element) -> str:
-    title = names.place("output", element.at) + _equals(element.value) + "\n"
+def _written(one: Told) -> str:
+    lines = _folded(one.rows)
+    if one.more:
+        lines.insert(one.place, f"  ... {one.more}")
+    return "\n".join([one.title, *lines]) + "\n"
+
+
+def _element(job: Job, names: Names, element: Element) -> Told:
+    title = names.place("output", element.at) + _equals(element.value)
     if "updates" not in job.sources:
-        return title + _gathered(job, names, element.steps[0])
-    mark = _MARKS[job.inference.attributes.reduction]
+        return Told(title, _gathered(job, names, element.steps[0]))
+    mark = MARKS[job.inference.attributes.reduction]
     rows = [
         (
             "old" if step.indices is None else f"{mark} update",
@@ -117,37 +137,34 @@ def _element(job: Job, names: Names, element: Element) -> str:
         )
         for step in element.steps
     ]
-    lines = _folded(rows)
     left_out = element.updates - len(element.steps) + 1
-    if left_out:
-        lines.insert(1 + FEW, f"  ... {left_out} more updates: --all tells them")
-    return title + "\n".join(lines) + "\n"
+    more = f"{left_out} more updates: --all tells them" if left_out else ""
+    return Told(title, rows, 1 + FEW, more)
 
 
-def _gathered(job: Job, names: Names, step: Step) -> str:
+def _gathered(job: Job, names: Names, step: Step) -> list[tuple[str, ...]]:
     assert step.indices is not None
     sizes = places.sizes(job.inference.plan)
     front = tuple(i % size for i, size in zip(step.named, sizes, strict=True))
     which = "" if front == step.named else f", which is {names.written(front)}"
-    return (
-        f"  index  {names.index(step.indices, step.named)}{which}\n"
-        f"  data   {names.place('data', step.position)}\n"
-    )
+    return [
+        ("index", names.index(step.indices, step.named) + which),
+        ("data", names.place("data", step.position)),
+    ]
 
 
-def _origin(names: Names, origin: Origin) -> str:
+def _origin(names: Names, origin: Origin) -> Told:
     title = names.place("data", origin.position) + _equals(origin.value)
     if origin.element is not None:
-        return f"{title} {_stayed(names, origin, origin.element)}\n"
+        return Told(f"{title} {_stayed(names, origin, origin.element)}", [])
     count = f"{origin.total} element" + "s" * (origin.total != 1) if origin.total else "no element"
     rows = [
         (names.place("output", copy.at), names.index(copy.indices or (), copy.named))
         for copy in origin.outputs
     ]
-    lines = _indented(rows)
-    if left_out := origin.total - len(origin.outputs):
-        lines.insert(FEW, f"  ... {left_out} more: --all tells them")
-    return "\n".join([f"{title} went to {count} of the output", *lines]) + "\n"
+    left_out = origin.total - len(origin.outputs)
+    more = f"{left_out} more: --all tells them" if left_out else ""
+    return Told(f"{title} went to {count} of the output", rows, FEW, more)
 
 
 def _stayed(names: Names, origin: Origin, element: Element) -> str:
@@ -171,7 +188,7 @@ def _shown(value: Any) -> str:
 def _folded(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a line for each row, or where that is wider than the terminal, two."""
     lines = _indented(rows)
-    if max(map(len, lines)) <= columns():
+    if max(map(len, lines), default=0) <= columns():
         return lines
     heads = _indented([row[:3] for row in rows])
     tails = ["  ".join(row[3:]).rstrip() for row in rows]

@@ -1,18 +1,23 @@
 """The commands that write an array, and what all commands are made of: parse, call, report."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ndtool.cli import options
+from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
-from ndtool.cli.voice import put
-from ndtool.errors import UsageError
+from ndtool.errors import BoundsError, DifferenceError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
+
+if TYPE_CHECKING:
+    from ndtool.cli.page import Report
+    from ndtool.runs.jobs import Job
 
 
 class Help(NamedTuple):
@@ -73,6 +78,7 @@ def _run(
     output: str | None,
     dry_run: bool,
     no_clobber: bool,
+    html: str | None,
     **asked: Any,
 ) -> None:
     from ndtool import endings
@@ -91,7 +97,7 @@ def _run(
     with jobs.Job(request) as job:
         talk.begin(job, dry_run)
         kept = None
-        with talk.progress(lambda: job.phase) as progress:
+        with reporting(html, job, talk) as report, talk.progress(lambda: job.phase) as progress:
             for source in job.sources.values():
                 source.tick = progress.of(source.facts.nbytes)
             operands = job.check()
@@ -99,7 +105,8 @@ def _run(
                 kept = job.check_output()
                 job.rehearse(operands)
             elif output is not None:
-                kept = job.run(operands, progress.of(lambda: job.moved))
+                beside = [report.as_sink()] if report else []
+                kept = job.run(operands, progress.of(lambda: job.moved), beside)
         if output is None and not dry_run and not talk.json:
             from ndtool.analysis import preview
 
@@ -128,6 +135,28 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
 def _require_no_terminal(output: str, hint: str) -> None:
     if output == "-" and os.isatty(1):
         raise UsageError("standard output is a terminal: expected a file or a pipe", hint=hint)
+
+
+@contextmanager
+def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | None]":
+    """Give the page that was asked for, and write it when all is known.
+
+    It is written, too, where the answer is an index out of bounds or a difference.
+    """
+    if html is None:
+        yield None
+        return
+    from ndtool.cli.page import Report
+
+    report = Report(html, job, talk)
+    with closing(report):
+        try:
+            yield report
+        except (BoundsError, DifferenceError) as error:
+            report.publish(error)
+            raise
+        report.publish()
+    talk.written(html)
 
 
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
@@ -200,6 +229,7 @@ def _run_command(operator: Operator) -> click.Command:
             *options.STORING,
             options.SYNC,
             options.TRACE,
+            options.HTML,
             options.QUIET,
             options.JSON,
         ),

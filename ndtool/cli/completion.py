@@ -135,15 +135,19 @@ def arrays(typed: str) -> list[CompletionItem]:
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
-    offered = list(_paths(typed))
+    offered = _paths(typed, tuple(known.suffix for known in formats.FORMATS if known.suffix))
     if offered == [typed]:
         offered += _members(typed)
     return [CompletionItem(name, type="path") for name in offered]
 
 
-def _paths(typed: str) -> list[str]:
+def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
+    """Offer folders, and files of some suffixes."""
+    return [CompletionItem(name, type="path") for name in _paths(typed, suffixes)]
+
+
+def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
     folder, begun = os.path.split(typed)
-    suffixes = tuple(known.suffix for known in formats.FORMATS if known.suffix)
     found = []
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as listed:

@@ -22,9 +22,10 @@ from ndtool.errors import printable
 if TYPE_CHECKING:
     from ndtool.runs.jobs import Job
 
+DISTANCE_COLUMNS = ("ulps apart", "elements")
 _FEW = 4  # tuples that are named
 _LONGEST = 40  # characters of a bar
-_COMPONENTS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
+COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
 
 
 def stats_record(job: Job, found: Stats) -> dict[str, Any]:
@@ -74,17 +75,25 @@ def _bytes_of_data(job: Job) -> int:
 
 def stats(job: Job, found: Stats) -> str:
     """Return statistics in words."""
-    names = Names(job)
-    parts = [_counted(found.tuples, "index tuple"), *_components(found), *_beyond(names, found)]
-    parts += [f"hint: {guess}" for guess in causes(found, job.inference.inputs["indices"].dtype)]
-    parts += [f"sorted: {'yes' if found.ascending else 'no'}", _touched(job, found)]
-    parts += _duplicates(job, names, found)
-    lines = [line for part in parts for line in _folded(part)]
+    count, *others = facts(job, found)
+    rows = component_cells(found)
+    components = records.aligned(COMPONENT_COLUMNS, rows).splitlines() if rows else []
+    lines = [line for part in (count, *components, *others) for line in _folded(part)]
     return "\n".join([records.title(job.inference), *lines, *_histogram(found)]) + "\n"
 
 
-def _components(found: Stats) -> list[str]:
-    rows = [
+def facts(job: Job, found: Stats) -> list[str]:
+    """Return what there is to say, a line each: how many tuples there are first."""
+    names = Names(job)
+    parts = [_counted(found.tuples, "index tuple"), *_beyond(names, found)]
+    parts += [f"hint: {guess}" for guess in causes(found, job.inference.inputs["indices"].dtype)]
+    parts += [f"sorted: {'yes' if found.ascending else 'no'}", _touched(job, found)]
+    return parts + _duplicates(job, names, found)
+
+
+def component_cells(found: Stats) -> list[tuple[str, ...]]:
+    """Return a row for each component of the tuples."""
+    return [
         (
             str(one.axis),
             str(one.size),
@@ -96,7 +105,6 @@ def _components(found: Stats) -> list[str]:
         )
         for one in found.components
     ]
-    return records.aligned(_COMPONENTS, rows).splitlines() if rows else []
 
 
 def _beyond(names: Names, found: Stats) -> list[str]:
@@ -231,26 +239,37 @@ def _difference_record(one: Difference | None) -> dict[str, Any] | None:
 
 def comparison(compared: Comparison, fd: int) -> str:
     """Return in words how far an output is from what it must be, for a standard stream."""
+    lines = list[str]()
+    if rows := distances(compared):
+        lines += bars(DISTANCE_COLUMNS, rows, fd)
+    lines += [line for part in differences(compared) for line in _folded(part, fd)]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def distances(compared: Comparison) -> list[tuple[str, int]]:
+    """Return how many elements are how far apart; none where there is no distance."""
+    if compared.largest is None or not measurable(compared.largest.output.dtype):
+        return []
+    return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
+
+
+def differences(compared: Comparison) -> list[str]:
+    """Return what there is to say of elements that differ, a line each."""
     largest, lines = compared.largest, list[str]()
-    assert largest is not None
-    if measurable(largest.output.dtype):
-        rows = [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
-        lines += bars(("ulps apart", "elements"), rows, fd)
+    if largest is not None and measurable(largest.output.dtype):
         far = "infinitely many" if largest.ulps is None else largest.ulps
         place = f"[{', '.join(map(str, largest.position))}]"
-        lines += _folded(
+        lines.append(
             f"largest: {place} is {_value(largest.output)}, not {_value(largest.expected)}:"
-            f" {far} ulps apart",
-            fd,
+            f" {far} ulps apart"
         )
     if blamed := (compared.lost or 0) + (compared.doubled or 0):
-        lines += _folded(
+        lines.append(
             f"{blamed} of {'the first ' * (compared.examined < compared.beyond)}"
             f"{compared.examined} are off by exactly one update: {compared.lost} lack one,"
-            f" {compared.doubled} met one twice",
-            fd,
+            f" {compared.doubled} met one twice"
         )
-    return "\n".join(lines) + "\n" if lines else ""
+    return lines
 
 
 def _value(one: Any) -> str:

@@ -5,8 +5,8 @@ import os
 import click
 
 from ndtool.cli import commands, options, questions
+from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
-from ndtool.cli.voice import put
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import OPERATORS
 
@@ -74,6 +74,7 @@ def run(arguments: list[str], talk: Talk) -> None:
         return
     talk.json = "--json" in arguments  # for what is wrong before click comes to it, as the next
     talk.data_on_stdout = commands.asks_for_array(arguments)
+    talk.arguments = arguments
     try:
         with group.make_context(
             "ndtool", list(arguments), obj=talk, terminal_width=_width()

@@ -1,12 +1,13 @@
 """The commands that answer a question about a call, a file or a standard."""
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import click
 
 from ndtool.cli import against, options
-from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command
+from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command, reporting
 from ndtool.cli.talk import Talk
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Operator
@@ -30,6 +31,7 @@ def _explain(
     at: tuple[tuple[int, ...], ...],
     origins: tuple[tuple[int, ...], ...],
     every: bool,
+    html: str | None,
     **asked: Any,
 ) -> None:
     from ndtool import endings
@@ -43,9 +45,12 @@ def _explain(
     endings.prepare(*talk.last_words())
     with typed.opened(request) as job:
         talk.warn(job.warnings)
-        with talk.progress() as progress:
-            tick = progress.of(job.sources["indices"].facts.nbytes)
-            found = explain.explain(job, at, origins, every, tick)
+        with reporting(html, job, talk) as report:
+            with talk.progress() as progress:
+                tick = progress.of(job.sources["indices"].facts.nbytes)
+                found = explain.explain(job, at, origins, every, tick)
+            if report:
+                report.explained(*found)
         one = len(at) + len(origins) == 1
         talk.answer(
             lambda: answers.explained_record(job, *found, one),
@@ -54,18 +59,29 @@ def _explain(
 
 
 @click.pass_obj
-def _stats(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+def _stats(
+    talk: Talk, /, *, operator: str, html: str | None, plot: str | None, **asked: Any
+) -> None:
     from ndtool import endings
     from ndtool.analysis import stats
     from ndtool.cli import figures
     from ndtool.runs import jobs
 
+    if plot is not None:
+        from ndtool.cli import page
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
     endings.prepare(*talk.last_words())
     with stats.open_call(request) as job:
         talk.warn(job.warnings)
-        with talk.progress() as progress:
-            found = stats.stats(job, progress.of(job.sources["indices"].facts.nbytes))
+        if plot is not None:
+            page.check_plot(plot, job, html)
+        with reporting(html, job, talk) as report:
+            with talk.progress() as progress:
+                found = stats.stats(job, progress.of(job.sources["indices"].facts.nbytes))
+            if report:
+                report.stats = found
+        if plot is not None:
+            page.plot(plot, job, found, talk)
         talk.answer(lambda: figures.stats_record(job, found), lambda: figures.stats(job, found))
 
 
@@ -80,6 +96,7 @@ def _verify(
     runs: int,
     threads: int | None,
     timeout: int,
+    html: str | None,
     **asked: Any,
 ) -> None:
     from ndtool import endings
@@ -91,12 +108,23 @@ def _verify(
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     endings.prepare(*talk.last_words())
     if engines is not None:
+        if html is not None:
+            raise UsageError("a page tells nothing of other engines: expected `verify` without --against")
         from ndtool.analysis.engines import How
 
         against.verify(talk, request, engines, How(within, runs, threads, timeout))
         return
-    with talk.progress() as progress:
-        compared = verify.verify(request, progress.of(0), within)
+    with ExitStack() as opened:
+        report = None
+        if html is not None:
+            from ndtool.cli import page
+
+            job = opened.enter_context(page.job_to_verify(request))
+            report = opened.enter_context(reporting(html, job, talk))
+        with talk.progress() as progress:
+            compared = verify.verify(request, progress.of(0), within)
+        if report:
+            report.compared(compared)
     talk.verified(request.output or "", compared)
 
 
@@ -182,6 +210,7 @@ def _explain_command(operator: Operator) -> click.Command:
             options.ALL,
             options.SPEC,
             options.DTYPE,
+            options.HTML,
             options.QUIET,
             options.JSON,
         ),
@@ -200,6 +229,8 @@ def _stats_command(operator: Operator) -> click.Command:
             *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.SPEC,
             options.DTYPE,
+            options.HTML,
+            options.PLOT,
             options.QUIET,
             options.JSON,
         ),
@@ -219,9 +250,10 @@ def _verify_command(operator: Operator) -> click.Command:
             argument("output", required=False),
             *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.WITHIN,
-            *against.OPTIONS,
+            *options.ENGINES,
             options.THREADS,
             options.DTYPE,
+            options.HTML,
             options.QUIET,
             options.JSON,
         ),

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.storage import LOST
-from ndtool.cli.progress import Progress
-from ndtool.cli.voice import put, say
+from ndtool.cli.console import Progress, put, say
 from ndtool.errors import NdtoolError, OutputError, Status, printable, redacted
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ class Talk:
     """How one run talks: what its options ask for, and what it says as things happen.
 
     json: one object instead of words. quiet: errors only. trace: the shape inference; None to
-    show it to people. data_on_stdout: whether the array itself goes there.
+    show it to people. data_on_stdout: whether the array itself goes there. arguments: the words of
+    the command line.
     """
 
     def __init__(self) -> None:
@@ -47,6 +47,7 @@ class Talk:
         self.trace: bool | None = None
         self.data_on_stdout = False
         self._answered = False  # whether the one object was printed
+        self.arguments: list[str] = []
         self._terminal = os.isatty(2)
         self._spoken = 0.0  # seconds that talking took
 
@@ -187,6 +188,11 @@ class Talk:
             from ndtool.cli import figures
 
             say(figures.comparison(compared, 2))
+
+    def written(self, name: str) -> None:
+        """Say that a page or a picture is there."""
+        if self._for_people():
+            say(f"wrote {printable(name)}\n")
 
     def last_words(self) -> tuple[bytes, bytes]:
         """Return what is left to say when a page is lost, and when the run is stopped."""

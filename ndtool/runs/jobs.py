@@ -1,7 +1,7 @@
 """The operators from argument to argument: open, infer, check, choose a way, publish."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -164,15 +164,20 @@ class Job:
             with self._named():
                 sweep.check(operands, cut)
 
-    def run(self, operands: Operands, tick: Tick = silent) -> tuple[str, ...] | None:
-        """Compute the output and publish it, whole; return the members that stay in its file."""
+    def run(
+        self, operands: Operands, tick: Tick = silent, beside: Sequence[sink.Sink] = ()
+    ) -> tuple[str, ...] | None:
+        """Compute the output and publish it, whole; return the members that stay in its file.
+
+        beside: what is complete, and published together with it.
+        """
         request = self.request
         assert request.output is not None, "there is nowhere to write to"
         output: sink.Sink = names.create(
             request.output, self.facts,
             clobber=request.clobber, sync=request.sync, only=request.only, storing=self.storing,
         )  # fmt: skip
-        self.fill(output, operands, tick)
+        self.fill(output, operands, tick, beside)
         return output.kept
 
     @property
@@ -181,13 +186,19 @@ class Job:
         shape = self.inference.plan.output
         return Facts(self.inference.dtype, shape, "C", shape, {})
 
-    def fill(self, output: sink.Sink, operands: Operands, tick: Tick = silent) -> None:
+    def fill(
+        self,
+        output: sink.Sink,
+        operands: Operands,
+        tick: Tick = silent,
+        beside: Sequence[sink.Sink] = (),
+    ) -> None:
         """Compute the output into a sink, and publish that, whole."""
         try:
             if self.inference.nbytes:
                 self._compute(output, operands, tick)
             self.recheck()
-            sink.commit(output)
+            sink.commit(output, *beside)
         finally:
             output.abort()
 

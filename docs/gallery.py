@@ -1,0 +1,60 @@
+"""Draw every example of the standards' texts: a page each, as `--html` writes it.
+
+python docs/gallery.py FOLDER writes FOLDER/NAME.html for each example of fixtures/examples.py.
+"""
+
+import importlib.util
+import shutil
+import sys
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+
+def examples() -> tuple[Any, ...]:
+    """Return the table of examples."""
+    spec = importlib.util.spec_from_file_location("examples", FIXTURES / "examples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    table: tuple[Any, ...] = module.EXAMPLES
+    return table
+
+
+def words(example: Any) -> list[str]:
+    """Return the command line that draws an example, within its folder."""
+    inputs = ["data.npy", "indices.npy", *["updates.npy"] * (example.updates is not None)]
+    attributes = [
+        word
+        for name, value in example.attributes.items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    command = example.operator.replace("_", "-")
+    return [command, *inputs, *attributes, "-o", "output.npy", "--html", f"{example.name}.html"]
+
+
+def pages(folder: Path) -> list[tuple[Any, Path]]:
+    """Write all pages into a folder; return each example with its page."""
+    from ndtool.cli import program
+    from ndtool.cli.talk import Talk
+
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for example in examples():
+        page = folder / f"{example.name}.html"
+        with TemporaryDirectory() as room, chdir(room):
+            shutil.copytree(FIXTURES / example.name, room, dirs_exist_ok=True)
+            program.run([*words(example), "--no-trace"], Talk())
+            shutil.move(page.name, page)
+        drawn.append((example, page))
+    return drawn
+
+
+if __name__ == "__main__":
+    for _, page in pages(Path(sys.argv[1])):
+        print(page)

@@ -1,0 +1,75 @@
+"""Elements of pages and pictures; whatever is put into one is text, never markup."""
+
+import json
+from typing import Any
+from xml.etree.ElementTree import Element, tostring
+
+from ndtool.errors import printable
+
+_LONGEST = 100_000  # characters of a text: no answer has as many
+
+
+def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
+    """Return an element; of its attributes None and False are left out, `_` stands for `-`."""
+    made = Element(
+        tag, {_name(key): _value(value) for key, value in attributes.items() if _is_there(value)}
+    )
+    for child in children:
+        if isinstance(child, Element):
+            made.append(child)
+        elif child is not None:
+            _add_text(made, printable(child, _LONGEST))
+    return made
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def _name(key: str) -> str:
+    return key.strip("_").replace("_", "-")
+
+
+def _value(value: Any) -> str:
+    return "" if value is True else printable(str(value), _LONGEST)
+
+
+def _add_text(made: Element, text: str) -> None:
+    if len(made):
+        made[-1].tail = (made[-1].tail or "") + text
+    else:
+        made.text = (made.text or "") + text
+
+
+def verbatim(tag: str, text: str, **attributes: Any) -> Element:
+    """Return a style or script of our own, as it is."""
+    made = element(tag, **attributes)
+    made.text = text
+    return made
+
+
+def data_block(name: str, value: Any) -> Element:
+    """Return JSON for a script; nothing in it can end it."""
+    text = json.dumps(value, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return verbatim("script", text, type="application/json", id=name)
+
+
+def table(columns: tuple[str, ...], rows: Any, **attributes: Any) -> Element:
+    """Return a table whose cells are texts or elements."""
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    return element("table", element("thead", head), element("tbody", *body), **attributes)
+
+
+def page(root: Element) -> bytes:
+    """Return a page as a file has it."""
+    text: bytes = tostring(root, "utf-8", method="html")
+    return b"<!DOCTYPE html>\n" + text + b"\n"
+
+
+def picture(root: Element) -> bytes:
+    """Return a picture as a file has it."""
+    text: bytes = tostring(root, "utf-8", xml_declaration=True)
+    return text + b"\n"

@@ -1,0 +1,361 @@
+"""Pages of `--html` in a browser: headless Chromium, of which no request leaves the page."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save
+from strategies import Array
+
+from ndtool.analysis import reference
+
+pytestmark = pytest.mark.usefixtures("here")
+
+DATA = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
+NAMED = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two name the same run
+BROUGHT = np.arange(100, 106, dtype=np.float32).reshape(3, 2)
+BADNAME = '<img src=x onerror=alert(1)>"</script><script>alert(2)<!--'
+
+
+class Browser:
+    """A browser, which forgets between pages."""
+
+    def __init__(self) -> None:
+        webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not there")
+        chromium = shutil.which("chromium") or shutil.which("google-chrome")
+        driver = shutil.which("chromedriver")
+        if chromium is None or driver is None:
+            pytest.skip("chromium and chromedriver are not there")
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        flags = ["--headless=new", "--disable-dev-shm-usage", "--disable-background-networking"]
+        flags += ["--no-sandbox"] * (os.geteuid() == 0)  # Chromium refuses root otherwise
+        for flag in flags:
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver: Any = webdriver.Chrome(
+            options=options, service=webdriver.ChromeService(driver)
+        )
+
+    def see(self, page: str, scheme: str = "light", width: int = 1280, media: str = "") -> None:
+        """Go to a page in the current folder."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.tell("Emulation.setEmulatedMedia", media=media, features=features)
+        sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.tell("Emulation.setDeviceMetricsOverride", **sizes)
+        for kind in ("browser", "performance"):
+            self.driver.get_log(kind)
+        self.driver.get(Path(page).absolute().as_uri())
+
+    def tell(self, command: str, **parameters: Any) -> Any:
+        """Run a command of Chromium's own."""
+        return self.driver.execute_cdp_cmd(command, parameters)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page; return what it returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def cell(self, name: str) -> Any:
+        """Return an element of a grid."""
+        return self.driver.find_element("id", name)
+
+    def press(self, *keys: str) -> str:
+        """Press keys; return the name of the cell that has the focus then."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+        return str(self.run("return document.activeElement.id"))
+
+    def hover(self, name: str) -> None:
+        """Move the mouse over a cell, or over what has the name."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).move_to_element(self.cell(name)).perform()
+
+    @property
+    def lit(self) -> set[str]:
+        """The names of the cells that are lit."""
+        return set(self.run("return [...document.querySelectorAll('.lit')].map(c => c.id)"))
+
+    @property
+    def sentence(self) -> str:
+        """What is said of the cell in question."""
+        return str(self.cell("sentence").text)
+
+    @property
+    def requests(self) -> list[str]:
+        """What was asked for since the page was."""
+        events = [
+            json.loads(one["message"])["message"] for one in self.driver.get_log("performance")
+        ]
+        asked = [e for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [one["params"]["request"]["url"] for one in asked]
+
+    @property
+    def complaints(self) -> list[str]:
+        """What the browser says on its console."""
+        return [one["message"] for one in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    running = Browser()
+    yield running
+    running.driver.quit()
+
+
+def draw(operator: str, *options: str, **arrays: Array) -> None:
+    """Write a call, and its page."""
+    save(**arrays)
+    files = [f"{name}.npy" for name in arrays]
+    ran = ndtool(operator, *files, *options, "-o", "o.npy", "--html", "p.html")
+    assert (ran.status, ran.err) == (0, "")
+
+
+def lights(browser: Browser) -> dict[str, list[str]]:
+    """Return which cells light up when the mouse comes to each of them."""
+    return dict(
+        browser.run(
+            """
+            return [...document.querySelectorAll("[role=gridcell]")].map((cell) => {
+              cell.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+              const lit = [...document.querySelectorAll(".lit")].map((one) => one.id);
+              return [cell.id, lit.sort()];
+            });
+            """
+        )
+    )
+
+
+def by_brute_force(pairs: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return which cells belong together; pairs: those that each element of the output is of."""
+    lit: dict[str, set[str]] = {}
+    for output, others in pairs.items():
+        for name in (output, *others):
+            lit.setdefault(name, set()).update((output, *others))
+    return {name: sorted(found) for name, found in lit.items()}
+
+
+def test_hovering_over_a_gather_lights_what_brute_force_finds(browser: Browser) -> None:
+    draw("gather-nd", data=DATA, indices=NAMED)
+    browser.see("p.html")
+    numbers = np.arange(DATA.size).reshape(DATA.shape)
+    came = reference.gather_nd(numbers, NAMED).reshape(-1).tolist()
+    pairs = {
+        f"output-{n}": [f"data-{source}", f"indices-{n // 2 * 2}", f"indices-{n // 2 * 2 + 1}"]
+        for n, source in enumerate(came)
+    }
+    wanted = by_brute_force(pairs)
+    found = lights(browser)
+    assert len(found) == DATA.size + NAMED.size + 6
+    # An element of data that goes to several lights all their tuples; each output lights its own.
+    for name, lit in found.items():
+        if name.startswith("output"):
+            assert lit == sorted([name, *pairs[name]])
+        else:
+            assert lit == wanted.get(name, [])
+    assert (browser.complaints, len(browser.requests)) == ([], 1)
+
+
+def test_hovering_over_a_scatter_lights_updates_in_order(browser: Browser) -> None:
+    draw("scatter-nd", "--reduction", "add", data=DATA, indices=NAMED, updates=BROUGHT)
+    browser.see("p.html")
+    browser.hover("output-17")
+    assert browser.lit == {
+        "output-17", "data-17", "updates-1", "updates-3",
+        "indices-0", "indices-1", "indices-2", "indices-3",
+    }  # fmt: skip
+    order = {name: browser.cell(name).get_attribute("data-order") for name in browser.lit}
+    assert order == {
+        "output-17": None, "data-17": None, "updates-1": "1", "updates-3": "2",
+        "indices-0": "1", "indices-1": "1", "indices-2": "2", "indices-3": "2",
+    }  # fmt: skip
+    assert browser.sentence == (
+        "output[2, 0, 1] = 221.0: data[2, 0, 1] = 17.0; + updates[0, 1] = 101.0, named by"
+        " indices[0] = (2, 0), gives 118.0; + updates[1, 1] = 103.0, named by indices[1] = (-1, -4),"
+        " which is (2, 0), gives 221.0"
+    )
+    browser.hover("updates-4")
+    assert browser.lit == {"output-6", "updates-4", "indices-4", "indices-5"}
+    browser.hover("output-0")
+    assert browser.lit == {"output-0", "data-0"}
+    browser.run("document.getElementById('drawing').dispatchEvent(new Event('pointerleave'))")
+    assert browser.lit == set()
+
+
+def test_arrow_keys_move_through_cells(browser: Browser) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    draw(
+        "scatter-elements",
+        "--axis",
+        "1",
+        data=np.zeros((2, 3)),
+        indices=np.array([[2]]),
+        updates=np.ones((1, 1)),
+    )
+    browser.see("p.html")
+    seen = [browser.press(Keys.TAB)]
+    while seen[-1] != "data-0":
+        assert len(seen) < 20
+        seen.append(browser.press(Keys.TAB))
+    for key, name in (
+        (Keys.ARROW_RIGHT, "data-1"),
+        (Keys.ARROW_DOWN, "data-4"),
+        (Keys.ARROW_LEFT, "data-3"),
+        (Keys.ARROW_UP, "data-0"),
+        (Keys.ARROW_UP, "data-0"),
+        (Keys.END, "data-5"),
+        (Keys.ARROW_RIGHT, "data-5"),
+        (Keys.HOME, "data-0"),
+    ):
+        assert browser.press(key) == name
+    browser.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert browser.sentence == "data[0, 2] = 0.0 goes nowhere: updates[0, 0] takes its place"
+    assert browser.press(Keys.ENTER) == "output-2"
+    assert browser.lit == {"output-2", "data-2", "indices-0", "updates-0"}
+    stops = browser.run(
+        "return [...document.querySelectorAll('[tabindex=\"0\"][role]')].map(c => c.id)"
+    )
+    assert stops == ["data-2", "indices-0", "updates-0", "output-2"]
+    browser.hover("data-0")
+    assert browser.lit == {"data-0", "output-0"}
+    browser.press(Keys.ESCAPE)
+    assert (browser.lit, browser.sentence) == (set(), "")
+
+
+def test_a_screen_reader_is_told_the_sentence(browser: Browser) -> None:
+    draw("gather", data=np.array([5, 6, 7]), indices=np.array([2]))
+    browser.see("p.html")
+    nodes = browser.tell("Accessibility.getFullAXTree")["nodes"]
+    told = [(one.get("role", {}).get("value"), one.get("name", {}).get("value")) for one in nodes]
+    assert ("grid", "data[:]") in told
+    assert ("gridcell", "output[0] = 7 from data[2], named by indices[0] = 2") in told
+    assert [role for role, _ in told].count("gridcell") == 5
+    assert ("image", "Where the indices of gather fall in data.npy") in told
+
+
+def test_the_page_of_an_explanation_begins_with_what_it_is_about(browser: Browser) -> None:
+    save(data=DATA, indices=NAMED)
+    ran = ndtool(
+        "explain", "gather-nd", "data.npy", "indices.npy", "--at", "2,1", "--html", "p.html"
+    )
+    assert ran.status == 0
+    browser.see("p.html")
+    assert browser.lit == {"output-5", "data-7", "indices-4", "indices-5"}
+    browser.hover("output-0")
+    assert "output-5" not in browser.lit
+    browser.run("document.getElementById('drawing').dispatchEvent(new Event('pointerleave'))")
+    assert "output-5" in browser.lit
+
+
+CONTRAST = """
+const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+const shown = (colour) => {
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+};
+const light = (colour) => {
+  const parts = shown(colour).map((c) => c / 255)
+    .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+};
+const behind = (node) => {
+  for (let at = node; at; at = at.parentElement) {
+    const colour = getComputedStyle(at).backgroundColor;
+    if (colour !== "rgba(0, 0, 0, 0)") return colour;
+  }
+  return "white";
+};
+const ratio = (node) => {
+  const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+};
+return [...document.querySelectorAll("h1, p, th, td, li, pre, strong, span, footer p")]
+  .filter((node) => node.textContent.trim() && node.checkVisibility())
+  .map((node) => [ratio(node), node.outerHTML.slice(0, 80)]);
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_colour_schemes_can_be_read(browser: Browser, scheme: str) -> None:
+    save(data=DATA, indices=NAMED * [1, 5])
+    ran = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--html", "p.html")
+    assert ran.status == 0
+    browser.see("p.html", scheme)
+    assert browser.lit == set()
+    browser.hover("indices-0")
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 29)"}[scheme]
+    found = browser.run(CONTRAST)
+    assert len(found) > 50
+    assert [one for one in found if one[0] < 4.5] == []
+
+
+UNCOVERED = """
+const cell = document.getElementById(arguments[0]);
+const { left, top, width, height } = cell.getBoundingClientRect();
+return document.elementFromPoint(left + width / 2, top + height / 2) === cell;
+"""
+
+
+def test_a_phone_need_not_scroll_sideways(browser: Browser) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    wide = np.random.default_rng(0).random((3, 40))
+    draw("gather-elements", "--axis", "1", data=wide, indices=np.zeros((3, 5), int))
+    browser.see("p.html", width=360)
+    assert browser.run("return document.documentElement.scrollWidth") <= 360
+    browser.run("document.getElementById('indices-2').scrollIntoView({ block: 'center' })")
+    browser.cell("indices-2").click()
+    assert browser.lit == {"output-2", "data-0", "indices-2"}
+    for key in (Keys.END, Keys.ENTER, Keys.HOME):
+        name = browser.press(key)
+        assert browser.run(UNCOVERED, name), f"{name} is behind the sentence"
+
+
+def test_paper_shows_all(browser: Browser) -> None:
+    draw("scatter-nd", data=DATA, indices=NAMED, updates=BROUGHT)
+    browser.see("p.html", "dark", media="print")
+    assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    for name in ("sentence", "drawing"):
+        assert browser.cell(name).is_displayed() == (name == "drawing")
+    hidden = browser.run(
+        """
+        return [...document.querySelectorAll("main *")].filter((node) =>
+          getComputedStyle(node).overflowX !== "visible" && node.closest("svg") === null
+        ).map((node) => node.className);
+        """
+    )
+    assert hidden == []
+    assert browser.tell("Page.printToPDF")["data"].startswith("JVBERi")
+
+
+def test_names_are_never_run(browser: Browser) -> None:
+    name = f"{BADNAME.replace('/', '-')}.npy"
+    np.save(name, np.array([BADNAME, "x"]))
+    save(indices=np.array([[0]]))
+    ran = ndtool("gather-nd", name, "indices.npy", "-o", "o.npy", "--html", "p.html")
+    assert ran.status == 0
+    browser.see("p.html")  # selenium would fail with an alert open
+    browser.hover("output-0")
+    assert browser.sentence == f"output[0] = {BADNAME} from data[0], named by indices[0] = (0)"
+    assert browser.run("return document.querySelectorAll('img, script').length") == 2
+    assert (browser.complaints, len(browser.requests)) == ([], 1)
+
+
+def test_pictures_are_pages_and_images(browser: Browser) -> None:
+    save(data=DATA)
+    for page in ("p.svg", "p.html"):
+        assert ndtool("stats", "gather", "data.npy", "[0, 2, 0]", "--plot", page).status == 0
+        browser.see(page)
+        bars = browser.run("return document.querySelectorAll('rect.bar').length")
+        assert bars == 2 + 2
+        assert (browser.complaints, len(browser.requests)) == ([], 1)

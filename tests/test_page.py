@@ -1,0 +1,469 @@
+"""`--html`: a page that needs no other, whose facts are what brute force finds."""
+
+import json
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, save
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import Array, Case, cases, raw
+from test_explain import bits, met, met_by, numbered, opened
+from test_properties import call, many, told
+
+from ndtool.analysis import drawing, reference
+from ndtool.analysis.drawing import Drawing
+from ndtool.arrays import document, sink
+from ndtool.cli import markup
+from ndtool.errors import OutputError
+
+pytestmark = pytest.mark.usefixtures("here")
+
+MARKUP = '</script><script>alert("1")</script>]]>&lt;\'--><b>'
+
+
+class Page(HTMLParser):
+    """A page, taken apart.
+
+    tags: of each element its name and attributes. texts: what can be read, or is in a script or
+    style, by the name of its element.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(Path(path).read_text("utf-8"))
+        self.close()
+        assert self._open == [], "each element ends"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br", "hr", "img", "input"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self._open[-1] if self._open else "", data))
+
+    @property
+    def words(self) -> str:
+        """All that can be read."""
+        return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
+
+    @property
+    def cells(self) -> dict[str, dict[str, str | None]]:
+        """The attributes of the drawing's cells by their names."""
+        found = [one for _, one in self.tags if one.get("role") == "gridcell"]
+        named = {str(one["id"]): one for one in found}
+        assert len(named) == len(found), "no name comes twice"
+        return named
+
+    @property
+    def links(self) -> Any:
+        """What the script is told."""
+        (text,) = [text for tag, text in self.texts if text.startswith('{"tuples"')]
+        return json.loads(text)
+
+
+def drawn(case: Case) -> Drawing:
+    with opened(case) as job:
+        found = drawing.draw(job)
+    assume(found is not None)
+    assert found is not None
+    return found
+
+
+@many
+@given(case=cases)
+def test_a_drawing_links_what_brute_force_finds(case: Case) -> None:
+    told(case)
+    expected, found = call(reference, case), drawn(case)
+    output = found.grids["output"]
+    assert output.elements is not None
+    assert [bits(one) for one in output.elements] == [raw(one) for one in flat(expected)]
+    links = list(found.links)
+    for at in np.ndindex(expected.shape):
+        check = check_gathered if len(case.arrays) == 2 else check_scattered
+        links = check(case, found, at, links)
+    assert links == []
+
+
+def flat(array: Array) -> list[Array]:
+    return [array[(*at, ...)] for at in np.ndindex(array.shape)]
+
+
+def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
+    link = links[0]
+    assert (link.output, link.updates) == (at, None)
+    assert np.ravel_multi_index(link.data, case.arrays[0].shape) == numbered(case)[at]
+    assert bits(link.result) == raw(case.arrays[0][(*link.data, ...)])
+    check_tuple(case, found, link.number)
+    return links[1:]
+
+
+def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
+    data, _, updates = case.arrays
+    value, brought = data[(*at, ...)], list(met(case, at))
+    old, *others = links[: 1 + len(brought)]
+    assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
+    for (where, came), link in zip(brought, others, strict=True):
+        value = met_by(value, updates[(*came, ...)], case.arguments["reduction"])
+        assert (link.output, link.data, link.updates) == (at, None, came)
+        assert (found.tuples[link.number].at, bits(link.result)) == (where, raw(value))
+        check_tuple(case, found, link.number)
+    return links[1 + len(brought) :]
+
+
+def check_tuple(case: Case, found: Drawing, number: int) -> None:
+    one = found.tuples[number]
+    assert one.written == tuple(int(case.arrays[1][cell]) for cell in one.cells)
+    assert one.beyond == []
+    assert one.front is not None
+    for written, front, (_, highest) in zip(one.written, one.front, found.valid, strict=True):
+        assert front == written % (highest + 1)
+
+
+@many
+@given(case=cases, chosen=st.data())
+def test_a_drawing_without_output_shows_what_tuples_name(case: Case, chosen: st.DataObject) -> None:
+    told(case)
+    data, indices, *updates = case.arrays
+    assume(indices.size and data.size)
+    wide = np.array(indices, np.int64)
+    bad = np.unravel_index(chosen.draw(st.integers(0, wide.size - 1)), wide.shape)
+    wide[bad] = chosen.draw(st.sampled_from((10**6, -(10**6), 2**63 - 1, -(2**63))))
+    found = drawn(Case(case.operator, (data, wide, *updates), case.arguments))
+    assert "output" not in found.grids
+    beyond = [one.cells[j] for one in found.tuples for j in one.beyond]
+    assert beyond == [tuple(map(int, bad))]
+    assert {(link.data, link.number) for link in found.links} == named(case, wide, found)
+    assert all((link.updates is not None) == bool(updates) for link in found.links)
+
+
+def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ...], int]]:
+    """Return which elements of data which tuples name, but for those out of bounds."""
+    data, pairs = case.arrays[0], set()
+    numbers = np.arange(data.size).reshape(data.shape)
+    for number, one in enumerate(found.tuples):
+        if one.beyond:
+            continue
+        row = tuple(int(indices[cell]) for cell in one.cells)
+        if case.operator.endswith("_nd"):
+            lead = one.at[: case.arguments.get("batch_dims", 0)]
+            run = numbers[(*lead, *row)]
+        else:
+            a = case.arguments["axis"] % data.ndim
+            whole = case.operator == "gather"
+            before: Any = (slice(None),) * a if whole else one.at[:a]
+            run = numbers[(*before, row[0], *(() if whole else one.at[a + 1 :]))]
+        places = np.unravel_index(np.ravel(run), data.shape)
+        pairs |= {(tuple(map(int, at)), number) for at in zip(*places, strict=True)}
+    return pairs
+
+
+def saved(**changes: Any) -> list[str]:
+    """Write a small call of scatter_nd; return its arguments."""
+    arrays = {
+        "data": np.array([1.5, 2.0, 3.0, 4.0], np.float32),
+        "indices": np.array([[1], [-1], [1]]),
+        "updates": np.array([10, 20, 30], np.float32),
+        **changes,
+    }
+    save(**arrays)
+    return [f"{name}.npy" for name in arrays]
+
+
+def test_a_run_writes_its_page_beside_the_output() -> None:
+    files = saved()
+    ran = ndtool("scatter-nd", *files, "--reduction", "add", "-o", "o.npy", "--html", "p.html")
+    assert (ran.status, ran.out, ran.err) == (0, b"", "")
+    assert np.load("o.npy").tolist() == [1.5, 42, 3, 24]
+    page = Page("p.html")
+    assert page.cells["output-1"]["aria-label"] == (
+        "output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0, named by indices[0] = (1), gives"
+        " 12.0; + updates[2] = 30.0, named by indices[2] = (1), gives 42.0"
+    )
+    assert (
+        page.cells["output-0"]["aria-label"] == "output[0] = 1.5 from data[0], which no index names"
+    )
+    assert page.cells["data-3"]["aria-label"] == "data[3] = 4.0 meets 1 update, in output[3]"
+    assert page.cells["indices-1"]["aria-label"] == (
+        "indices[1, 0] = -1, which is (3) brings updates[1] to output[3]"
+    )
+    assert page.cells["updates-1"]["aria-label"] == (
+        "updates[1] = 20.0 goes to output[3], named by indices[1] = (-1), which is (3), gives 24.0"
+    )
+    assert page.links == {
+        "tuples": [[0], [1], [2]],
+        "links": [
+            [0, 0, None, None], [1, 1, None, None], [1, None, 0, 0], [1, None, 2, 2],
+            [2, 2, None, None], [3, 3, None, None], [3, None, 1, 1],
+        ],
+    }  # fmt: skip
+    for words in (
+        "$ ndtool scatter-nd data.npy indices.npy updates.npy --reduction add -o o.npy",
+        "updates.shape = indices.shape[:-1] + data.shape[k:]",
+        "more than once: 1 run",
+        "+ updates[2] = 30.0, named by indices[2] = (1), gives 42.0",
+    ):
+        assert words in page.words
+
+
+def test_the_last_of_several_updates_is_told() -> None:
+    assert ndtool("scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html").status == 0
+    cells = Page("p.html").cells
+    assert cells["output-1"]["aria-label"] == (
+        "output[1] = 30.0 from updates[2], named by indices[2] = (1),"
+        " in place of data[1] = 2.0 and 1 earlier update"
+    )
+    assert cells["data-1"]["aria-label"] == (
+        "data[1] = 2.0 goes nowhere: updates[2] takes its place"
+    )
+    assert cells["updates-0"]["aria-label"] == (
+        "updates[0] = 10.0 goes to output[1], named by indices[0] = (1);"
+        " a later update takes its place"
+    )
+
+
+def test_a_gather_tells_both_ways() -> None:
+    save(data=np.arange(6).reshape(3, 2), indices=np.array([[2], [0], [-1]]))
+    assert ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html").status == 0
+    cells = Page("p.html").cells
+    assert cells["output-4"]["aria-label"] == (
+        "output[2, 0] = 4 from data[2, 0], named by indices[2] = (-1), which is (2)"
+    )
+    assert cells["data-4"]["aria-label"] == "data[2, 0] = 4 goes to output[0, 0], output[2, 0]"
+    assert cells["data-2"]["aria-label"] == "data[1, 0] = 2 goes to no output"
+    assert cells["indices-1"]["aria-label"] == "indices[1, 0] = 0 fills output[1, 0], output[1, 1]"
+
+
+def test_cells_are_those_of_grids() -> None:
+    rng = np.random.default_rng(0)
+    save(data=rng.random((2, 3, 25)), indices=np.zeros((45, 2), np.uint8))
+    assert (
+        ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
+    )
+    assert "Not drawn: 1125 elements of the output; up to 400 are." in Page("p.html").words
+    save(indices=np.zeros((9, 2), np.uint8))
+    assert (
+        ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
+    )
+    page = Page("p.html")
+    assert len(page.cells) == 150 + 18 + 225
+    assert {one["tabindex"] for one in page.cells.values()} == {"0", "-1"}
+    first = [name for name, one in page.cells.items() if one["tabindex"] == "0"]
+    assert first == ["data-0", "indices-0", "output-0"]
+    grids = [one for tag, one in page.tags if one.get("role") == "grid"]
+    assert [one["aria-label"] for one in grids][:2] == ["data[0, 0, :]", "data[0, 1, :]"]
+    for output, data, number, updates in page.links["links"]:
+        assert f"output-{output}" in page.cells
+        assert f"data-{data}" in page.cells
+        assert updates is None
+        assert all(f"indices-{n}" in page.cells for n in page.links["tuples"][number])
+
+
+def test_tuples_without_components_are_not_drawn_by_the_thousand() -> None:
+    save(data=np.zeros((0, 3)), indices=np.zeros((10**9, 0), int))
+    np.save("updates.npy", np.zeros((10**9, 0, 3)))
+    files = "data.npy", "indices.npy", "updates.npy"
+    assert ndtool("scatter-nd", *files, "-o", "o.npy", "--html", "p.html").status == 0
+    assert "Not drawn: 1000000000 index tuples; up to 400 are." in Page("p.html").words
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,) * 64, (400,), (400, 1), (1, 400), (2, 0, 3)])
+def test_arrays_of_any_shape(shape: tuple[int, ...]) -> None:
+    save(data=np.arange(7, dtype=">i4"), indices=np.zeros(shape, np.int32))
+    ran = ndtool("gather", "data.npy", "indices.npy", "--html", "p.html", "-q", "-o", "o.npy")
+    assert (ran.status, ran.err) == (0, "")
+    assert len(Page("p.html").cells) == 7 + 2 * int(np.prod(shape))
+
+
+def test_a_page_needs_nothing_and_runs_nothing_but_its_own() -> None:
+    ran = ndtool("scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html")
+    assert ran.status == 0
+    text, page = Path("p.html").read_text(), Page("p.html")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert [one["href"] for tag, one in page.tags if "href" in one] == ["data:,"]
+    assert not any({"src", "style", "onclick", "onload"} & one.keys() for _, one in page.tags)
+    (policy,) = [
+        one["content"] or ""
+        for _, one in page.tags
+        if one.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_a_page_is_the_same_each_time() -> None:
+    command = "scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html"
+    pages = []
+    for columns in (60, 200):
+        assert at_terminal(*NDTOOL, *command, columns=columns).status == 0
+        pages.append(Path("p.html").read_bytes())
+    assert ndtool(*command).status == 0
+    assert [Path("p.html").read_bytes()] * 2 == pages
+
+
+def test_names_and_values_are_text() -> None:
+    name = MARKUP.replace("/", "-")
+    np.save(f"{name}.npy", np.array([MARKUP, "\x1b[31m\0x", "a\nb", "\ud800"]))
+    save(indices=np.array([[0], [1], [2], [3]]))
+    ran = ndtool("gather-nd", f"{name}.npy", "indices.npy", "-o", "o.npy", "--html", "p.html")
+    assert ran.status == 0
+    page = Page("p.html")
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    assert not [tag for tag, _ in page.tags if tag == "b"]
+    assert f"{name}.npy" in page.words
+    assert page.cells["output-0"]["aria-label"] == (
+        f"output[0] = {MARKUP} from data[0], named by indices[0] = (0)"
+    )
+    assert page.cells["data-1"]["aria-label"] == "data[1] = \\x1b[31m\\x00x goes to output[1]"
+    assert [link[0] for link in page.links["links"]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("command", ["stats", "explain", "verify", "dry run", "run"])
+def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
+    files = saved(indices=np.array([[1], [7], [1]]), output=np.zeros(4, np.float32))
+    options = {"explain": ["--at", "0"], "dry run": ["--dry-run"], "run": ["-o", "o.npy"]}
+    inputs = {"stats": files[:2], "verify": files}.get(command, files[:3])
+    words = [command] if command in ("stats", "explain", "verify") else []
+    ran = ndtool(*words, "scatter-nd", *inputs, *options.get(command, []), "--html", "p.html")
+    assert ran.status == (0 if command == "stats" else 5)
+    page = Page("p.html")
+    assert page.cells["indices-1"]["class"] == "beyond"
+    assert page.cells["indices-1"]["aria-label"] == (
+        "indices[1, 0] = 7 is out of bounds: axis 0 of data has size 4: valid -4..3"
+    )
+    assert page.cells["updates-1"]["aria-label"].endswith(
+        "goes nowhere: its index is out of bounds"
+    )
+    assert "output-0" not in page.cells
+    assert ["data-begin", "indices-1"] in [list(x) for _, one in page.tags for x in one.items()]
+    assert "out of bounds: 1 tuple, first indices.npy[1, 0] = 7" in page.words
+    assert "Without the output: an index is out of bounds." in page.words
+    assert not Path("o.npy").exists()
+
+
+def test_an_explanation_marks_what_it_is_about() -> None:
+    ran = ndtool(
+        "explain", "scatter-nd", *saved(), "--reduction", "max", "--at", "1", "--from", "2",
+        "--html", "p.html",
+    )  # fmt: skip
+    assert ran.status == 0
+    page = Page("p.html")
+    assert [name for name, one in page.cells.items() if one.get("class") == "asked"] == [
+        "data-2",
+        "output-1",
+    ]
+    assert "data.npy[2] = 3.0 went to output[2] as it is" in page.words
+    assert "output[1] = 30.0" in page.words
+
+
+def test_types_that_stand_for_arrays_have_no_values() -> None:
+    ran = ndtool(
+        "explain", "gather-nd", "float32[2,3]", "[[1], [0]]", "--at", "0,2", "--html", "p.html"
+    )
+    assert ran.status == 0
+    page = Page("p.html")
+    assert page.cells["output-2"]["aria-label"] == (
+        "output[0, 2] from data[1, 2], named by indices[0] = (1)"
+    )
+
+
+def test_a_verification_shows_what_is_wrong() -> None:
+    files = saved(output=np.array([1.5, 30, 3, 21], np.float32))
+    ran = ndtool("verify", "scatter-nd", *files, "--html", "p.html")
+    assert ran.status == 8
+    page = Page("p.html")
+    assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
+    assert page.cells["found-3"]["aria-label"] == (
+        "output[3] is 21.0, other bits than output[3] = 20.0 from updates[1],"
+        " named by indices[1] = (-1), which is (3), in place of data[3] = 4.0"
+    )
+    assert "3 of 4 elements have the same bits" in page.words
+    saved(output=np.array([1.5, 30, 3, 20], np.float32))
+    assert ndtool("verify", "scatter-nd", *files, "--html", "p.html").status == 0
+    page = Page("p.html")
+    assert "4 of 4 elements have the same bits" in page.words
+    assert "error" not in page.words
+    save(output=np.zeros(4, np.float64))
+    assert ndtool("verify", "scatter-nd", *files, "--html", "p.html").status == 8
+    assert "output.npy has dtype <f8" in Page("p.html").words
+
+
+def test_a_verification_with_a_page_reads_no_pipe() -> None:
+    files = saved(output=np.array([1.5, 30, 3, 20], np.float32))
+    data = Path(files[0]).read_bytes()
+    ran = ndtool("verify", "scatter-nd", "-", *files[1:], "--html", "p.html", stdin=data)
+    assert ran.status == 2
+    assert "--html reads standard input twice: expected a file, no pipe" in ran.err
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing() -> None:
+    command = "scatter-nd", *saved(), "-o", "o.npy", "--html"
+    ran = ndtool(*command, "nowhere/p.html")
+    assert (ran.status, Path("o.npy").exists()) == (7, False)
+    assert "nowhere/p.html" in ran.err
+    Path("p.html").write_text("old")
+    ran = ndtool(*command, "p.html", "--no-clobber")
+    assert (ran.status, Path("o.npy").exists()) == (7, False)
+    Path("p.html").chmod(0o400)
+    assert ndtool("gather", "data.npy", "[0]", "-o", "no/o.npy", "--html", "q.html").status == 7
+    assert (Path("p.html").read_text(), Path("q.html").exists()) == ("old", False)
+    os.mkfifo("f.html")
+    assert ndtool(*command, "f.html").status == 7
+    os.mkdir("d.html")
+    assert ndtool(*command, "d.html").status == 7
+    ran = ndtool(*command, "https://127.0.0.1/p.html")
+    assert (ran.status, Path("o.npy").exists()) == (7, False)
+
+
+def test_a_page_takes_no_other_files_place() -> None:
+    files = saved()
+    os.rename("data.npy", "data.html")
+    for output, page in (("o.npy", "./data.html"), ("p.html", "p.html")):
+        ran = ndtool("scatter-nd", "data.html", *files[1:], "-o", output, "--html", page)
+        assert ran.status == 2
+        assert "expected another file" in ran.err
+    assert ndtool("gather", "data.html", "[0]", "--html", "page.npy").status == 2
+    assert np.load("data.html").shape == (4,)
+
+
+def test_a_document_that_was_not_written_whole_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("p.html: No space left on device")
+
+    Path("p.html").write_text("old")
+    monkeypatch.setattr(sink.FileSink, "write", full)
+    with pytest.raises(OutputError):
+        document.create("p.html", b"new")
+    assert sorted(os.listdir()) == ["p.html"]
+    assert Path("p.html").read_text() == "old"
+
+
+def test_a_broken_rule_writes_no_page() -> None:
+    ran = ndtool("scatter-nd", *saved(updates=np.zeros(4)), "-o", "o.npy", "--html", "p.html")
+    assert (ran.status, Path("p.html").exists()) == (4, False)
+
+
+def test_secrets_of_urls_are_left_out() -> None:
+    made = markup.element("p", "https://me:word@host/x?key=1", title="s3://me:word@host")
+    assert (made.text, made.get("title")) == ("https://host/x?...", "s3://host")
+
+
+def test_shells_offer_pages_and_folders() -> None:
+    for name in ("a.html", "a.npy", "b.svg"):
+        Path(name).touch()
+    os.mkdir("ab")
+    words = "ndtool gather data.npy indices.npy --html a"
+    asked = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    assert ndtool(env=asked).out.decode().split() == ["path,a.html", "path,ab/"]

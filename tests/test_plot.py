@@ -1,0 +1,171 @@
+"""`stats --plot`: what a picture shows is what brute force counts."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from command import ndtool, save
+from hypothesis import assume, given
+from strategies import Case, cases
+from test_explain import opened
+from test_page import MARKUP, Page
+from test_properties import many, told
+from test_stats import named, sizes_of
+
+from ndtool.analysis import stats
+from ndtool.cli import pictures
+
+pytestmark = pytest.mark.usefixtures("here")
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@many
+@given(case=cases)
+def test_a_picture_counts_what_brute_force_finds(case: Case) -> None:
+    told(case)
+    runs = sizes_of(case)
+    assume(0 not in runs)
+    counts = Counter(
+        int(np.ravel_multi_index([i % n for i, n in zip(run, runs, strict=True)], runs))
+        for _, run, _, _ in named(case)
+    )
+    with opened(case) as job:
+        shown = pictures.picture(job, stats.stats(job))
+    total = int(np.prod(runs))
+    assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
+    wanted = [0] * len(shown.density)
+    for run, times in counts.items():
+        wanted[run // shown.width] += times
+    assert shown.density == wanted
+    assert len(shown.density) == -(-total // shown.width) <= stats.FINE
+    often = Counter(map(word, counts.values()))
+    assert {name: count for name, count in shown.repeats if count} == {
+        **often,
+        **({"never": total - len(counts)} if total > len(counts) else {}),
+    }
+
+
+def word(times: int) -> str:
+    """Return how a picture calls a number of times."""
+    if times <= 2:
+        return ("once", "2 times")[times - 1]
+    power = 4
+    while power < times:
+        power *= 2
+    return f"{power // 2 + 1}..{power} times"
+
+
+def draw(path: str, *options: object) -> None:
+    """Draw where 1000 indices fall in 10,000 runs: 500 of them in the first."""
+    rest = np.arange(1, 501) * 19
+    save(data=np.zeros((10_000, 3)), indices=np.append(np.zeros(500, int), rest)[:, None])
+    ran = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--plot", path, *options)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out.startswith(b"gather_nd: ")
+
+
+def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
+    draw("p.svg")
+    root = ElementTree.parse("p.svg").getroot()
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None
+    assert title.text == "Where the indices of gather_nd fall in data.npy"
+    assert desc is not None
+    assert desc.text == (
+        "1000 index tuples name 501 of 10000 runs of data. Runs by how often they are named:"
+        " never 9499, once 500, 2 times 0, 3..4 times 0, 5..8 times 0, 9..16 times 0,"
+        " 17..32 times 0, 33..64 times 0, 65..128 times 0, 129..256 times 0, 257..512 times 1."
+    )
+    bars = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]
+    first = bars[0].find(f"{SVG}title")
+    assert first is not None
+    assert first.text == "runs 0..41: 502 tuples"  # 0 so often, and 19 and 38
+    assert float(bars[0].get("height", "")) == pictures.TALL
+    width = float(root.get("width", ""))
+    for bar in bars:
+        assert (
+            0
+            <= float(bar.get("x", ""))
+            <= float(bar.get("x", "")) + float(bar.get("width", ""))
+            <= width
+        )
+
+
+def test_pictures_are_the_same_each_time() -> None:
+    for name in ("a.svg", "b.svg"):
+        draw(name)
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+
+
+def test_a_name_in_a_picture_is_text() -> None:
+    name = MARKUP.replace("/", "-")
+    np.save(f"{name}.npy", np.arange(5))
+    assert ndtool("stats", "gather", f"{name}.npy", "[1]", "--plot", "p.svg").status == 0
+    root = ElementTree.parse("p.svg").getroot()
+    assert {one.tag for one in root.iter()} == {
+        SVG + tag for tag in ("svg", "title", "desc", "style", "text", "rect", "line")
+    }
+    assert f"fall in {name}.npy" in str(root.findtext(f"{SVG}title"))
+
+
+def test_a_picture_as_a_page() -> None:
+    draw("p.html")
+    page = Page("p.html")
+    assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
+    assert "1000 index tuples name 501 of 10000 runs" in page.words
+
+
+@pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])
+def test_a_picture_of_little(indices: str) -> None:
+    save(data=np.arange(3))
+    ran = ndtool("stats", "gather", "data.npy", indices, "--plot", "p.svg", "--json")
+    assert ran.status == 0
+    root = ElementTree.parse("p.svg").getroot()
+    named = {"[[7]]": 0, "[]": 0, "[[-3], [2]]": 2}[indices]
+    assert len([one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]) >= named
+    assert ran.json["distinct"] == named
+
+
+def test_a_png_is_drawn_by_matplotlib() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not there")
+    draw("p.png")
+    raw = Path("p.png").read_bytes()
+    assert raw.startswith(b"\x89PNG\r\n")
+    assert int.from_bytes(raw[16:20], "big") == 800
+    draw("q.png")
+    assert Path("q.png").read_bytes() == raw
+
+
+def test_a_png_without_matplotlib_says_what_is_missing() -> None:
+    os.mkdir("none")
+    Path("none/matplotlib.py").write_text("raise ImportError")
+    save(data=np.arange(3))
+    ran = ndtool(
+        "stats", "gather", "data.npy", "[1]", "--plot", "p.png", env={"PYTHONPATH": "none"}
+    )
+    assert (ran.status, ran.out, Path("p.png").exists()) == (2, b"", False)
+    assert "needs the package matplotlib" in ran.err
+    assert "pip install 'ndtool[plot]'" in ran.err
+
+
+def test_another_suffix_is_refused() -> None:
+    save(data=np.arange(3))
+    ran = ndtool("stats", "gather", "data.npy", "[1]", "--plot", "p.pdf")
+    assert ran.status == 2
+    assert "'p.pdf' ends with none of .svg, .png, .html" in ran.err
+
+
+def test_a_picture_takes_no_other_files_place() -> None:
+    save(data=np.arange(3))
+    os.rename("data.npy", "data.svg")
+    assert ndtool("stats", "gather", "data.svg", "[1]", "--plot", "data.svg").status == 2
+    same = ("--plot", "p.html", "--html", "p.html")
+    assert ndtool("stats", "gather", "data.svg", "[1]", *same).status == 2
+    assert ndtool("stats", "gather", "data.svg", "[1]", "--plot", "no/p.svg").status == 7
+    assert sorted(os.listdir()) == ["data.svg"]
