@@ -17,7 +17,7 @@ FLOORS = (
     ("tensors", "arguments", "buffers", "ops", "arrays"),
     ("runs",),
     ("analysis",),
-    ("files",),
+    ("files", "onnx"),
     ("cli",),
     ("__main__",),
 )

@@ -1,0 +1,52 @@
+"""The operators for the reference evaluator of the onnx package, exact and without its loops.
+
+>>> from onnx import parser
+>>> from onnx.reference import ReferenceEvaluator
+>>> model = parser.parse_model('''
+... <ir_version: 8, opset_import: ["" : 13]>
+... rows (float[3] data, int64[2,1] indices) => (float[2] o) {o = GatherND(data, indices)}
+... ''')
+>>> evaluator = ReferenceEvaluator(model, new_ops=OPS)
+>>> evaluator.run(None, {"data": np.float32([1, 2, 3]), "indices": np.array([[2], [-3]])})
+[array([3., 1.], dtype=float32)]
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx.reference.op_run import OpRun
+
+from ndtool import ops
+from ndtool.rules.operators import OPERATORS
+
+Array = NDArray[Any]
+_STRINGS = "OSU"  # kinds of the arrays that ONNX's strings are
+
+
+class _Operator(OpRun):
+    """An operator in the version of the model's operator set; its name is that of the class."""
+
+    op_domain = ""
+    operator: str  # ndtool's name
+
+    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
+        opsets = self.run_params["opsets"]
+        given = {name: value for name, value in attributes.items() if value is not None}
+        given["spec"] = f"onnx:{opsets.get('', opsets.get('ai.onnx'))}"
+        compute = getattr(ops, self.operator)
+        if data.dtype.kind not in _STRINGS or given.get("reduction", "none") != "none":
+            return (compute(data, *others, **given),)
+        # strings are moved by their numbers
+        strings = np.concatenate([array.reshape(-1) for array in (data, *others[1:])])
+        numbers = np.arange(strings.size)
+        updates = [numbers[data.size :].reshape(array.shape) for array in others[1:]]
+        moved = compute(numbers[: data.size].reshape(data.shape), others[0], *updates, **given)
+        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+
+
+# What `new_ops` of a ReferenceEvaluator takes.
+OPS: tuple[type[OpRun], ...] = tuple(
+    type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
+    for operator in OPERATORS.values()
+)

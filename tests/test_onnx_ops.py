@@ -1,0 +1,151 @@
+"""ndtool.onnx.OPS: the onnx package's evaluator with ndtool's kernels."""
+
+import doctest
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import (
+    Case,
+    gather_cases,
+    gather_elements_cases,
+    gather_nd_cases,
+    same,
+    scatter_elements_cases,
+    scatter_nd_cases,
+)
+from test_properties import call, many
+
+from ndtool.analysis import reference
+from ndtool.errors import BoundsError
+from ndtool.rules.operators import OPERATORS
+
+onnx = pytest.importorskip("onnx")
+helper = pytest.importorskip("onnx.helper")
+ReferenceEvaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
+
+from test_onnx_backend import CASES  # noqa: E402 - which needs onnx
+
+import ndtool.onnx  # noqa: E402
+from ndtool.onnx import OPS  # noqa: E402
+
+
+def model_of(operator: str, version: int, arrays: Any, **attributes: Any) -> Any:
+    """Return a model of one node for arrays."""
+    names = OPERATORS[operator].inputs
+    types = [
+        helper.np_dtype_to_tensor_dtype(a.dtype) if a.dtype.kind not in "OU" else 8 for a in arrays
+    ]
+    inputs = [
+        helper.make_tensor_value_info(name, kind, array.shape)
+        for name, kind, array in zip(names, types, arrays, strict=True)
+    ]
+    node = helper.make_node(OPERATORS[operator].title, names, ["o"], **attributes)
+    output = helper.make_tensor_value_info("o", types[0], None)
+    graph = helper.make_graph([node], "g", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
+
+
+def run(operator: str, version: int, arrays: Any, **attributes: Any) -> Any:
+    model = model_of(operator, version, arrays, **attributes)
+    feeds = dict(zip(OPERATORS[operator].inputs, arrays, strict=True))
+    return ReferenceEvaluator(model, new_ops=OPS).run(None, feeds)[0]
+
+
+def test_the_example_of_the_module() -> None:
+    assert doctest.testmod(ndtool.onnx).failed == 0
+
+
+def test_which_operators_there_are() -> None:
+    assert {(one.op_domain, one.__name__) for one in OPS} == {
+        ("", operator.title) for operator in OPERATORS.values()
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_node_tests_of_onnx(case: Any) -> None:
+    evaluator = ReferenceEvaluator(case.model, new_ops=OPS)
+    assert type(evaluator.rt_nodes_[0]) in OPS
+    names = [one.name for one in case.model.graph.input]
+    for inputs, (expected,) in case.data_sets:
+        (actual,) = evaluator.run(None, dict(zip(names, inputs, strict=True)))
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        assert np.array_equal(actual, expected)
+
+
+EVERY = st.one_of(
+    gather_nd_cases(),
+    gather_cases(),
+    gather_elements_cases(),
+    scatter_nd_cases(),
+    scatter_elements_cases(),
+)
+
+
+@many
+@given(case=EVERY, version=st.integers(18, 23))
+def test_random_calls(case: Case, version: int) -> None:
+    data, indices, *updates = (a.astype(a.dtype.newbyteorder("=")) for a in case.arrays)
+    if data.dtype.kind not in "biufc" or data.dtype.char in "gG":  # ONNX has no such type
+        numbers = np.arange(data.size + sum(array.size for array in updates), dtype="f4")
+        data = numbers[: data.size].reshape(data.shape)
+        updates = [numbers[data.size :].reshape(array.shape) for array in updates]
+    arrays = (data, indices.astype("i8"), *updates)
+    assume((arrays[1] == indices).all())  # which fit
+    actual = run(case.operator, version, arrays, **case.arguments)
+    assert same(np.asarray(actual), call(reference, case._replace(arrays=arrays)))
+
+
+@pytest.mark.parametrize("strings", [object, "U3"], ids=str)
+def test_strings(strings: Any) -> None:
+    data = np.array([["a", "bb", ""], ["d", "é", "f"]], strings)
+    assert run("gather_nd", 13, (data, np.array([[1, -2], [0, 0]]))).tolist() == ["é", "a"]
+    assert run("gather_nd", 13, (data, np.array([1, 1]))).tolist() == "é"
+    updates = np.array([["x", "y", "z"]], object)
+    scattered = run("scatter_nd", 18, (data, np.array([[-1]]), updates))
+    assert scattered.tolist() == [["a", "bb", ""], ["x", "y", "z"]]
+    with pytest.raises(TypeError):
+        run("scatter_nd", 18, (data, np.array([[-1]]), updates), reduction="max")
+
+
+@pytest.mark.parametrize(
+    ("operator", "version", "attributes", "message"),
+    [
+        ("gather", 10, {}, "indices out of bounds"),
+        ("gather_nd", 11, {"batch_dims": 1}, "onnx:11 .* does not take batch_dims: onnx:12"),
+        ("scatter_nd", 13, {"reduction": "add"}, "onnx:16 is the first"),
+        ("scatter_elements", 17, {"reduction": "max"}, "onnx:18 is the first"),
+    ],
+)
+def test_versions_refuse_what_they_do_not_have(
+    operator: str, version: int, attributes: Any, message: str
+) -> None:
+    data, indices = np.ones((2, 2), "f4"), np.array([[-1], [0]])
+    updates = np.ones((2, 2) if operator == "scatter_nd" else (2, 1), "f4")
+    arrays = (data, indices, updates)[: len(OPERATORS[operator].inputs)]
+    with pytest.raises((ValueError, IndexError), match=message):
+        run(operator, version, arrays, **attributes)
+
+
+def test_out_of_bounds_is_an_error_where_the_evaluator_would_wrap() -> None:
+    arrays = np.arange(3.0), np.array([0, -4])
+    with pytest.raises(BoundsError, match="1 of 2 elements"):
+        run("gather_elements", 13, arrays)
+
+
+def test_nodes_in_subgraphs() -> None:
+    node = helper.make_node("GatherND", ["data", "indices"], ["o"])
+    output = helper.make_tensor_value_info("o", 1, None)
+    branch = helper.make_graph([node], "b", [], [output])
+    choice = helper.make_node("If", ["c"], ["o"], then_branch=branch, else_branch=branch)
+    inputs = [
+        helper.make_tensor_value_info(n, t, None)
+        for n, t in (("c", 9), ("data", 1), ("indices", 7))
+    ]
+    graph = helper.make_graph([choice], "g", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    feeds = {"c": np.array(True), "data": np.ones(3, "f4"), "indices": np.array([[3]])}
+    with pytest.raises(BoundsError, match="1 of 1"):
+        ReferenceEvaluator(model, new_ops=OPS).run(None, feeds)
