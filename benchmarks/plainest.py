@@ -110,14 +110,15 @@ class Limit:
         self._loop(ctypes.byref(self._job))
 
     def search(self) -> None:
-        """Keep the fastest variant: the best of each choice in turn, twice."""
+        """Keep the fastest variant: the best of each choice in turn, twice.
+
+        How far ahead and into which cache is one choice: each cache has a distance of its own.
+        """
         known: dict[Variant, float] = {}
-        for place in (0, 1, 3, 2) * 2:
+        for names in (("ahead", "near"), ("way",), ("streamed",)) * 2:
+            choices = product(*(self.grid[Variant._fields.index(name)] for name in names))
             self.variant = min(
-                (
-                    self._variant._replace(**{Variant._fields[place]: value})
-                    for value in self.grid[place]
-                ),
+                [self._variant._replace(**dict(zip(names, c, strict=True))) for c in choices],
                 key=lambda variant: self._seconds(variant, known),
             )
 

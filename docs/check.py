@@ -28,19 +28,20 @@ class Page(HTMLParser):
 
 def faults(site: Path) -> Iterator[str]:
     """Yield what is wrong with any page below a folder."""
-    pages = {file: Page(file) for file in site.rglob("*.html")}
+    pages = {file: Page(file) for file in sorted(site.rglob("*.html"))}
     for file, page in pages.items():
+        name = file.relative_to(site)
         for target in sorted(page.links | page.loaded):
             url = urlsplit(target)
             if url.scheme or url.netloc:
                 if target in page.loaded and url.scheme != "data":
-                    yield f"{file}: loads {target}"
+                    yield f"{name}: loads {target}"
                 continue
             there = (file.parent / unquote(url.path)).resolve() if url.path else file
             if not there.exists():
-                yield f"{file}: {target} is not there"
+                yield f"{name}: {target} is not there"
             elif url.fragment and there in pages and unquote(url.fragment) not in pages[there].ids:
-                yield f"{file}: {target} has no such anchor"
+                yield f"{name}: {target} has no such anchor"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from ndtool.loops.checks cimport Check, check_part
 from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.memory cimport swap_units, write_window
+from ndtool.loops.numbers cimport Numbering, number_part
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, room_rows, scatter_unit
 from ndtool.loops.parts cimport (
@@ -259,6 +260,32 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     c.parts = shares(threads)
     with nogil:
         bad = share(check_part, &c, c.parts, threads)
+    return bad != 0
+
+
+def number(
+    Addressing a, Indices indices, int64_t first, int64_t count, uint8_t[::1] out, int itemsize,
+    int threads,
+) -> int:
+    """Write the number of the row that each tuple names, in 2 bytes without a sign or in 4.
+
+    `a` addresses rows.
+    """
+    cdef Numbering c
+    cdef uint64_t bad
+    a._door(&c.walk, indices, first, count)
+    if itemsize not in (2, 4):
+        raise ValueError("a number has 2 or 4 bytes")
+    if out.shape[0] < count * itemsize:
+        raise ValueError("the output buffer is shorter than its shape")
+    if a.lowest < 0 or a.highest >= (<int64_t> 1 << (16 if itemsize == 2 else 31)):
+        raise ValueError("the rows are more than a number of its size tells apart")
+    c.to = &out[0]
+    c.bytes_each = itemsize
+    c.count = count
+    c.parts = shares(threads)
+    with nogil:
+        bad = share(number_part, &c, c.parts, threads)
     return bad != 0
 
 

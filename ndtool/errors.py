@@ -86,7 +86,8 @@ class NdtoolError(Exception):
     """Base of every error that ndtool raises on purpose.
 
     `message` is one sentence that ends with what was allowed; `places` are the lines that
-    point at the culprit; `hint` says what to try. `fields()` is the same for machines.
+    point at the culprit; `hint` says what to try. `fields()` is the same for machines,
+    with what stands in `more`.
     """
 
     status = Status.BUG
@@ -99,6 +100,7 @@ class NdtoolError(Exception):
         self.message = message
         self.places = places
         self.hint = hint
+        self.more: dict[str, object] = {}
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -115,6 +117,7 @@ class NdtoolError(Exception):
             "message": self.message,
             "places": list(self.places),
             "hint": self.hint or None,
+            **self.more,
         }
 
 

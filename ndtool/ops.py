@@ -13,7 +13,7 @@ from ndtool import tensors
 from ndtool._kernels import Indices
 from ndtool.arguments import array, index_array, integer, name_exactly, require_apart, room_of, word
 from ndtool.buffers import copy_right, opaque, operand, put_right, raw
-from ndtool.engine import bind, check, copies, gathers, scatters, tuning
+from ndtool.engine import bind, check, copies, gathers, narrow, scatters, tuning
 from ndtool.engine import threads as _threads
 from ndtool.errors import (
     BoundsError,
@@ -282,13 +282,18 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
     """Gather, into `out` if there is one."""
     plan, types, negatives = bound
     index = _bound_indices(indices, types["indices"], team)
-    if out is not None or not prod(plan.output):
-        # a gather that met a bad index half-way would have changed what is not ours
-        check.check(plan, index, negatives, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    if target.size and not _move(bound, data, index, target, team):
+    if out is None and target.size:
+        done = _move(bound, data, index, target, team)
+    else:  # a gather that met a bad index half-way would have changed what is not ours
+        flat = data.flags.c_contiguous
+        with narrow.checked(plan, index, negatives, team, flat) as work:
+            source = data.reshape(work.plan.data) if flat else data
+            bound = work.plan, types, work.negatives
+            done = not target.size or _move(bound, source, work.indices, target, team)
+    if not done:
         raise check.refusal(plan, index, negatives)
     return _delivered(target, out)
 

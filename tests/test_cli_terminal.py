@@ -189,17 +189,15 @@ def test_names_are_no_markup():
 
 SLOW = """
 import itertools, sys, types
-from ndtool.cli import console
-from ndtool.cli.talk import Talk
+from ndtool.cli import progress, talk, voice
 looks = itertools.count()
-console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
-talk = Talk()
-with talk.progress(lambda: "sweep") as progress:
+progress.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
+with talk.Talk().progress(lambda: "sweep") as progress:
     tick = progress.of(lambda: 4_000_000_000)
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
-console.say("end")
+voice.say("end")
 """
 
 

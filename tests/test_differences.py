@@ -221,8 +221,8 @@ def test_the_words_of_lost_updates(here: Path) -> None:
 def test_the_keys_of_json(here: Path) -> None:
     lossy(here)
     ran = ndtool(*RUN, "--json")
-    assert (ran.status, ran.err) == (8, "")
-    one = json.loads(ran.out)
+    assert (ran.status, ran.out) == (8, b"")
+    one = json.loads(ran.err)
     assert (one["error"], one["status"]) == ("DifferenceError", 8)
     assert (one["equal"], one["different"], one["total"]) == (89, 11, 100)
     assert one["ulps"] == {"0": 89, "1": 1, "2..4": 0, "5..64": 0, ">64": 10}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bucket
 import pytest
-from command import FIXTURES, at_terminal, environment
+from command import FIXTURES, at_terminal, environment, execute
 
 import ndtool
 from ndtool.cli.program import program
@@ -36,7 +36,8 @@ def commands(block):
 
 def timeless(text):
     """Return a text without what differs from run to run and machine to machine."""
-    return re.sub(r"in [0-9.]+ (us|ms|s)(, [0-9]+ threads?)?", "in TIME", text)
+    text = re.sub(r"in [0-9.]+ (us|ms|s)(, [0-9]+ threads?)?", "in TIME", text)
+    return re.sub(r"memory [0-9.]+ MB", "memory MORE OR LESS", text)
 
 
 def programs(folder):
@@ -152,6 +153,27 @@ def test_every_document_has_its_place():
     index = (ROOT / "docs/index.md").read_text("utf-8").splitlines()
     names = {path.stem for path in ROOT.glob("docs/*.md")}
     assert names - {"index"} <= set(index)
+
+
+@documented
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ('<a href="b.html#here">', ""),
+        ('<a href="b.html"><a href="#top"><p id="top"><a href="https://x.y/z">', ""),
+        ('<img src="data:image/png;base64,">', ""),
+        ('<a href="c.html">', "a.html: c.html is not there\n"),
+        ('<a href="b.html#nowhere">', "a.html: b.html#nowhere has no such anchor\n"),
+        ('<a href="#nowhere">', "a.html: #nowhere has no such anchor\n"),
+        ('<link href="https://x.y/z.css">', "a.html: loads https://x.y/z.css\n"),
+        ('<script src="//x.y/z.js">', "a.html: loads //x.y/z.js\n"),
+    ],
+)
+def test_a_site_is_checked(body, fault, tmp_path):
+    (tmp_path / "a.html").write_text(body)
+    (tmp_path / "b.html").write_text('<h1 id="here">')
+    ran = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
+    assert (ran.status, ran.out.decode(), ran.err) == (bool(fault), fault, "")
 
 
 @pytest.mark.slow

@@ -63,6 +63,10 @@ def sorted_parts(count: int = 2) -> _kernels.Parts:
 
 CALLS: dict[str, dict[str, Any]] = {
     "check": {"a": addressing(), "indices": indices(), "first": 0, "count": 2, "threads": 1},
+    "number": {
+        "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": room(4),
+        "itemsize": 2, "threads": 1,
+    },
     "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
         "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
@@ -127,6 +131,8 @@ BAND = "the output or the scratch buffer is too short"
 BATCHES = "batches are shared out whole"
 UNITS = "the buffer is not one of whole units"
 ROWS = "the rows are more than the parts hold"
+BYTES = "a number has 2 or 4 bytes"
+NUMBERED = "the rows are more than a number of its size tells apart"
 SHORT = "an update is shorter than a run"
 OTHERS = "the parts are others"
 WITHIN = "a piece begins and ends within its runs"
@@ -134,6 +140,18 @@ WITHIN = "a piece begins and ends within its runs"
 WRONG = [
     ("check", {"indices": indices(15)}, INDEX),
     ("check", {"first": 1}, INDEX),
+    ("number", {"indices": indices(15)}, INDEX),
+    ("number", {"first": 1}, INDEX),
+    ("number", {"out": room(3)}, OUT),
+    ("number", {"itemsize": 4}, OUT),
+    ("number", {"itemsize": 1}, BYTES),
+    ("number", {"a": addressing(stride=-1)}, NUMBERED),
+    ("number", {"a": addressing(size=65537, stride=1)}, NUMBERED),
+    (
+        "number",
+        {"a": addressing(size=2**31 + 1, stride=1), "out": room(8), "itemsize": 4},
+        NUMBERED,
+    ),
     ("find", {"indices": indices(15)}, INDEX),
     ("find", {"first": 1}, INDEX),
     ("gather", {"data": room(31)}, DATA),

@@ -1,8 +1,7 @@
 """Recompute an output the slow and obvious way, and compare every bit."""
 
-from contextlib import ExitStack
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from ndtool.analysis.distances import FAR, Ulps, bits, distances, opaque
 from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
 from ndtool.analysis.values import as_array, element
 from ndtool.arrays import names, spill
+from ndtool.arrays.local import Stretch
 from ndtool.arrays.source import Source, whole
 from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
@@ -70,50 +70,107 @@ def verify(request: "Request", tick: Tick = silent, within: int = 0) -> Comparis
     as a run keeps what does not fit into memory. Raises DifferenceError, which names the first
     element that is further apart, in row-major order, and has the comparison.
     """
-    arguments = {**request.arguments, "output": request.output or "-"}
-    with ExitStack() as opened:
+    with Opened(request) as call:
+        return _verified(request, call.arrays, call.label, tick, within)
+
+
+class Opened:
+    """A call whose inputs are open; a context manager, which sees that none changed meanwhile.
+
+    arrays: the inputs, and the output where the request has one. stretches: their bytes. label:
+    what the output is called.
+    """
+
+    def __init__(self, request: "Request") -> None:
+        arguments = dict(request.arguments)
+        if request.output is not None:
+            arguments["output"] = request.output
+        self.label = label_of(request)
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.stretches: dict[str, Stretch] = {}
+        self._sources: list[Source] = []
         streams = Streams()
-        sources: dict[str, Source] = {}
-        for name, argument in arguments.items():
-            sources[name] = names.open_source(argument, streams, literals=name == "indices")
-            opened.callback(sources[name].close)
-        arrays = {name: _array(source, name, request.dtype) for name, source in sources.items()}
         try:
-            compared = _verified(request, arrays, called(arguments["output"]), tick, within)
-        except (DifferenceError, BoundsError):
-            _recheck(sources)  # whoever changes an input finds a difference
+            for name, argument in arguments.items():
+                source = names.open_source(argument, streams, literals=name == "indices")
+                self._sources.append(source)
+                self.stretches[name] = whole(source)
+                self.arrays[name] = _array(source, self.stretches[name], name, request.dtype)
+        except BaseException:
+            self._close()
             raise
-        _recheck(sources)
-        return compared
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            # whoever changes an input finds a difference
+            if kind is None or issubclass(kind, DifferenceError | BoundsError):
+                self.recheck()
+        finally:
+            self._close()
+
+    def recheck(self) -> None:
+        """Raise OutputError if an input changed since it was opened."""
+        for source in self._sources:
+            source.recheck()
+
+    def _close(self) -> None:
+        for source in self._sources:
+            source.close()
 
 
-def _recheck(sources: dict[str, Source]) -> None:
-    for source in sources.values():
-        source.recheck()
+def label_of(request: "Request") -> str:
+    """Return what messages call the output of a call."""
+    return "the output" if request.output is None else called(request.output)
 
 
 def _verified(
     request: "Request", arrays: dict[str, NDArray[Any]], label: str, tick: Tick, within: int
 ) -> Comparison:
     result = arrays.pop("output")
+    expected = recomputed(request, arrays, part(tick, 0, 0.9), result)
+    compared = compare(request, arrays, result, expected, part(tick, 0.9, 1), within)
+    if error := difference(compared, label, request.operator):
+        raise error
+    return compared
+
+
+def recomputed(
+    request: "Request",
+    arrays: dict[str, NDArray[Any]],
+    tick: Tick = silent,
+    result: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Return what the operator gives; `result`, where there is one, must be alike."""
+    label = label_of(request)
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        _compare_types(result, shape, dtype, label, request.operator)
+        if result is not None:
+            _compare_types(result, shape, dtype, label, request.operator)
         room = spill.room(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
         return np.ndarray(shape, dtype, room)
 
-    expected = _recomputed(request, arrays, new, part(tick, 0, 0.9))
+    return _recomputed(request, arrays, new, tick)
+
+
+def compare(
+    request: "Request",
+    arrays: dict[str, NDArray[Any]],
+    result: NDArray[Any],
+    expected: NDArray[Any],
+    tick: Tick = silent,
+    within: int = 0,
+) -> Comparison:
+    """Compare an output for the inputs `arrays` with what it must be, of one type and shape."""
     comparing = _Comparing(result, expected, within)
-    comparing.go(part(tick, 0.9, 1))
+    comparing.go(tick)
     blamed = None
     if "updates" in arrays:
-        wrong = comparing.wrong
         plan, reduction = _plan(request, arrays), request.attributes.reduction
-        blamed = blame.blame(plan, arrays, reduction, wrong, result, expected)
-    compared = comparing.comparison(blamed)
-    if compared.beyond:
-        raise _refusal(compared, label, request.operator)
-    return compared
+        blamed = blame.blame(plan, arrays, reduction, comparing.wrong, result, expected)
+    return comparing.comparison(blamed)
 
 
 def _plan(request: "Request", arrays: dict[str, NDArray[Any]]) -> shapes.Plan:
@@ -121,28 +178,31 @@ def _plan(request: "Request", arrays: dict[str, NDArray[Any]]) -> shapes.Plan:
     return shapes.infer(request.operator, sizes, request.attributes)[1]
 
 
-def _refusal(compared: Comparison, label: str, operator: str) -> DifferenceError:
+def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
+    """Return the error about an output, called `label`, that is not what it must be, if it is."""
     first, within = compared.first, compared.within
+    if not compared.beyond:
+        return None
     assert first is not None
     position = ", ".join(map(str, first.position))
     more = f" by more than {within} ulp" if within else ""
     error = DifferenceError(
         f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
         places=(
-            f"{label}[{position}] = {_shown(first.output)}",
-            f"{operator} gives {_shown(first.expected)}",
+            f"{label}[{position}] = {exactly(first.output)}",
+            f"{operator} gives {exactly(first.expected)}",
         ),
     )
     error.comparison = compared
     return error
 
 
-def _array(source: Source, name: str, dtype: str | None) -> NDArray[Any]:
+def _array(source: Source, bytes_: Stretch, name: str, dtype: str | None) -> NDArray[Any]:
     facts = source.facts
     taken = facts.dtype
     if dtype is not None and name != "indices":
         taken = dtypes.view_as(taken, dtype)
-    return as_array(whole(source).buffer, taken, facts.shape, facts.order == "F")
+    return as_array(bytes_.buffer, taken, facts.shape, facts.order == "F")
 
 
 def _recomputed(
@@ -240,10 +300,11 @@ class _Comparing:
     def _difference(self, number: int) -> "Difference":
         place = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
         whole: Any = (*place, ...)  # an array still, of one element
-        found, wanted = self._result[whole], self._expected[whole]
+        found, wanted = self._result[whole].copy(), self._expected[whole].copy()
         ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
         return Difference(place, found, wanted, None if ulps == FAR else ulps)
 
 
-def _shown(one: NDArray[Any]) -> str:
+def exactly(one: NDArray[Any]) -> str:
+    """Return the element of an array without axes as people read it, and its bytes."""
     return f"{printable(element(one), 80)} (bytes {printable(one.tobytes().hex(), 40)})"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ndtool.cli import options
-from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
+from ndtool.cli.voice import put
 from ndtool.errors import BoundsError, DifferenceError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
 

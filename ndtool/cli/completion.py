@@ -187,3 +187,14 @@ def types(typed: str) -> list[CompletionItem]:
     from ndtool.rules.dtypes import EXTENDED
 
     return [CompletionItem(name) for name in EXTENDED if name.startswith(typed)]
+
+
+def engines(typed: str) -> list[CompletionItem]:
+    """Offer one more engine."""
+    from ndtool.analysis.engines import ENGINES
+
+    before, comma, last = typed.rpartition(",")
+    known = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
+    given = before.split(",")
+    left = [name for name in known if name.startswith(last) and name not in given]
+    return [CompletionItem(before + comma + name) for name in left]

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from ndtool.cli.console import put
 from ndtool.cli.kinds import (
     Codec,
     Document,
@@ -17,6 +16,7 @@ from ndtool.cli.kinds import (
     Sizes,
     Ulps,
 )
+from ndtool.cli.voice import put
 from ndtool.rules.operators import REDUCTIONS
 
 

@@ -5,8 +5,8 @@ import os
 import click
 
 from ndtool.cli import commands, options, questions
-from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
+from ndtool.cli.voice import put
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import OPERATORS
 

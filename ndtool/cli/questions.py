@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ndtool.cli import options
+from ndtool.cli import against, options
 from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command, reporting
 from ndtool.cli.talk import Talk
 from ndtool.errors import NdtoolError, UsageError
@@ -86,13 +86,34 @@ def _stats(
 
 
 @click.pass_obj
-def _verify(talk: Talk, /, *, operator: str, within: int, html: str | None, **asked: Any) -> None:
+def _verify(
+    talk: Talk,
+    /,
+    *,
+    operator: str,
+    within: int,
+    engines: tuple[str, ...] | None,
+    runs: int,
+    threads: int | None,
+    timeout: int,
+    html: str | None,
+    **asked: Any,
+) -> None:
     from ndtool import endings
     from ndtool.analysis import verify
     from ndtool.runs import jobs
 
     request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    if request.output is None and engines is None:
+        raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     endings.prepare(*talk.last_words())
+    if engines is not None:
+        from ndtool.analysis.engines import How
+
+        if html is not None:
+            raise UsageError("--html is about one output: expected no --against beside it")
+        against.verify(talk, request, engines, How(within, runs, threads, timeout))
+        return
     with ExitStack() as opened:
         report = None
         if html is not None:
@@ -225,16 +246,20 @@ def _verify_command(operator: Operator) -> click.Command:
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
         (
-            *map(argument, (*operator.inputs, "output")),
+            *map(argument, operator.inputs),
+            argument("output", required=False),
             *map(options.ATTRIBUTES.__getitem__, operator.attributes),
             options.WITHIN,
+            *against.OPTIONS,
+            options.THREADS,
             options.DTYPE,
             options.HTML,
             options.QUIET,
             options.JSON,
         ),
         f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
-        " and every bit. The exit status is 8 if they differ.",
+        " and every bit; with --against, also what other engines give. The exit status is 8 if"
+        " they differ.",
         f"{files} {HELP[operator.name].flags}",
     )
 

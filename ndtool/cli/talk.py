@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.storage import LOST
-from ndtool.cli.console import Progress, put, say
+from ndtool.cli.progress import Progress
+from ndtool.cli.voice import put, say
 from ndtool.errors import NdtoolError, OutputError, Status, printable, redacted
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class Talk:
         self.quiet = False
         self.trace: bool | None = None
         self.data_on_stdout = False
-        self._answered = False  # whether the one object was printed
         self.arguments: list[str] = []
+        self._answered = False  # whether the one object was printed
         self._terminal = os.isatty(2)
         self._spoken = 0.0  # seconds that talking took
 
@@ -141,11 +142,11 @@ class Talk:
         notes = records.notes_of(entries)
         titles = ("name", "array", "order", "bytes", *map(records.note_title, notes), "mappable")
         rows = [records.entry_cells(entry, notes) for entry in entries]
-        put(_table(titles, rows, ("name", "array", "mappable"), 1))
+        put(table(titles, rows, ("name", "array", "mappable"), 1))
         if nodes:
             columns = records.NODE_COLUMNS
             put("\n")
-            put(_table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
+            put(table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
         self.warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
@@ -157,7 +158,7 @@ class Talk:
             self._put_json({"version": _version(), "specs": listed})
             return
         columns = records.SPEC_COLUMNS
-        put(_table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
+        put(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
 
     def error(self, exc: NdtoolError) -> None:
         """Say what went wrong, and why where the shapes were the reason."""
@@ -285,10 +286,10 @@ def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
     from ndtool.cli import records
 
     columns = records.TRACE_COLUMNS
-    return _table(columns, records.trace_cells(trace), columns, fd, title)
+    return table(columns, records.trace_cells(trace), columns, fd, title)
 
 
-def _table(
+def table(
     columns: tuple[str, ...],
     rows: list[tuple[str, ...]],
     folded: tuple[str, ...],

@@ -7,12 +7,13 @@ the output that fit the cache), by copies (of a small output, put together at th
 an axis that is not the last).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import GROUP, LINE, Addressing, Change, How, Indices, Parts, Piece
-from ndtool.engine import check, columns, layouts, scratch, tuning
+from ndtool.engine import check, columns, layouts, narrow, scratch, tuning
 from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick, silent, whole_elements
@@ -65,12 +66,10 @@ def scatter(s: Scatter) -> bool:
         return True
     if not len(s.out):  # no index is valid where there is nothing
         return False
-    strides = layouts.contiguous(plan.data, itemsize)
-    runs = bind_runs(plan, strides, itemsize, s.negatives)
+    runs = _runs(s)
     if runs is None:
-        assert isinstance(plan, ElementsPlan)
-        _guard(s)
-        return _by_panels(s, plan, bind_panels(plan, strides, itemsize, s.negatives))
+        with _guarded(s) as work:
+            return _by_panels(work)
     rows = len(s.out) // runs.width
     line = plan.data[plan.axis] * itemsize if isinstance(plan, ElementsPlan) else len(s.out)
     one_line = runs.per_batch == runs.tuples
@@ -82,17 +81,28 @@ def scatter(s: Scatter) -> bool:
     far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
     if many and far and not wide and (one_line or line > tuning.CACHED):
         return _by_destination(s, runs, rows)
-    _guard(s)
-    if not one_line:
-        return _by_lines(s, runs, line)
-    copy(s)
-    return _in_order(s, runs)
+    with _guarded(s) as work:
+        if not one_line:
+            return _by_lines(work, line)
+        copy(work)
+        return _in_order(work)
 
 
-def _guard(s: Scatter) -> None:
-    """Look at all indices now if that is still to be done, before out is changed."""
-    if s.guarded:
-        check.check(s.plan, s.indices, s.negatives, s.threads)
+@contextmanager
+def _guarded(s: Scatter) -> Iterator[Scatter]:
+    """Look at all indices if that is still to be done, before out is changed; give what is left."""
+    if not s.guarded:
+        yield s
+        return
+    with narrow.checked(s.plan, s.indices, s.negatives, s.threads) as (plan, indices, negatives):
+        yield s._replace(plan=plan, indices=indices, negatives=negatives, guarded=False)
+
+
+def _runs(s: Scatter) -> Runs | None:
+    """Bind the plan to the bytes of out; None along an axis that is not the last."""
+    itemsize = s.dtype.itemsize
+    strides = layouts.contiguous(s.plan.data, itemsize)
+    return bind_runs(s.plan, strides, itemsize, s.negatives)
 
 
 def copy(s: Scatter) -> None:
@@ -110,8 +120,10 @@ def copy(s: Scatter) -> None:
         _kernels.copy(data[begin:end], s.out[begin:end], how)
 
 
-def _in_order(s: Scatter, runs: Runs) -> bool:
+def _in_order(s: Scatter) -> bool:
     """Each thread goes through all tuples and applies those to its share of the output's runs."""
+    runs = _runs(s)
+    assert runs is not None
     change, addressing = s.change(runs.width), runs.addressing
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
     how = How(threads, s.reduction == "none" and s.streamed)
@@ -161,8 +173,10 @@ def _put_together(s: Scatter, copies: Buffer, out: Buffer) -> None:
     _kernels.scatter(whole, nowhere, Piece(0, n, 0, len(out)), change, out, False, How(1))
 
 
-def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
+def _by_lines(s: Scatter, line: int) -> bool:
     """Along the last axis: threads share the lines, each changed in cache and written once."""
+    runs = _runs(s)
+    assert runs is not None
     lines, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
     if lines * line != len(s.out) or per < tuning.LONG or line > tuning.CACHED:
         copy(s)
@@ -187,7 +201,12 @@ def _by_lines(s: Scatter, runs: Runs, line: int) -> bool:
     return True
 
 
-def _by_panels(s: Scatter, plan: ElementsPlan, panels: Panels) -> bool:
+def _by_panels(s: Scatter) -> bool:
+    """Along another axis: in blocks of columns, or in tiles of them."""
+    plan, itemsize = s.plan, s.dtype.itemsize
+    assert isinstance(plan, ElementsPlan)
+    strides = layouts.contiguous(plan.data, itemsize)
+    panels = bind_panels(plan, strides, itemsize, s.negatives)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
     if covered and s.write is not None and columns.suit(panels, panels.size):
@@ -250,8 +269,8 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     limit = tuning.SCRATCH if s.limit is None else s.limit
     most = max(1, (limit - rooms) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
-    if groups * GROUP < runs.tuples:  # parts are finished before all indices are seen
-        _guard(s)
+    if s.guarded and groups * GROUP < runs.tuples:  # parts are done before all indices are seen
+        check.check(s.plan, s.indices, s.negatives, s.threads)
     if data is not None and width << shift > tuning.LARGEST_PART:
         copy(s)
         data = None

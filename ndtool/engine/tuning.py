@@ -17,6 +17,8 @@ STREAMED = 1 << 24  # outputs from here on bypass the cache, which they would on
 CACHED = 1 << 19  # bytes that stay in a core's cache while indices jump about in them
 TILE = 1 << 20  # bytes of a tile: half of what a core caches, beside what streams through it
 
+NARROWED = 1 << 24  # bytes of indices that a check copies into fewer, to be read from then on
+
 # Scatters
 WIDE = 65  # bytes of a run that is changed where it stands, without sorting: more than a line
 LONG = 128  # indices of a line that is worth a copy of its own

@@ -21,17 +21,14 @@ cdef extern from *:
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
-      /* GCC drops calls of functions that do nothing but prefetch, unless they look like more */
-      #define ndtool_ask(address, locality)                                                    \
-          do { __builtin_prefetch(address, 0, locality); __asm__ volatile(""); } while (0)
-      /* into the second cache: more lines than the first one can wait for are on their way; AMD's
-         has a dozen misses in flight, its second one three times as many */
-      #define ndtool_prefetch(address) ndtool_ask(address, 2)
-      #define ndtool_prefetch_soon(address) ndtool_ask(address, 3)
+      /* Into the second cache: more lines than the first one can wait for are on their way; AMD's
+         has a dozen misses in flight, its second one three times as many. GCC drops calls of
+         functions that do nothing but prefetch, unless they look like more */
+      #define ndtool_prefetch(address)                                                         \
+          do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
       #define ndtool_inline
       #define ndtool_prefetch(address) ((void) (address))
-      #define ndtool_prefetch_soon(address) ((void) (address))
     #endif
     /* reads through consecutive lines: a prefetch instruction for each does not reach this pace */
     static inline void ndtool_touch(const uint8_t *from, Py_ssize_t n) {
@@ -87,7 +84,6 @@ cdef extern from *:
     #endif
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
-    void prefetch_soon "ndtool_prefetch_soon"(const void* address) noexcept nogil
     void prefetch_lines_of "ndtool_prefetch_run"(const uint8_t* run, Py_ssize_t n) noexcept nogil
     void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil

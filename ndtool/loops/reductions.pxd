@@ -5,7 +5,7 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
-cimport ndtool.loops.memory  # for ndtool_clones
+from ndtool.loops.memory cimport AHEAD, prefetch_run
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, MAX, MUL,
     UINT8, UINT16, UINT32, UINT64, MIN, brain, combined, combined_alone, combined_evenly, complex64,
@@ -19,10 +19,19 @@ cdef extern from *:
     #else
       #define ndtool_whole
     #endif
-    static inline void ndtool_reduce_row(
-        int, int, uint8_t *, uint8_t const *, Py_ssize_t
-    ) ndtool_whole ndtool_clones;
+    static inline void ndtool_reduce_rows(int, int, void const *) ndtool_whole ndtool_clones;
     """
+
+
+cdef struct Reduced:
+    # n runs of `width` bytes, the first byte of each at to + its offset, and their updates
+    uint8_t* to
+    const int64_t* offsets
+    const uint8_t* updates
+    Py_ssize_t n, width
+    const int64_t* numbers    # which updates, `pitch` bytes apart; NULL for all, side by side
+    Py_ssize_t pitch
+    Py_ssize_t more           # numbered runs that follow the n, to be asked for
 
 
 cdef inline void reduce_run(
@@ -73,13 +82,30 @@ cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
     return n > 1
 
 
-cdef inline void reduce_typed(
-    const number* updates, int op, uint8_t* out, const int64_t* offsets, Py_ssize_t n, Py_ssize_t m
-) noexcept nogil:
-    """Apply n runs of m elements, in order: run i to the bytes at out + offsets[i]."""
-    cdef Py_ssize_t i
+cdef inline void reduce_numbered(int op, number* of, const Reduced* r) noexcept nogil:
+    """Apply long updates, found by their numbers, asking for those some way ahead."""
+    cdef Py_ssize_t i, m = r.width // sizeof(number), ahead = max(1, AHEAD // 2 // r.width)
+    cdef Py_ssize_t n = r.n, known = r.n + r.more
+    for i in range(n):
+        if i + ahead < known:
+            prefetch_run(r.updates + r.numbers[i + ahead] * r.pitch, r.width)
+            prefetch_run(r.to + r.offsets[i + ahead], r.width)
+        reduce_run(
+            op, <number*> (r.to + r.offsets[i]),
+            <const number*> (r.updates + r.numbers[i] * r.pitch), m,
+        )
+
+
+cdef inline void reduce_typed(number* of, int op, const Reduced* r) noexcept nogil:
+    """Apply n runs of elements of the type that `of` points to, in order."""
+    cdef Py_ssize_t i, n = r.n, m = r.width // sizeof(number)
+    cdef uint8_t* out = r.to
+    cdef const int64_t* offsets = r.offsets
+    cdef const number* updates = <const number*> r.updates
     cdef number* slot
-    if m != 1:
+    if r.numbers:
+        reduce_numbered(op, of, r)
+    elif m != 1:
         for i in range(n):
             reduce_run(op, <number*> (out + offsets[i]), updates + i * m, m)
     elif all_same(offsets, n):
@@ -102,46 +128,42 @@ cdef inline void reduce_typed(
             slot[0] = combined_alone(MIN, slot[0], updates[i])
 
 
-cdef inline void reduce_block(
-    int code, int op, uint8_t* out, const int64_t* offsets, const uint8_t* updates,
-    Py_ssize_t n, Py_ssize_t width,
-) noexcept nogil:
-    """Apply n runs of `width` bytes of the type `code`."""
+cdef inline void reduce_block(int code, int op, const Reduced* r) noexcept nogil:
+    """Apply n runs of the type `code`."""
     if code == BOOL:
-        reduce_typed(<const truth*> updates, op, out, offsets, n, width)
+        reduce_typed(<truth*> r.to, op, r)
     elif code == INT8:
-        reduce_typed(<const int8_t*> updates, op, out, offsets, n, width)
+        reduce_typed(<int8_t*> r.to, op, r)
     elif code == INT16:
-        reduce_typed(<const int16_t*> updates, op, out, offsets, n, width >> 1)
+        reduce_typed(<int16_t*> r.to, op, r)
     elif code == INT32:
-        reduce_typed(<const int32_t*> updates, op, out, offsets, n, width >> 2)
+        reduce_typed(<int32_t*> r.to, op, r)
     elif code == INT64:
-        reduce_typed(<const int64_t*> updates, op, out, offsets, n, width >> 3)
+        reduce_typed(<int64_t*> r.to, op, r)
     elif code == UINT8:
-        reduce_typed(<const uint8_t*> updates, op, out, offsets, n, width)
+        reduce_typed(<uint8_t*> r.to, op, r)
     elif code == UINT16:
-        reduce_typed(<const uint16_t*> updates, op, out, offsets, n, width >> 1)
+        reduce_typed(<uint16_t*> r.to, op, r)
     elif code == UINT32:
-        reduce_typed(<const uint32_t*> updates, op, out, offsets, n, width >> 2)
+        reduce_typed(<uint32_t*> r.to, op, r)
     elif code == UINT64:
-        reduce_typed(<const uint64_t*> updates, op, out, offsets, n, width >> 3)
+        reduce_typed(<uint64_t*> r.to, op, r)
     elif code == FLOAT16:
-        reduce_typed(<const half*> updates, op, out, offsets, n, width >> 1)
+        reduce_typed(<half*> r.to, op, r)
     elif code == BFLOAT16:
-        reduce_typed(<const brain*> updates, op, out, offsets, n, width >> 1)
+        reduce_typed(<brain*> r.to, op, r)
     elif code == FLOAT32:
-        reduce_typed(<const float*> updates, op, out, offsets, n, width >> 2)
+        reduce_typed(<float*> r.to, op, r)
     elif code == FLOAT64:
-        reduce_typed(<const double*> updates, op, out, offsets, n, width >> 3)
+        reduce_typed(<double*> r.to, op, r)
     elif code == COMPLEX64:
-        reduce_typed(<const complex64*> updates, op, out, offsets, n, width >> 3)
+        reduce_typed(<complex64*> r.to, op, r)
     else:
-        reduce_typed(<const complex128*> updates, op, out, offsets, n, width >> 4)
+        reduce_typed(<complex128*> r.to, op, r)
 
 
-cdef inline void reduce_row "ndtool_reduce_row"(
-    int code, int op, uint8_t* out, const uint8_t* update, Py_ssize_t width
+cdef inline void reduce_rows "ndtool_reduce_rows"(
+    int code, int op, const void* reduced
 ) noexcept nogil:
-    """Apply one long run of `width` bytes."""
-    cdef int64_t here = 0
-    reduce_block(code, op, out, &here, update, 1, width)
+    """Apply long runs, in vectors."""
+    reduce_block(code, op, <const Reduced*> reduced)

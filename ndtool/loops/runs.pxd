@@ -12,24 +12,27 @@ from ndtool.loops.blocks cimport (
     offsets_from, scatter_block, seek,
 )
 from ndtool.loops.memory cimport (
-    AHEAD, prefetch_lines, prefetch_run, prefetch_soon, stream, stream_end, write_window,
+    AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, write_window,
 )
-from ndtool.loops.reductions cimport reduce_block, reduce_row
+from ndtool.loops.reductions cimport Reduced, reduce_block, reduce_rows
 
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
 
 
 cdef inline Py_ssize_t kept(
-    int64_t* offsets, int64_t* numbers, Py_ssize_t n, int64_t owner, int64_t owners
+    int64_t* offsets, int64_t* numbers, Py_ssize_t n, int64_t first, int64_t owner, int64_t owners
 ) noexcept nogil:
-    """Keep those of n offsets whose bytes `owner` changes, with their numbers; return how many."""
+    """Keep those of n offsets whose bytes `owner` changes; return how many.
+
+    With the numbers of their tuples, of which the first one's is `first`.
+    """
     cdef Py_ssize_t i, n_kept = 0
     cdef uint64_t mixed
     for i in range(n):
         mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32
         offsets[n_kept] = offsets[i]
-        numbers[n_kept] = i
+        numbers[n_kept] = first + i
         n_kept += <int64_t> (mixed * <uint64_t> owners >> 32) == owner
     return n_kept
 
@@ -84,35 +87,60 @@ cdef inline uint64_t scatter_range(
     const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end,
     int64_t owner, int64_t owners,
 ) noexcept nogil:
-    cdef int64_t offsets[2 * BLOCK]
-    cdef int64_t numbers[BLOCK]
-    cdef const Nd* nd = s.walk.nd
-    cdef const uint8_t* updates
-    cdef Cursor at
-    cdef Py_ssize_t pitch = s.updates.pitch, width = end - column
-    cdef bint small = width == pitch <= LINE
-    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
-    cdef Py_ssize_t n_kept
+    """Change bytes [column, end) of the runs of tuples [t, stop) that `owner` changes."""
+    cdef Py_ssize_t width = end - column
     if width == 0:
         return 0
+    if width == s.updates.pitch <= LINE:
+        return scatter_short(s, to, t, stop)
+    return scatter_rows(s, to + column, t, stop, column, width, owner, owners)
+
+
+cdef inline uint64_t scatter_short(
+    const Scatter* s, uint8_t* to, int64_t t, int64_t stop
+) noexcept nogil:
+    cdef int64_t offsets[2 * BLOCK]
+    cdef const Nd* nd = s.walk.nd
+    cdef Cursor at
+    cdef Py_ssize_t width = s.updates.pitch
+    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT)
     seek(&at, &s.walk, t)
     while t < stop:
         n = min(step, stop - t)
         if not known and offsets_from(&at, &s.walk, t, n, offsets):
             return 1
-        known = 0 if nd.near or not small else min(step, stop - t - n)
+        known = 0 if nd.near else min(step, stop - t - n)
         if known and offsets_from(&at, &s.walk, t + n, known, offsets + n):
             return 1
-        updates = s.updates.first + t * pitch + column
-        if small:
-            apply_short(&s.updates, to, offsets, updates, n, known)
-        else:
-            n_kept = kept(offsets, numbers, n, owner, owners)
-            apply_rows(
-                &s.updates, to + column, offsets, updates, numbers, n_kept, width, s.streamed
-            )
+        apply_short(&s.updates, to, offsets, s.updates.first + t * width, n, known)
         memcpy(offsets, offsets + n, known * 8)
         t += n
+    return 0
+
+
+cdef inline uint64_t scatter_rows(
+    const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t width,
+    int64_t owner, int64_t owners,
+) noexcept nogil:
+    """Apply long updates, with those of two blocks at hand: some to ask for."""
+    cdef int64_t offsets[2 * BLOCK]
+    cdef int64_t numbers[2 * BLOCK]
+    cdef Cursor at
+    cdef Py_ssize_t n = 0, more
+    cdef int64_t take
+    seek(&at, &s.walk, t)
+    while n or t < stop:
+        take = min(block_of(s.walk.nd), stop - t)
+        if take and offsets_from(&at, &s.walk, t, take, offsets + n):
+            return 1
+        more = kept(offsets + n, numbers + n, take, t, owner, owners)
+        apply_rows(
+            &s.updates, to, offsets, s.updates.first + column, numbers, n, more, width, s.streamed
+        )
+        memcpy(offsets, offsets + n, more * 8)
+        memcpy(numbers, numbers + n, more * 8)
+        n = more
+        t += take
     if s.streamed:
         stream_end()
     return 0
@@ -128,7 +156,7 @@ cdef inline void apply_short(
         take = min(turn, n - i)
         prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
-            prefetch_soon(to + offsets[j])
+            prefetch(to + offsets[j])
         apply_block(u, to, offsets + i, updates + i * width, take, width)
         i += take
 
@@ -177,27 +205,32 @@ cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noex
 
 cdef inline void apply_rows(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* numbers, Py_ssize_t n, Py_ssize_t width, bint streamed,
+    const int64_t* numbers, Py_ssize_t n, Py_ssize_t more, Py_ssize_t width, bint streamed,
 ) noexcept nogil:
-    """Apply n long updates, found by their numbers, asking for the next ones ahead of time."""
+    """Apply n long updates, found by their numbers, asking for the next ones and for `more`."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
+    cdef Reduced r = Reduced(to, offsets, updates, n, width, numbers, pitch, more)
+    if u.op:
+        reduce_rows(u.code, u.op, &r)
+        return
     for i in range(n):
-        if i + ahead < n:
+        if i + ahead < n + more:
             prefetch_run(updates + numbers[i + ahead] * pitch, width)
             if not streamed:  # else whole lines are overwritten without being read
                 prefetch_run(to + offsets[i + ahead], width)
         if streamed:
             stream(to + offsets[i], updates + numbers[i] * pitch, width)
         else:
-            apply_row(u, to + offsets[i], updates + numbers[i] * pitch, width)
+            memcpy(to + offsets[i], updates + numbers[i] * pitch, width)
 
 
 cdef inline void apply_block(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
+    cdef Reduced r = Reduced(to, offsets, updates, n, width, NULL, width, 0)
     if u.op:
-        reduce_block(u.code, u.op, to, offsets, updates, n, width)
+        reduce_block(u.code, u.op, &r)
     else:
         scatter_block(to, offsets, updates, n, width)
 
@@ -205,7 +238,10 @@ cdef inline void apply_block(
 cdef inline void apply_row(
     const Updates* u, uint8_t* to, const uint8_t* update, Py_ssize_t width
 ) noexcept nogil:
+    """Apply one long update."""
+    cdef int64_t here = 0
+    cdef Reduced r = Reduced(to, &here, update, 1, width, NULL, width, 0)
     if u.op:
-        reduce_row(u.code, u.op, to, update, width)
+        reduce_rows(u.code, u.op, &r)
     else:
         memcpy(to, update, width)

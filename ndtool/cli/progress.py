@@ -1,40 +1,13 @@
-"""The two standard streams: results on the one, talk and a progress bar on the other."""
+"""How much of a run is done, for people who wait for it."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
 
-from ndtool.arrays.storage import write_next
-from ndtool.errors import OutputError
+from ndtool.cli.voice import say
 
 _PATIENCE = 1.0  # seconds without a progress bar
-
-
-def put(text: str | bytes) -> None:
-    """Write a result to standard output; OutputError if it cannot take it."""
-    try:
-        write_next(1, _encoded(text, sys.stdout))
-    except BrokenPipeError:
-        raise
-    except OSError as exc:
-        raise OutputError(f"standard output: {exc.strerror}") from None
-
-
-def say(text: str | bytes) -> None:
-    """Write talk to standard error; where it is closed or full, there is nobody to tell."""
-    try:
-        write_next(2, _encoded(text, sys.stderr))
-    except OSError:
-        pass
-
-
-def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
-    if isinstance(text, bytes):
-        return text
-    return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
 
 
 class Progress:

@@ -1,0 +1,157 @@
+"""`verify --against`: its options, and how engines did, in a table for people and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ndtool import __version__
+from ndtool.cli import options
+from ndtool.cli.kinds import Integer
+from ndtool.cli.talk import Talk, table
+from ndtool.cli.voice import put
+from ndtool.errors import UsageError, redacted
+
+if TYPE_CHECKING:
+    from ndtool.analysis.engines import How, Report, Verdict
+    from ndtool.runs.jobs import Request
+
+_COLUMNS = ("engine", "threads", "answer")
+
+
+class _Engines(click.ParamType):  # type: ignore[type-arg]
+    """Names of engines, with commas between them."""
+
+    name = "engines"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Return the names, or fail with what was allowed."""
+        from ndtool.analysis import engines
+
+        if isinstance(value, tuple):
+            return value
+        try:
+            return engines.chosen(value)
+        except UsageError as exc:
+            self.fail(exc.message, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        """Offer one more engine."""
+        from ndtool.cli import completion
+
+        return completion.engines(incomplete)
+
+
+OPTIONS = (
+    options._option(
+        "engines",
+        "--against",
+        type=_Engines(),
+        metavar="ENGINE,...",
+        help="Compare what these give, each in a process of its own: onnxruntime, openvino, torch,"
+        " tensorflow, jax, numpy, onnx; all; auto: those installed.",
+    ),
+    options._option(
+        "runs",
+        "--runs",
+        type=Integer(1, 1000),
+        default=5,
+        metavar="N",
+        show_default=True,
+        help="How many answers an engine gives with several threads.",
+    ),
+    options._option(
+        "timeout",
+        "--timeout",
+        type=Integer(1, 10**6),
+        default=600,
+        metavar="SECONDS",
+        show_default=True,
+        help="How long an engine may take for an answer.",
+    ),
+)
+
+
+def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:
+    """Show how engines do, and an output if there is one; raise what is wrong."""
+    from ndtool.analysis import engines
+
+    phase = ""
+
+    def tell(share: float, who: str) -> None:
+        nonlocal phase
+        phase = who
+        tick(share)
+
+    with talk.progress(lambda: phase) as progress:
+        tick = progress.of(0)
+        verdict = engines.verify(request, names, how, tell)
+    told = records(verdict.reports)
+    if not talk.json:
+        put(table(_COLUMNS, cells(verdict.reports), _COLUMNS[2:], 1))
+    if verdict.error is not None:
+        verdict.error.more["engines"] = told
+        raise verdict.error
+    if talk.json:
+        talk.answer(lambda: _record(request, verdict, told), str)
+    elif request.output is not None and verdict.compared is not None:
+        talk.verified(request.output, verdict.compared)
+
+
+def _record(request: Request, verdict: Verdict, told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return for JSON that all is as it must be."""
+    from ndtool.cli import figures
+
+    output, compared = request.output, verdict.compared
+    return {
+        "version": __version__,
+        "output": output and redacted(output),
+        "verified": True,
+        **(figures.comparison_record(compared) if compared else {}),
+        "engines": told,
+    }
+
+
+def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """Return how engines did, for JSON."""
+    from ndtool.cli import figures
+
+    return [
+        {
+            **(figures.comparison_record(one.compared) if one.compared else {}),
+            "engine": one.engine,
+            "version": one.version,
+            "threads": one.threads,
+            "result": one.result,
+            "different": one.different,
+            "message": one.message,
+        }
+        for one in reports
+    ]
+
+
+def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
+    """Return a row for each engine, and each number of threads with which it does otherwise."""
+    rows: list[tuple[str, ...]] = []
+    for one in reports:
+        version = (one.version or "").partition("-")[0]  # without what it was built from
+        row = f"{one.engine} {version}".rstrip(), str(one.threads or "-"), _answer(one)
+        if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
+            row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
+        rows.append(row)
+    return rows
+
+
+def _answer(report: Report) -> str:
+    message = report.message or ""
+    if report.result == "same":
+        return message or "the same bits"
+    if report.result in ("different", "unstable") or message.startswith("not offered: "):
+        return message
+    return f"{report.result}: {message}"

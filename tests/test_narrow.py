@@ -1,0 +1,89 @@
+"""Large indices, which a check before `out=` copies into fewer bytes: the same bits and refusals."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool.engine import tuning
+
+RNG = np.random.default_rng(61)
+# data's shape, the axes that tuples index, batch_dims: rows that two bytes tell apart, or four
+SHAPES = [((40, 50), 2, 0), ((300, 400), 2, 0), ((3, 30, 20, 2), 2, 1), ((9, 8, 7, 6), 4, 0)]
+
+
+@pytest.fixture(autouse=True)
+def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "NARROWED", 1)
+    monkeypatch.setattr(tuning, "PIECE", 1 << 14)  # so that a copy is made in several calls
+
+
+def drawn(shape: tuple[int, ...], k: int, b: int, count: int) -> np.ndarray:
+    """Return index tuples, from the end as well."""
+    sizes = shape[b : b + k]
+    parts = [RNG.integers(-size, size, (*shape[:b], count)) for size in sizes]
+    return np.stack(parts, -1)
+
+
+def named(indices: np.ndarray, shape: tuple[int, ...], b: int) -> tuple[np.ndarray, ...]:
+    batches = np.ix_(*map(np.arange, shape[:b]), np.arange(indices.shape[b]))[:b]
+    return (*batches, *np.moveaxis(indices, -1, 0))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["i8", "u8", ">i8", "i4"])
+@pytest.mark.parametrize(("shape", "k", "b"), SHAPES)
+def test_tuples_name_the_same_rows(
+    shape: tuple[int, ...], k: int, b: int, dtype: str, threads: int
+) -> None:
+    data = RNG.random(shape, np.float32)
+    indices = drawn(shape, k, b, 3001)
+    if dtype == "u8":
+        indices %= shape[b : b + k]
+    places = named(indices, shape, b)
+    wanted, stored = data[places], indices.astype(dtype)
+    for source in (data, np.asfortranarray(data)):
+        out = np.empty_like(wanted)
+        assert gather_nd(source, stored, b, out=out, threads=threads) is out
+        assert_array_equal(out, wanted)
+    if not b:
+        updates, changed = RNG.random(wanted.shape, np.float32), data.copy()
+        np.add.at(changed, places, updates)
+        out = np.empty_like(data)
+        scatter_nd(data, stored, updates, "add", out=out, threads=threads)
+        assert_array_equal(out, changed)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_along_every_axis(axis: int, threads: int) -> None:
+    data = RNG.random((200, 300), np.float32)
+    indices = RNG.integers(-data.shape[axis], data.shape[axis], data.shape)
+    out = np.empty_like(data)
+    gather_elements(data, indices, axis, out=out, threads=threads)
+    assert_array_equal(out, np.take_along_axis(data, indices, axis))
+    places, changed = list(np.indices(data.shape)), data.copy()
+    places[axis] = indices
+    np.add.at(changed, tuple(places), out)
+    answer = np.empty_like(data)
+    scatter_elements(data, indices, out, axis, "add", out=answer, threads=threads)
+    assert_array_equal(answer, changed)
+
+
+@pytest.mark.parametrize("place", [0, 511, 512, 1700, 2999])
+@pytest.mark.parametrize("value", [400, -401, 2**40, -(2**63)])
+def test_a_bad_index_is_named_and_out_stays(place: int, value: int) -> None:
+    data = RNG.random((300, 400), np.float32)
+    indices = drawn(data.shape, 2, 0, 3000)
+    indices[place, 1] = value
+    updates = RNG.random(3000, np.float32)
+    for call, shape in (
+        (lambda out: gather_nd(data, indices, out=out), updates.shape),
+        (lambda out: scatter_nd(data, indices, updates, "add", out=out), data.shape),
+    ):
+        out = np.full(shape, 7, np.float32)
+        with pytest.raises(BoundsError) as caught:
+            call(out)
+        assert (caught.value.position, caught.value.component) == ((place,), 1)
+        assert (caught.value.value, caught.value.size) == (value, 400)
+        assert (out == 7).all()
