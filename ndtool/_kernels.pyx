@@ -21,10 +21,11 @@ from ndtool.loops.arithmetic cimport (
     INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
 )
 from ndtool.loops.blocks cimport (
-    BYTES, NEAR, SWAPPED, UNSIGNED, Nd, Walk, column_of, widened,
+    BYTES, CLIP, ELSEWHERE, NEAR, NOWHERE, REFUSE, SWAPPED, UNSIGNED, WRAP, Nd, Walk, column_of,
+    widened,
 )
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
-from ndtool.loops.checks cimport Check, check_part
+from ndtool.loops.checks cimport Check, check_part, check_range
 from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.memory cimport swap_units, write_window
@@ -55,6 +56,7 @@ _TYPES = {
     "bfloat16": BFLOAT16, "float32": FLOAT32, "float64": FLOAT64, "complex64": COMPLEX64,
     "complex128": COMPLEX128,
 }
+_RULES = {"error": REFUSE, "clip": CLIP, "wrap": WRAP, "fill": ELSEWHERE, "drop": ELSEWHERE}
 _OPS = {"none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
 
 prepare(os.fsencode(__file__))
@@ -68,16 +70,34 @@ cdef inline int64_t shares(int threads) noexcept nogil:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Indices:
-    """Stored indices of an integer type, in row-major order without gaps."""
+    """Stored indices of an integer type, in row-major order without gaps.
 
-    cdef const uint8_t[::1] bytes
-    cdef int kind
+    rule: what becomes of those out of bounds. filling: for "fill", elements of what is gathered
+    instead, as many as a piece of a run has.
+    """
 
-    def __cinit__(self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped):
+    cdef const uint8_t[::1] bytes, filling
+    cdef int kind, code
+    cdef readonly str rule
+
+    def __cinit__(
+        self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
+        str rule="error", const uint8_t[::1] filling=None,
+    ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
+        self.rule, self.code = rule, _RULES[rule]
+        self.filling = filling
+
+    cdef const uint8_t* _filling(self, Py_ssize_t nbytes) except? NULL:
+        """Return what is gathered instead of a run out of bounds, NULL where nothing is."""
+        if self.code != ELSEWHERE:
+            return NULL
+        if self.filling is None or self.filling.shape[0] < nbytes:
+            raise ValueError("the filling is shorter than a run")
+        return &self.filling[0]
 
     @property
     def itemsize(self) -> int:
@@ -88,7 +108,8 @@ cdef class Indices:
         """Return the same indices from `number` on."""
         cdef Py_ssize_t size = self.kind & BYTES
         return Indices(
-            self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0
+            self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
+            self.rule, self.filling,
         )
 
     def value(self, Py_ssize_t number) -> int:
@@ -140,13 +161,14 @@ cdef class Change:
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
 
-    cdef int _door(self, Updates* u, int64_t first, int64_t count) except -1:
+    cdef int _door(self, Updates* u, int64_t first, int64_t count, bint drops=False) except -1:
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
+        u.drops = drops
         return 0
 
 
@@ -237,6 +259,8 @@ cdef class Addressing:
         walk.kind = indices.kind
         walk.entry = entry
         walk.first = first
+        walk.rule = indices.code
+        walk.elsewhere = NOWHERE
         return 0
 
     cdef int _reaches(
@@ -274,6 +298,8 @@ def number(
     cdef Numbering c
     cdef uint64_t bad
     a._door(&c.walk, indices, first, count)
+    if indices.code == ELSEWHERE:
+        raise ValueError("every tuple must name a row")
     if itemsize not in (2, 4):
         raise ValueError("a number has 2 or 4 bytes")
     if out.shape[0] < count * itemsize:
@@ -295,10 +321,15 @@ def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[i
     cdef int64_t block[_blocks.MOST_RANK]
     cdef const int64_t* index
     cdef int j, component = -1
+    cdef bint clean = False
     cdef Walk walk
     a._door(&walk, indices, first, count)
     with nogil:
         for t in range(count):
+            if t % 4096 == 0:
+                clean = not check_range(&walk, t, min(t + 4096, count))
+            if clean:
+                continue
             index = widened(walk.index + t * walk.entry, walk.kind, a.nd.k, block)
             for j in range(a.nd.k):
                 v = index[j]
@@ -325,6 +356,7 @@ def gather(
     if out.shape[0] < piece.tuples * piece.width:
         raise ValueError("the output buffer is shorter than its shape")
     g.source = &data[0] + origin + piece.column
+    g.walk.elsewhere = indices._filling(piece.width) - g.source
     g.to = &out[0]
     g.count = piece.tuples
     g.width = piece.width
@@ -352,7 +384,7 @@ def scatter(
     cdef int64_t per = a.nd.per_batch
     a._door(&s.walk, indices, piece.first, piece.tuples)
     a._reaches(out.shape[0], 0, 0, piece.column + piece.width)
-    change._door(&s.updates, piece.first, piece.tuples)
+    change._door(&s.updates, piece.first, piece.tuples, indices.code == ELSEWHERE)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a run")
     if by_batches and (piece.first % per or piece.tuples % per):
@@ -387,7 +419,7 @@ def scatter_copies(
     cdef uint64_t bad
     a._door(&s.walk, indices, first, count)
     a._reaches(size, 0, 0, change.pitch)
-    change._door(&s.updates, first, count)
+    change._door(&s.updates, first, count, indices.code == ELSEWHERE)
     s.to = how._rooms(size)
     if s.to == NULL:
         raise ValueError("the scratch buffer is too short")
@@ -415,7 +447,7 @@ def scatter_lines(
     cdef int threads = how.threads
     a._door(&s.walk, indices, first, count)
     a._reaches(out.shape[0], 0, 0, change.pitch)
-    change._door(&s.updates, first, count)
+    change._door(&s.updates, first, count, indices.code == ELSEWHERE)
     s.line = a.nd.reach + change.pitch
     if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
@@ -440,7 +472,8 @@ cdef class Parts:
     """Tuples sorted by destination, stably, into parts of 2^shift rows of `width` bytes.
 
     Each GROUP of tuples becomes one region of scratch: the rows within their parts, then the
-    updates (or, for long runs, their numbers). ends: where each part of each group ends.
+    updates (or, for long runs, their numbers). ends: where each part of each group ends; behind all
+    parts is one for what goes nowhere.
     """
 
     cdef Sorted sorted
@@ -459,7 +492,7 @@ cdef class Parts:
         self.scratch, self.ends = scratch, ends
         self.sorted.width = width
         self.sorted.shift = shift
-        self.sorted.parts = self.parts
+        self.sorted.parts = self.parts + 1
         self.sorted.regions = &scratch[0]
         self.sorted.ends = &ends[0]
 
@@ -485,12 +518,13 @@ def partition(
     change._door(&updates, first, count)
     if change.pitch != width:
         raise ValueError("an update is shorter than a run")
-    if into.ends.shape[0] < groups * into.parts or (
+    if into.ends.shape[0] < groups * into.sorted.parts or (
         into.scratch.shape[0] < groups * region_bytes(width) + how.threads * room_bytes(width)
     ):
         raise ValueError("the scratch buffer is too short")
     if a.lowest < 0 or a.highest >= into.rows:
         raise ValueError("the rows are more than the parts hold")
+    p.walk.elsewhere = into.parts << into.sorted.shift
     into.first, into.count = first, count
     into.sorted.groups = groups
     p.into = &into.sorted
@@ -585,6 +619,7 @@ def gather_strided(
     ):
         raise ValueError("a piece begins and ends within its runs")
     g.run = &run.view
+    g.filling = indices._filling(piece.width)
     g.source = &data[0] + origin
     g.to = &out[0]
     g.count = piece.tuples
@@ -715,6 +750,7 @@ cdef class Grid:
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind
+        c.rule = indices.code
         c.first = unit
         c.rooms = how._rooms(room_rows(&self.p) * self.p.tile * self.p.item)
         c.streamed = how.streamed
@@ -746,6 +782,7 @@ def gather_units(
     if g.p.pitch and (out.shape[0] < g._written(g.p.length) or g.p.band < g.p.size):
         raise ValueError("the output buffer is shorter than its shape")
     g._door(&c, indices, unit, stop, how)
+    c.filling = indices._filling(g.p.item)
     c.data = &data[0] + origin
     c.to = &out[0]
     with nogil:
@@ -762,7 +799,7 @@ def scatter_units(
     cdef uint64_t bad
     g._reaches(data.shape[0], 0, change.updates.shape[0])
     g._door(&c, indices, unit, stop, how)
-    change._door(&c.updates, 0, 1)
+    change._door(&c.updates, 0, 1, indices.code == ELSEWHERE)
     if g.p.pitch:
         if out.shape[0] < g._written(g.p.band) or c.rooms == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -788,6 +825,7 @@ def will_need(
     cdef int64_t calls
     a._door(&walk, indices, piece.first, piece.tuples)
     a._reaches(data.shape[0], origin, 0, piece.column + piece.width)
+    walk.elsewhere = 0    # of which nothing is read
     cdef const uint8_t* source = &data[0] + origin + piece.column
     cdef int64_t count = piece.tuples
     cdef Py_ssize_t width = piece.width
@@ -884,6 +922,8 @@ def mark(
         raise ValueError("the indices begin after the tuples")
     a._door(&walk, indices, first - origin, count)
     walk.first = first
+    if indices.code == ELSEWHERE:
+        raise ValueError("every tuple must name a row")
     if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != boxes.cut.parts + 1:
         raise ValueError("the rows are more than the parts hold")
     if marks.shape[0] < count * (1 + (boxes.cut.parts > NARROW)) or local.shape[0] < count:

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from ndtool import tensors
 from ndtool.engine import layouts
+from ndtool.engine import threads as _threads
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
-from ndtool.rules import shapes
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import Shape
 
 Array = NDArray[Any]
@@ -46,10 +48,11 @@ def array(name: str, value: object) -> Array:
         ) from error
 
 
-def index_array(value: object) -> Array:
+def index_array(value: object, rule: str = "error") -> Array:
     """Return indices as an ndarray; integers beyond 64 bits as the end of int64 next to them.
 
-    No axis has so many elements: they stay out of bounds. `name_exactly` puts the error right.
+    No axis has so many elements: they stay out of bounds. `name_exactly` puts the error right; only
+    where the rule for them is "wrap", they are refused.
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
@@ -57,6 +60,8 @@ def index_array(value: object) -> Array:
     exact = None if taken.dtype.kind in "iu" else _whole_numbers(value)
     if exact is None:
         return taken
+    if rule == "wrap":
+        raise DtypeError("indices beyond 64 bits cannot be wrapped: expected integers that fit")
     nearest = [min(max(int(number), _LOWEST), _HIGHEST) for number in exact.flat]
     return np.array(nearest, np.int64).reshape(exact.shape)
 
@@ -119,6 +124,19 @@ def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
     return whole
 
 
+def number(name: str, value: Any) -> str | None:
+    """Return a number as it is written; None is none."""
+    if value is None:
+        return None
+    try:
+        plain = value.item() if hasattr(value, "dtype") else value
+        if isinstance(plain, int | float | complex):
+            return str(plain).strip("()")
+        return str(float(plain))  # of other packages' types
+    except Exception:
+        raise DtypeError(f"{name} is {shown(value)}: it must be a number") from None
+
+
 def word(name: str, value: object) -> str:
     """Return an argument that is one of some words."""
     if type(value) is str:
@@ -126,6 +144,23 @@ def word(name: str, value: object) -> str:
     if issubclass(type(value), str):
         return str.__str__(value)
     raise UsageError(f"{name} is {shown(value)}: it must be a str")
+
+
+def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
+    """Return the element type of an argument."""
+    if dtype.type is np.record:  # a record array's elements, which are records like others
+        dtype = np.dtype((np.void, dtype))
+    try:
+        return dtypes.from_numpy(dtype)
+    except DtypeError as error:
+        raise DtypeError(f"{name}: {error.message}", hint=error.hint) from None
+
+
+def team_of(threads: int | None) -> int:
+    """Return how many threads an argument allows."""
+    if threads is None:
+        return _threads.default()
+    return _threads.resolve(integer("threads", threads, UsageError))
 
 
 def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:

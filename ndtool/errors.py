@@ -180,14 +180,19 @@ class BoundsError(NdtoolError, IndexError):
         self.name("indices", "data")
         self.hint = self._guess()
 
+    @property
+    def counted(self) -> str:
+        """How many indices are out of bounds, of how many."""
+        unit = "elements" if self.component is None else "index tuples"
+        return f"{self.count} of {self.total} {unit}"
+
     def name(self, indices: str, data: str) -> None:
         """Put the names of the files that were read into the places."""
-        unit = "elements" if self.component is None else "index tuples"
         entry = self.position if self.component is None else (*self.position, self.component)
         place = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         valid = f"valid {self.lowest}..{self.size - 1}" if self.size else "no index is valid"
-        self.message = f"indices out of bounds: {self.count} of {self.total} {unit}"
+        self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{place} = {shown(self.value)}",
@@ -202,15 +207,16 @@ class BoundsError(NdtoolError, IndexError):
         return ""
 
     def fields(self) -> dict[str, object]:
+        return {**super().fields(), **self.first(), "count": self.count, "total": self.total}
+
+    def first(self) -> dict[str, object]:
+        """Return which one it is."""
         return {
-            **super().fields(),
             "position": list(self.position),
             "component": self.component,
             "axis": self.axis,
             "value": self.value,
             "size": self.size,
-            "count": self.count,
-            "total": self.total,
         }
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arguments import array, index_array, integer, name_exactly, word
+from ndtool.arguments import array, index_array, integer, name_exactly, number, word
 from ndtool.arrays import memory, targets
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
@@ -45,7 +45,8 @@ class Result(NamedTuple):
 
     array: the result where no `out` was named, else None. output: what `out` named. dtype: the
     name of the element type. kept: the members that stay in the archive it went to. warnings:
-    what is odd about the inputs without being wrong. seconds: how long it took.
+    what is odd about the inputs without being wrong. seconds: how long it took. outside: how many
+    index tuples were out of bounds, where that was no error.
     """
 
     array: NDArray[Any] | None
@@ -57,22 +58,26 @@ class Result(NamedTuple):
     warnings: tuple[str, ...]
     threads: int
     seconds: float
+    outside: int = 0
 
 
 class Options(TypedDict, total=False):
     """How a run is done; all are keywords of every function here.
 
     dtype: what elements stored as void are, such as "bfloat16". threads: 1..1024. spec: what must
-    be satisfied. memory: bytes that it may take, pages of files included. spill: the directory of
-    its temporary file. clobber: whether an existing `out` may be replaced. only: whether the
-    archive it goes to loses its other members. sync: whether the disk must have everything then.
-    chunks, shards, codec: how a Zarr store that it goes to has it. progress: True for a line on a
-    terminal's stderr, or what is called with the share that is done.
+    be satisfied. out_of_bounds, fill: what becomes of indices out of bounds, as in ndtool.gather_nd
+    and ndtool.scatter_nd. memory: bytes that it may take, pages of files included. spill: the
+    directory of its temporary file. clobber: whether an existing `out` may be replaced. only:
+    whether the archive it goes to loses its other members. sync: whether the disk must have
+    everything then. chunks, shards, codec: how a Zarr store that it goes to has it. progress: True
+    for a line on a terminal's stderr, or what is called with the share that is done.
     """
 
     dtype: str | None
     threads: int | None
     spec: str
+    out_of_bounds: str
+    fill: object
     memory: int | None
     spill: str | None
     clobber: bool
@@ -182,13 +187,20 @@ def _run(
     }
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else _path("out", out)
+    attributes = attributes._replace(
+        out_of_bounds=word("out_of_bounds", how.pop("out_of_bounds", "error")),
+        fill=number("fill", how.pop("fill", None)),
+    )
     given: dict[str, Any] = {**arguments, **how}
     request = Request(operator, output=output, attributes=attributes, **given)
     result, kept = None, None
     try:
-        arrays = {role: _source(role, inputs[role]) for role in inputs if role not in named}
+        rule = attributes.out_of_bounds
+        arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
         with _Told(operator, progress) as tick, Job(request, arrays) as job:
             operands = job.check()
+            if job.outside is not None:
+                name_exactly(job.outside, inputs["indices"], called(arguments["data"]))
             if output is None:
                 room = np.zeros(job.inference.nbytes, np.uint8)
                 job.fill(memory.RoomSink(room.data, job.facts), operands, tick)
@@ -206,11 +218,12 @@ def _run(
     return Result(
         result, output, job.inference.dtype.name, job.inference.plan.output,
         job.inference.nbytes, kept or (), warnings, job.threads, time.perf_counter() - started,
+        job.outside.count if job.outside else 0,
     )  # fmt: skip
 
 
-def _source(role: str, value: Any) -> Source:
-    taken = index_array(value) if role == "indices" else array(role, value)
+def _source(role: str, value: Any, rule: str) -> Source:
+    taken = index_array(value, rule) if role == "indices" else array(role, value)
     return memory.source(role, taken)
 
 

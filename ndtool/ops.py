@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ndtool import tensors
 from ndtool._kernels import Indices
-from ndtool.arguments import array, index_array, integer, name_exactly, require_apart, room_of, word
+from ndtool.arguments import (
+    array,
+    index_array,
+    integer,
+    name_exactly,
+    number,
+    require_apart,
+    room_of,
+    team_of,
+    type_of,
+    word,
+)
 from ndtool.buffers import copy_right, opaque, operand, put_right, raw
 from ndtool.engine import bind, check, copies, gathers, narrow, scatters, tuning
-from ndtool.engine import threads as _threads
-from ndtool.errors import (
-    BoundsError,
-    DtypeError,
-    NdtoolError,
-    ResourceError,
-    RuleError,
-    UsageError,
-    shown,
-)
-from ndtool.rules import dtypes, inference, shapes
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
+from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.shapes import Plan, Shape
@@ -40,6 +42,8 @@ def gather_nd(
     out: Array | None = None,
     threads: int | None = None,
     spec: str = "ndtool",
+    out_of_bounds: str = "error",
+    fill: object = None,
 ) -> Array:
     """Gather slices of data named by index tuples (ONNX GatherND, OpenVINO GatherND-8).
 
@@ -47,6 +51,9 @@ def gather_nd(
     each value in -s..s-1 for its axis of size s. batch_dims: leading axes that both share.
     out: receives the result if given; unchanged when an index is out of bounds. threads: 1..1024,
     default all processors. spec: "ndtool", "onnx:N" or "openvino:N", what must be satisfied.
+    out_of_bounds: "error", or what other libraries do silently: "clip" (to the nearer end of the
+    axis, valid negative ones as they are), "wrap" (modulo its size), "fill" (the whole slice is
+    `fill`, a number, 0 if None).
 
     Returns an array of data's dtype, shape indices.shape[:-1] + data.shape[batch_dims + k:].
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -54,7 +61,7 @@ def gather_nd(
     >>> gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]])
     array([0, 3])
     """
-    attributes = Attributes(batch_dims=integer("batch_dims", batch_dims))
+    attributes = _ruled(out_of_bounds, fill, batch_dims=integer("batch_dims", batch_dims))
     return _gather("gather_nd", data, indices, attributes, out, threads, spec)
 
 
@@ -67,14 +74,16 @@ def scatter_nd(
     out: Array | None = None,
     threads: int | None = None,
     spec: str = "ndtool",
+    out_of_bounds: str = "error",
 ) -> Array:
     """Copy data, then set or reduce the slices named by index tuples (ONNX ScatterND).
 
     data: any fixed-size dtype. indices: shape (.., k), any integer dtype. updates: data's dtype,
     shape indices.shape[:-1] + data.shape[k:]. reduction: "none" (the last of duplicates wins),
     "add", "mul", "max" or "min", applied in row-major order of indices. out: receives the result;
-    `out=data` updates in place. threads, spec: as in gather_nd. The bits are those of the
-    sequential loop at any number of threads.
+    `out=data` updates in place. threads, spec: as in gather_nd. out_of_bounds: "error", "clip" and
+    "wrap" as there, or "drop", which skips the update. The bits are those of the sequential loop at
+    any number of threads.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -83,7 +92,7 @@ def scatter_nd(
     array([ 1, 22,  3,  4])
     """
     arrays = data, indices, updates
-    attributes = Attributes(reduction=word("reduction", reduction))
+    attributes = _ruled(out_of_bounds, reduction=word("reduction", reduction))
     return _scatter("scatter_nd", arrays, attributes, out, threads, spec)
 
 
@@ -95,11 +104,13 @@ def gather_elements(
     out: Array | None = None,
     threads: int | None = None,
     spec: str = "ndtool",
+    out_of_bounds: str = "error",
+    fill: object = None,
 ) -> Array:
     """Gather one element for each index, along an axis (ONNX GatherElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than
-    data off the axis. axis: -r..r-1. out, threads, spec: as in gather_nd.
+    data off the axis. axis: -r..r-1. out, threads, spec, out_of_bounds, fill: as in gather_nd.
 
     Returns an array of data's dtype and indices' shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -108,7 +119,7 @@ def gather_elements(
     array([[1, 1],
            [4, 3]])
     """
-    attributes = Attributes(axis=integer("axis", axis))
+    attributes = _ruled(out_of_bounds, fill, axis=integer("axis", axis))
     return _gather("gather_elements", data, indices, attributes, out, threads, spec)
 
 
@@ -122,12 +133,13 @@ def scatter_elements(
     out: Array | None = None,
     threads: int | None = None,
     spec: str = "ndtool",
+    out_of_bounds: str = "error",
 ) -> Array:
     """Copy data, then set or reduce one element for each index, along an axis.
 
     The standard is ONNX ScatterElements. data: rank r >= 1. indices: rank r, any integer dtype, no
     longer than data off the axis. updates: data's dtype, indices' shape. axis: -r..r-1.
-    reduction, out: as in scatter_nd. threads, spec: as in gather_nd.
+    reduction, out, out_of_bounds: as in scatter_nd. threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -136,7 +148,8 @@ def scatter_elements(
     array([[9, 2, 8]])
     """
     arrays = data, indices, updates
-    attributes = Attributes(axis=integer("axis", axis), reduction=word("reduction", reduction))
+    reduction = word("reduction", reduction)
+    attributes = _ruled(out_of_bounds, axis=integer("axis", axis), reduction=reduction)
     return _scatter("scatter_elements", arrays, attributes, out, threads, spec)
 
 
@@ -148,11 +161,14 @@ def gather(
     out: Array | None = None,
     threads: int | None = None,
     spec: str = "ndtool",
+    out_of_bounds: str = "error",
+    fill: object = None,
 ) -> Array:
     """Gather slices of data named by plain numbers along an axis (ONNX Gather, NumPy's take).
 
     data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
-    -s..s-1 for the axis of size s. axis: -r..r-1. out, threads, spec: as in gather_nd.
+    -s..s-1 for the axis of size s. axis: -r..r-1. out, threads, spec, out_of_bounds, fill: as in
+    gather_nd.
 
     Returns an array of data's dtype, shape data.shape[:axis] + indices.shape + data.shape[axis+1:].
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -161,11 +177,23 @@ def gather(
     array([[4, 5],
            [0, 1]])
     """
-    attributes = Attributes(axis=integer("axis", axis))
+    attributes = _ruled(out_of_bounds, fill, axis=integer("axis", axis))
     return _gather("gather", data, indices, attributes, out, threads, spec)
 
 
-Bound = tuple[Plan, dict[str, Dtype], bool]  # plan, the inputs' types, whether -1 is valid
+def _ruled(out_of_bounds: str, fill: object = None, **attributes: Any) -> Attributes:
+    rule = word("out_of_bounds", out_of_bounds)
+    return Attributes(out_of_bounds=rule, fill=number("fill", fill), **attributes)
+
+
+class Bound(NamedTuple):
+    """A kind of call: types of the inputs, whether -1 is valid, what is done if -99 is not."""
+
+    plan: Plan
+    types: dict[str, Dtype]
+    negatives: bool
+    rule: str
+    filling: bytes | None
 
 
 @lru_cache(maxsize=1024)
@@ -181,23 +209,16 @@ def _bind(
     spec: str,
 ) -> Bound:
     """Infer shapes and check types; what depends on no value is done once per kind of call."""
-    types = {"data": _type("data", data_dtype), "indices": _type("indices", indices_dtype)}
+    types = {"data": type_of("data", data_dtype), "indices": type_of("indices", indices_dtype)}
     sizes = {"data": data, "indices": indices}
     if updates is not None and updates_dtype is not None:
-        types["updates"], sizes["updates"] = _type("updates", updates_dtype), updates
+        types["updates"], sizes["updates"] = type_of("updates", updates_dtype), updates
     row, _, plan = inference.check(name, types, sizes, attributes, spec)
     if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MOST:
         raise RuleError(f"the output {shapes.written(plan.output)} has axes that NumPy cannot have")
-    return plan, types, row.negatives
-
-
-def _type(name: str, dtype: np.dtype[Any]) -> Dtype:
-    if dtype.type is np.record:  # a record array's elements, which are records like others
-        dtype = np.dtype((np.void, dtype))
-    try:
-        return dtypes.from_numpy(dtype)
-    except DtypeError as error:
-        raise DtypeError(f"{name}: {error.message}", hint=error.hint) from None
+    rule, element = attributes.out_of_bounds, filling.element(attributes.fill, types["data"])
+    fills = bind.filling_for(plan, element) if rule == "fill" else None
+    return Bound(plan, types, row.negatives, rule, fills)
 
 
 def _gather(
@@ -211,16 +232,16 @@ def _gather(
 ) -> Array:
     """Gather, the arguments as they came but for the attributes."""
     try:
-        source, index = array("data", data), index_array(indices)
+        source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
         bound = _bind(
             name, source.shape, source.dtype, index.shape, index.dtype,
             None, None, attributes, word("spec", spec),
         )  # fmt: skip
         room = None
         if out is not None:
-            room = room_of(out, source.dtype, bound[0].output)
+            room = room_of(out, source.dtype, bound.plan.output)
             require_apart(room, data=source, indices=index)
-        result = _gathered(bound, source, index, room, _team(threads))
+        result = _gathered(bound, source, index, room, team_of(threads))
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -242,7 +263,7 @@ def _scatter(
     """Scatter, the arguments as they came but for the attributes."""
     data, indices, updates = arrays
     try:
-        source, index = array("data", data), index_array(indices)
+        source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
         new = array("updates", updates)
         bound = _bind(
             name, source.shape, source.dtype, index.shape, index.dtype,
@@ -250,13 +271,13 @@ def _scatter(
         )  # fmt: skip
         room = None
         if out is not None:
-            room = room_of(out, source.dtype, bound[0].output)
+            room = room_of(out, source.dtype, bound.plan.output)
             if out is data:
                 room = source
             else:
                 require_apart(room, data=source)
             require_apart(room, indices=index, updates=new)
-        result = _scattered(bound, source, index, new, attributes.reduction, room, _team(threads))
+        result = _scattered(bound, source, index, new, attributes.reduction, room, team_of(threads))
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -267,12 +288,6 @@ def _scatter(
     return tensors.like(data, result) if out is None else out
 
 
-def _team(threads: int | None) -> int:
-    if threads is None:
-        return _threads.default()
-    return _threads.resolve(integer("threads", threads, UsageError))
-
-
 def _short(name: str, error: Exception) -> ResourceError:
     """Return what memory that cannot be had, or cannot be mapped, is for who calls."""
     return ResourceError(f"{name} needs more memory than there is: {shown(error, str)}")
@@ -280,18 +295,18 @@ def _short(name: str, error: Exception) -> ResourceError:
 
 def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:
     """Gather, into `out` if there is one."""
-    plan, types, negatives = bound
-    index = _bound_indices(indices, types["indices"], team)
+    plan, _, negatives = bound[:3]
+    index = _bound_indices(bound, indices, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    if out is None and target.size:
+    if out is None and target.size and not check.lacks_places(plan, bound.rule):
         done = _move(bound, data, index, target, team)
     else:  # a gather that met a bad index half-way would have changed what is not ours
         flat = data.flags.c_contiguous
         with narrow.checked(plan, index, negatives, team, flat) as work:
             source = data.reshape(work.plan.data) if flat else data
-            bound = work.plan, types, work.negatives
+            bound = bound._replace(plan=work.plan, negatives=work.negatives)
             done = not target.size or _move(bound, source, work.indices, target, team)
     if not done:
         raise check.refusal(plan, index, negatives)
@@ -300,10 +315,10 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
 
 def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -> bool:
     """Gather into a contiguous target; False if an index is out of bounds."""
-    plan, types, negatives = bound
+    plan, types, negatives = bound[:3]
     dtype = types["data"]
     if not data.size:
-        return False
+        return gathers.fill(raw(target), bound.filling)
     if data.nbytes <= tuning.COPIED and not data.flags.c_contiguous:
         return _move(bound, _packed(data, dtype, team), index, target, team)
     source = operand(data)
@@ -335,14 +350,14 @@ def _scattered(
     team: int,
 ) -> Array:
     """Scatter, into `out` if there is one; it may be data itself."""
-    plan, types, negatives = bound
-    dtype, index = types["data"], _bound_indices(indices, types["indices"], team)
+    plan, types, negatives = bound[:3]
+    dtype, index = types["data"], _bound_indices(bound, indices, team)
     order = dtype.order if reduction == "none" else NATIVE
     plain = copies.is_right(data.shape, data.strides, dtype, order)
     target = out
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, data.dtype)
-    if not updates.size:
+    if not updates.size or check.lacks_places(plan, bound.rule):
         check.check(plan, index, negatives, team)
     source: Array | None = data
     if target is data:
@@ -379,5 +394,7 @@ def _delivered(result: Array, out: Array | None) -> Array:
     return out
 
 
-def _bound_indices(indices: Array, dtype: Dtype, team: int) -> Indices:
-    return bind.bind_indices(put_right(indices, dtype, dtype.order, False, team), dtype)
+def _bound_indices(bound: Bound, indices: Array, team: int) -> Indices:
+    dtype = bound.types["indices"]
+    right = put_right(indices, dtype, dtype.order, False, team)
+    return bind.bind_indices(right, dtype, bound.rule, bound.filling)

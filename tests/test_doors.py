@@ -34,9 +34,15 @@ REGION = _kernels.GROUP * (4 + 8)  # of a sorted group, with updates of 8 bytes
 ROOM = _kernels.GROUP * 8 + REGION  # of a thread that sorts one
 
 
-def indices(nbytes: int = 16, value: int = 0, unsigned: bool = False) -> _kernels.Indices:
+def indices(
+    nbytes: int = 16,
+    value: int = 0,
+    unsigned: bool = False,
+    rule: str = "error",
+    filling: Any = None,
+) -> _kernels.Indices:
     stored = np.full(nbytes // 8 + 1, value, "u8" if unsigned else "i8").view(np.uint8)
-    return _kernels.Indices(stored[:nbytes], 8, unsigned, False)
+    return _kernels.Indices(stored[:nbytes], 8, unsigned, False, rule, filling)
 
 
 def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.Piece:
@@ -51,7 +57,7 @@ def how(rooms: int = 0) -> _kernels.How:
     return _kernels.How(1, False, room(rooms) if rooms else None)
 
 
-def parts(scratch: int = REGION + ROOM, ends: int = 2, rows: int = 4) -> _kernels.Parts:
+def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernels.Parts:
     return _kernels.Parts(rows, 8, 1, room(scratch), np.zeros(ends, np.uint32))
 
 
@@ -135,6 +141,7 @@ BYTES = "a number has 2 or 4 bytes"
 NUMBERED = "the rows are more than a number of its size tells apart"
 SHORT = "an update is shorter than a run"
 OTHERS = "the parts are others"
+FILLING = "the filling is shorter than a run"
 WITHIN = "a piece begins and ends within its runs"
 
 WRONG = [
@@ -162,6 +169,8 @@ WRONG = [
     ("gather", {"piece": piece(first=1)}, INDEX),
     ("gather", {"indices": indices(15)}, INDEX),
     ("gather", {"out": room(15)}, OUT),
+    ("gather", {"indices": indices(rule="fill", filling=room(7))}, FILLING),
+    ("gather", {"indices": indices(rule="drop")}, FILLING),
     ("scatter", {"out": room(31)}, DATA),
     ("scatter", {"indices": indices(15)}, INDEX),
     ("scatter", {"change": change(15)}, UPDATES),
@@ -178,7 +187,7 @@ WRONG = [
     ("scatter_lines", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
     ("partition", {"into": parts(REGION + ROOM - 1)}, SCRATCH),
-    ("partition", {"into": parts(ends=1)}, SCRATCH),
+    ("partition", {"into": parts(ends=2)}, SCRATCH),
     ("partition", {"into": parts(rows=3)}, ROWS),
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
     ("partition", {"change": change(15)}, UPDATES),
@@ -202,6 +211,7 @@ WRONG = [
     ("gather_strided", {"piece": piece(width=12)}, WITHIN),
     ("gather_strided", {"piece": piece(column=4)}, WITHIN),
     ("gather_strided", {"piece": piece(column=16)}, WITHIN),
+    ("gather_strided", {"indices": indices(rule="fill", filling=room(7))}, FILLING),
     ("pack", {"data": room(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
     ("pack", {"out": room(31)}, OUT),
@@ -216,6 +226,7 @@ WRONG = [
     ("gather_units", {"unit": -1}, INDEX),
     ("gather_units", {"out": room(40)}, UNIT),
     ("gather_units", {"how": how(95)}, SCRATCH),
+    ("gather_units", {"indices": indices(48, rule="drop")}, FILLING),
     ("scatter_units", {"out": room(95)}, DATA),
     ("scatter_units", {"data": room(95)}, DATA),
     ("scatter_units", {"indices": indices(40)}, INDEX),

@@ -43,6 +43,7 @@ ALLOWED = {
     "itertools",
     "math",
     "re",
+    "struct",
     "sys",
     "typing",
 }

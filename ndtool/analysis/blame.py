@@ -30,15 +30,17 @@ def blame(
     wrong: Numbers,
     output: Array,
     expected: Array,
+    rule: str = "error",
 ) -> tuple[int, int, int]:
     """Return how many elements were examined, lack one update, and met one twice.
 
+    rule: what became of indices out of bounds.
     wrong: numbers of elements of the output in row-major order, ascending; expected: what it should
     be.
     """
     if not len(wrong):
         return 0, 0, 0
-    wrong, met = _met(plan, arrays, wrong)
+    wrong, met = _met(plan, arrays, rule, wrong)
     old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
     lost = doubled = 0
     with np.errstate(all="ignore"):
@@ -54,20 +56,23 @@ def blame(
     return len(wrong), lost, doubled
 
 
-def _met(plan: Plan, arrays: dict[str, Array], wrong: Numbers) -> tuple[Numbers, list[Array]]:
+def _met(
+    plan: Plan, arrays: dict[str, Array], rule: str, wrong: Numbers
+) -> tuple[Numbers, list[Array]]:
     """Return the updates of elements, in order; of fewer elements where these would be too many."""
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
     wrong = wrong[:EXAMINED]
     who, what = np.empty(0, np.int64), np.empty(0, np.int64)  # of wrong, and of updates
     for first, block in tuples.blocks(plan, arrays["indices"]):
-        rows = tuples.runs(plan, first, block)
+        kept, named = tuples.settled(plan, block, rule)
+        rows = tuples.runs(plan, first, named, kept)
         begin, end = (np.searchsorted(wrong // width, rows, side) for side in ("left", "right"))
         counts = end - begin
         each = np.repeat(np.arange(len(rows)), counts)  # of the tuples that meet any
         nth = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
         elements = begin[each] + nth
         who = np.concatenate([who, elements])
-        what = np.concatenate([what, (first + each) * width + wrong[elements] % width])
+        what = np.concatenate([what, (first + kept[each]) * width + wrong[elements] % width])
         while len(who) > _MOST and len(wrong) > 1:
             wrong = wrong[: len(wrong) // 2]
             who, what = who[who < len(wrong)], what[who < len(wrong)]

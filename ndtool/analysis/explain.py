@@ -28,9 +28,10 @@ Array = NDArray[Any]
 class Step(NamedTuple):
     """An element that one of the output is made of.
 
-    role: data or updates; position: there. value: an array without axes, None where a type stands
-    for the array. indices: the position of the tuple that named it, None for the old element of a
-    scatter. named: the tuple as written, empty without one. result: what the output is then.
+    role: data or updates, or fill where a tuple names nothing; position: there. value: an array
+    without axes, None where a type stands for the array. indices: the position of the tuple that
+    named it, None for the old element of a scatter. named: the tuple as written, empty without one.
+    taken: as it was taken, counted from the front. result: what the output is then.
     """
 
     role: str
@@ -38,6 +39,7 @@ class Step(NamedTuple):
     value: Array | None
     indices: Position | None
     named: Position
+    taken: Position
     result: Array | None
 
 
@@ -122,18 +124,29 @@ class _Call:
         hunts = [Hunt(place, self.every) for place in origins]
         self.tuples.search(hunts, self.tuples.checked(tick))
         where = [places.tuple_of(plan, place) for place in at]
-        index = [self._index(one) for one in where]
-        came = [places.source_of(plan, *named) for named in zip(at, index, strict=True)]
+        taken = [self.taken(self._index(one)) for one in where]
+        came = [places.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]]
         data = self._elements("data", came + origins)
-        steps = zip(came, data, where, index, data, strict=False)
-        elements = [
-            Element(place, step[1], [Step("data", *step)], 0)
-            for place, step in zip(at, steps, strict=False)
-        ]
+        found = zip(came, data, strict=False)
+        elements = []
+        for place, named, front in zip(at, where, taken, strict=True):
+            role, (origin, value) = ("data", next(found)) if front else ("fill", self._filling())
+            step = Step(role, origin, value, named, self._index(named), front, value)
+            elements.append(Element(place, value, [step], 0))
         return elements, [
             Origin(hunt.place, value, [self._copy(hunt, n) for n in hunt.told], hunt.count, None)
-            for hunt, value in zip(hunts, data[len(at) :], strict=True)
+            for hunt, value in zip(hunts, data[len(came) :], strict=True)
         ]
+
+    def _filling(self) -> tuple[Position, Array]:
+        """Return what stands where a tuple names nothing, which has no position."""
+        inference = self.job.inference
+        return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
+
+    def taken(self, index: Position) -> Position:
+        """Return a tuple within bounds, counted from the front; empty if it names nothing."""
+        _, rows = tuples.settled(self.plan, np.array([index]), self.tuples.rule)
+        return tuple(rows[0].tolist()) if len(rows) else ()
 
     def _copy(self, hunt: Hunt, number: int) -> Copy:
         where = self.tuples.position(hunt.place, number)
@@ -159,19 +172,21 @@ class _Call:
         """Return the step of an update."""
         where = self.tuples.position(place, number)
         at = places.update_for(self.plan, place, where)
-        return Step("updates", at, value, where, self._index(where), result)
+        index = self._index(where)
+        return Step("updates", at, value, where, index, self.taken(index), result)
 
     def _index(self, where: Position) -> Position:
         """Return an index tuple as it is written; OutputError if it is out of bounds by now."""
         index = tuple(np.atleast_1d(_at(self.tuples.indices, where)).tolist())
-        if not all(-n <= i < n for i, n in zip(index, places.sizes(self.plan), strict=True)):
+        sizes, strict = places.sizes(self.plan), self.tuples.rule == "error"
+        if strict and not all(-n <= i < n for i, n in zip(index, sizes, strict=True)):
             raise self.tuples.operands.changed()
         return index
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
         """Return elements of an input, of which nothing else is read where that can be."""
         origin, (_, dtype, shape) = self.job.sources[role], self.job.inference.inputs[role]
-        if isinstance(origin, Typed):
+        if isinstance(origin, Typed) or not positions:
             return [None] * len(positions)
         stretch = source.whole(origin, Few(shape, positions))
         array = values.as_array(stretch.buffer, dtype, shape, origin.facts.order == "F")
@@ -193,7 +208,7 @@ class _Trail:
     ) -> None:
         self.hunt = Hunt(place, call.every, self._go_on)
         self._call, self._updates, self._result = call, updates, old
-        self._steps = [Step("data", place, old, None, (), old)]
+        self._steps = [Step("data", place, old, None, (), (), old)]
 
     def element(self) -> Element:
         """Return how the element came about, when all updates were met."""

@@ -5,18 +5,20 @@ apply those that meet a shown element, in their order; so the bits are those of 
 """
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import ops
-from ndtool.analysis import values
+from ndtool.analysis import tuples, values
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
 from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import ElementsPlan, NdPlan, Shape, described
 from ndtool.runs.direct import Operands
+from ndtool.runs.within import within
 
 Array = NDArray[Any]
 
@@ -91,15 +93,19 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
         return np.empty(seen.shape, dtype)
     opaque = np.dtype((np.void, dtype.itemsize))  # or NumPy would make all true bools the same
     data = arrays["data"].view(opaque)
+    rule = inference.attributes.out_of_bounds
     if "updates" not in arrays:
-        return _gathered(plan, data, arrays["indices"], seen).view(dtype)
+        found, filled = _gathered(plan, data, arrays["indices"], seen, rule)
+        if filled.any():
+            found[filled] = np.frombuffer(inference.filling, opaque)[0]
+        return found.view(dtype)
     result = pick(data, _open(seen.positions), seen.shape).view(dtype)
     right = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
-        met = _meet_nd(plan, arrays, seen)
+        met = _meet_nd(plan, arrays, seen, rule)
     else:
-        met = _meet_elements(plan, arrays, seen)
+        met = _meet_elements(plan, arrays, seen, rule)
     reduction = inference.attributes.reduction
     for places, updates in met:
         flat = ops.scatter_nd(result.reshape(-1), places[:, None], updates.view(right), reduction)
@@ -107,28 +113,48 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
     return result
 
 
-def _gathered(plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Window) -> Array:
-    """Read what the shown positions of the output name."""
+def _gathered(
+    plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Window, rule: str
+) -> tuple[Array, Array]:
+    """Read what the shown positions of the output name; return it, and where they name nothing."""
+    if not data.size:  # nothing is there to name
+        return np.empty(seen.shape, data.dtype), np.ones(seen.shape, np.bool_)
     at = _open(seen.positions)
     if isinstance(plan, ElementsPlan):
-        along = pick(indices, at, seen.shape)
-        return pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape)
+        along, gone = _named(pick(indices, at, seen.shape), plan.data[plan.axis], rule)
+        return pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape), gone
     b = len(plan.batch)
     if plan.repeated:
         q = b + len(plan.indices)
         along = pick(indices, _open(seen.positions[b:q]), seen.shape[b:q])
         along = along.reshape((1,) * b + along.shape + (1,) * len(plan.run))
-        return pick(data, (*at[:b], along, *at[q:]), seen.shape)
+        along, gone = _named(along, plan.sizes[0], rule)
+        found = pick(data, (*at[:b], along, *at[q:]), seen.shape)
+        return found, np.broadcast_to(gone, seen.shape)
     q = len(plan.indices)
     lead = seen.shape[: q - 1]
     # Every component has the axes of the output: those of a run are still to come.
     wide = (*lead, *(1,) * len(plan.run))
     here = _open(seen.positions[: q - 1])
-    components = [pick(indices[..., j], here, lead).reshape(wide) for j in range(plan.k)]
-    return pick(data, (*at[:b], *components, *at[q - 1 :]), seen.shape)
+    components = [
+        _named(pick(indices[..., j], here, lead).reshape(wide), size, rule)
+        for j, size in enumerate(plan.sizes)
+    ]
+    places = (along for along, _ in components)
+    found = pick(data, (*at[:b], *places, *at[q - 1 :]), seen.shape)
+    gone = reduce(np.logical_or, (gone for _, gone in components))
+    return found, np.broadcast_to(gone, seen.shape)
 
 
-def _meet_nd(plan: NdPlan, arrays: dict[str, Array], seen: Window) -> Iterator[tuple[Array, Array]]:
+def _named(indices: Array, size: int, rule: str) -> tuple[Array, Array]:
+    """Return indices within bounds, and where they are not, whatever the rule for that."""
+    front = within(indices, size, rule)
+    return front.clip(0, size - 1), front >= size
+
+
+def _meet_nd(
+    plan: NdPlan, arrays: dict[str, Array], seen: Window, rule: str
+) -> Iterator[tuple[Array, Array]]:
     """Yield flat places in the window and the updates that go there, in row-major order."""
     indices, k = arrays["indices"].reshape(plan.tuples, plan.k), plan.k
     rows = _flat(_open(seen.positions[:k]), plan.sizes).reshape(-1)
@@ -136,18 +162,20 @@ def _meet_nd(plan: NdPlan, arrays: dict[str, Array], seen: Window) -> Iterator[t
     width = int(np.prod(seen.shape[k:]))
     step = max(1, _BLOCK // width)
     for first in range(0, plan.tuples, step):
-        block = _from_the_front(indices[first : min(first + step, plan.tuples)], plan.sizes)
-        place, meets = _found(rows, np.broadcast_to(_flat(block.T, plan.sizes), len(block)))
+        raw = indices[first : min(first + step, plan.tuples)]
+        kept, block = tuples.settled(plan, raw, rule)
+        place, some = _found(rows, np.broadcast_to(_flat(block.T, plan.sizes), len(block)))
+        meets = kept[some]
         if not len(place):
             continue
-        tuples = np.unravel_index(first + meets, plan.indices[:-1]) if plan.indices[:-1] else ()
-        at = tuple(t.reshape(-1, *(1,) * len(run)) for t in tuples)
+        where = np.unravel_index(first + meets, plan.indices[:-1]) if plan.indices[:-1] else ()
+        at = tuple(t.reshape(-1, *(1,) * len(run)) for t in where)
         updates = pick(arrays["updates"], (*at, *run), (len(place), *seen.shape[k:]))
         yield (place[:, None] * width + np.arange(width)).reshape(-1), updates.reshape(-1)
 
 
 def _meet_elements(
-    plan: ElementsPlan, arrays: dict[str, Array], seen: Window
+    plan: ElementsPlan, arrays: dict[str, Array], seen: Window, rule: str
 ) -> Iterator[tuple[Array, Array]]:
     """Yield flat places in the window and the updates that go there, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
@@ -160,7 +188,7 @@ def _meet_elements(
         off[a] = list(range(first, min(first + step, plan.indices[a])))
         at = _open(off)
         shown = tuple(map(len, off))
-        values = _from_the_front(pick(arrays["indices"], at, shown), (size,))
+        values = within(pick(arrays["indices"], at, shown), size, rule)
         place, meets = _found(np.array(seen.positions[a]), values.reshape(-1))
         if len(place):
             ordinals = list(np.unravel_index(meets, values.shape))
@@ -173,12 +201,6 @@ def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return places in row-major order; NumPy's own function stops at 63 axes."""
     steps = layouts.contiguous(sizes, 1)
     return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
-
-
-def _from_the_front(indices: Array, sizes: Shape) -> Array:
-    """Return valid indices as int64, none of them negative."""
-    wide = indices.astype(np.int64)
-    return np.where(wide < 0, wide + np.array(sizes, np.int64), wide)
 
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:

@@ -4,6 +4,10 @@ Each one is the loop that the ONNX text prints, in row-major order, over values 
 first. Nothing is shared with the fast side but the errors, so both can only agree by being right.
 Arrays may be larger than memory: `new` makes the output where there is room for it, and all else is
 done in blocks. `tick` is told the share that is done.
+
+Indices out of bounds are an error, unless `out_of_bounds` has another rule: "clip" takes the end of
+the axis that is next to one, "wrap" what it is modulo the axis' size, "fill" gathers `filling`, the
+bytes of an element, instead of all that the tuple names, "drop" skips its update.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,24 +18,18 @@ from typing import Any
 import numpy as np
 
 from ndtool.analysis.reductions import REDUCTIONS, Reduction, native
-from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.analysis.refusals import Array, check_types, elements_axis, require
+from ndtool.errors import BoundsError
 
-Array = np.ndarray[Any, Any]
 Position = tuple[int, ...]
 Index = tuple[Any, ...]
-Blocks = Iterator[tuple[list[Index], list[Index]]]
+Place = Index | None  # None for one that does not exist
+Blocks = Iterator[tuple[list[Index], list[Place]]]
 New = Callable[[Position, np.dtype[Any]], Array]
 Tick = Callable[[float], None]
 
 TUPLES = 1 << 12  # of indices that are looked at together
 PIECE = 1 << 20  # bytes that are copied, reduced or compared together
-
-_ORDERED = (
-    ["bool", "float16", "bfloat16", "float32", "float64"]
-    + [f"int{bits}" for bits in (8, 16, 32, 64)]
-    + [f"uint{bits}" for bits in (8, 16, 32, 64)]
-)
-_UNORDERED = ["complex64", "complex128"]
 
 
 def silent(_: float) -> None:
@@ -39,28 +37,36 @@ def silent(_: float) -> None:
 
 
 def gather_nd(
-    data: Array, indices: Array, batch_dims: int = 0, *, new: New = np.empty, tick: Tick = silent
+    data: Array,
+    indices: Array,
+    batch_dims: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    filling: bytes = b"",
+    new: New = np.empty,
+    tick: Tick = silent,
 ) -> Array:
     """Return the slices of `data` that the index tuples name, as ONNX GatherND does.
 
     output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
     """
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
-    _check_types(data, indices)
+    check_types(data, indices)
     r, q = data.ndim, indices.ndim
-    _require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
-    _require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
-    _require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
+    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
     k = indices.shape[-1]
-    _require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
+    require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
 
-    _check_bounds(indices, indices.shape[:-1], range(b, b + k), data.shape, part(tick, 0, 0.1))
+    rule = _Rule(out_of_bounds, data.shape, range(b, b + k))
+    rule.check(indices, indices.shape[:-1], part(tick, 0, 0.1))
     output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
-    source, target = _bytes(data), _bytes(output)
+    source, target, empty = _bytes(data), _bytes(output), _element(data, filling)
     run = prod(data.shape[b + k :]) * data.itemsize
-    for positions, places in _nd_blocks(indices, b, run, part(tick, 0.1, 1)):
+    for positions, places in _nd_blocks(indices, b, run, rule, part(tick, 0.1, 1)):
         for i, place in zip(positions, places, strict=True):
-            target[*i, ...] = source[*place, ...]
+            target[*i, ...] = empty if place is None else source[*place, ...]
     return output
 
 
@@ -70,6 +76,7 @@ def scatter_nd(
     updates: Array,
     reduction: str = "none",
     *,
+    out_of_bounds: str = "error",
     new: New = np.empty,
     tick: Tick = silent,
 ) -> Array:
@@ -78,61 +85,80 @@ def scatter_nd(
     output[indices[i]] = f(output[indices[i]], updates[i]) for every i in indices.shape[:-1].
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    _check_types(data, indices, updates, reduction)
+    check_types(data, indices, updates, reduction)
     r, q = data.ndim, indices.ndim
-    _require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
     k = indices.shape[-1]
-    _require(k <= r, f"index tuples of {k}: valid 0..{r}")
+    require(k <= r, f"index tuples of {k}: valid 0..{r}")
     expected = indices.shape[:-1] + data.shape[k:]
-    _require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    _check_bounds(indices, indices.shape[:-1], range(k), data.shape, part(tick, 0, 0.1))
+    require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
+    rule = _Rule(out_of_bounds, data.shape, range(k))
+    rule.check(indices, indices.shape[:-1], part(tick, 0, 0.1))
     output = _copied(data, new, part(tick, 0.1, 0.2))
     run = prod(data.shape[k:]) * data.itemsize
-    blocks = _nd_blocks(indices, 0, run, part(tick, 0.2, 1))
+    blocks = _nd_blocks(indices, 0, run, rule, part(tick, 0.2, 1))
     return _updated(output, updates, reduction, blocks, k)
 
 
 def gather_elements(
-    data: Array, indices: Array, axis: int = 0, *, new: New = np.empty, tick: Tick = silent
+    data: Array,
+    indices: Array,
+    axis: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    filling: bytes = b"",
+    new: New = np.empty,
+    tick: Tick = silent,
 ) -> Array:
     """Return the elements of `data` that `indices` names along `axis`, as ONNX GatherElements.
 
     output[i][j][k] = data[i][indices[i][j][k]][k] where axis = 1, and so on.
     """
     data, indices = np.asarray(data), np.asarray(indices)
-    _check_types(data, indices)
-    axis = _elements_axis(data, indices, axis)
-    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    check_types(data, indices)
+    axis = elements_axis(data, indices, axis)
+    rule = _Rule(out_of_bounds, data.shape, (axis,))
+    rule.check(indices, indices.shape, part(tick, 0, 0.1))
     output = new(indices.shape, data.dtype)
-    source, target = _bytes(data), _bytes(output)
-    for positions, places in _elements_blocks(indices, axis, data.itemsize, part(tick, 0.1, 1)):
+    source, target, empty = _bytes(data), _bytes(output), _element(data, filling)
+    for positions, places in _elements_blocks(
+        indices, axis, data.itemsize, rule, part(tick, 0.1, 1)
+    ):
         for i, place in zip(positions, places, strict=True):
-            target[*i, ...] = source[*place, ...]
+            target[*i, ...] = empty if place is None else source[*place, ...]
     return output
 
 
 def gather(
-    data: Array, indices: Array, axis: int = 0, *, new: New = np.empty, tick: Tick = silent
+    data: Array,
+    indices: Array,
+    axis: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    filling: bytes = b"",
+    new: New = np.empty,
+    tick: Tick = silent,
 ) -> Array:
     """Return the slices of `data` that `indices` names along `axis`, as ONNX Gather does.
 
     output[p][i][q] = data[p][indices[i]][q] for p in data.shape[:axis], q in data.shape[axis+1:].
     """
     data, indices, axis = np.asarray(data), np.asarray(indices), whole(axis)
-    _check_types(data, indices)
-    _require(data.ndim >= 1, "rank 0: data must have an axis")
-    _require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
+    check_types(data, indices)
+    require(data.ndim >= 1, "rank 0: data must have an axis")
+    require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
     axis %= data.ndim
-    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    rule = _Rule(out_of_bounds, data.shape, (axis,))
+    rule.check(indices, indices.shape, part(tick, 0, 0.1))
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     output = new(before + indices.shape + after, data.dtype)
-    source, target = _bytes(data), _bytes(output)
+    source, target, empty = _bytes(data), _bytes(output), _element(data, filling)
     run, count = prod(after) * data.itemsize, prod(before)
     for number, p in enumerate(np.ndindex(before)):
         done = part(tick, 0.1 + 0.9 * number / count, 0.1 + 0.9 * (number + 1) / count)
-        for positions, places in _elements_blocks(indices, 0, run, done):
+        for positions, places in _elements_blocks(indices, 0, run, rule, done):
             for i, place in zip(positions, places, strict=True):
-                target[(*p, *i, ...)] = source[(*p, place[0], ...)]
+                target[(*p, *i, ...)] = empty if place is None else source[(*p, place[0], ...)]
     return output
 
 
@@ -143,6 +169,7 @@ def scatter_elements(
     axis: int = 0,
     reduction: str = "none",
     *,
+    out_of_bounds: str = "error",
     new: New = np.empty,
     tick: Tick = silent,
 ) -> Array:
@@ -151,15 +178,16 @@ def scatter_elements(
     output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    _check_types(data, indices, updates, reduction)
-    axis = _elements_axis(data, indices, axis)
-    _require(
+    check_types(data, indices, updates, reduction)
+    axis = elements_axis(data, indices, axis)
+    require(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    _check_bounds(indices, indices.shape, (axis,), data.shape, part(tick, 0, 0.1))
+    rule = _Rule(out_of_bounds, data.shape, (axis,))
+    rule.check(indices, indices.shape, part(tick, 0, 0.1))
     output = _copied(data, new, part(tick, 0.1, 0.2))
-    blocks = _elements_blocks(indices, axis, data.itemsize, part(tick, 0.2, 1))
+    blocks = _elements_blocks(indices, axis, data.itemsize, rule, part(tick, 0.2, 1))
     return _updated(output, updates, reduction, blocks, data.ndim)
 
 
@@ -182,7 +210,8 @@ def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: i
     target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
     for positions, places in blocks:
         for i, place in zip(positions, places, strict=True):
-            target[*place, ...] = source[*i, ...]
+            if place is not None:
+                target[*place, ...] = source[*i, ...]
     return output
 
 
@@ -191,22 +220,23 @@ def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m:
     lead, width = output.shape[:m], prod(output.shape[m:])
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
     for _, places in blocks:
-        rows = _row_numbers(places, lead)
+        kept = [n for n, place in enumerate(places) if place is not None]
+        rows = _row_numbers([places[n] or () for n in kept], lead)
         for columns in pieces(width, output.itemsize):  # all of them, unless the block is one run
-            first, shape = start + columns.start, (len(rows), columns.stop - columns.start)
-            new = native(flat[first : first + prod(shape)].reshape(shape))
+            first, shape = start + columns.start, (len(places), columns.stop - columns.start)
+            new = native(flat[first : first + prod(shape)].reshape(shape)[kept])
             for some in _without_duplicates(rows):
                 at = rows[some], columns
                 with np.errstate(all="ignore"):
                     runs[at] = reduce(native(runs[at]), new[some])
-        start += len(rows) * width
+        start += len(places) * width
 
 
 def _row_numbers(places: list[Index], shape: Position) -> Array:
     """Return where places are among all of `shape` in row-major order, counted from the start."""
     numbers = np.zeros(len(places), np.int64)
-    for column, size in zip(zip(*places, strict=True), shape, strict=True):
-        numbers = numbers * size + np.array(column) % size
+    for axis, size in enumerate(shape):
+        numbers = numbers * size + np.array([place[axis] for place in places], np.int64) % size
     return numbers
 
 
@@ -226,7 +256,12 @@ def _bytes(array: Array) -> Array:
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
-def _nd_blocks(indices: Array, b: int, run: int, tick: Tick) -> Blocks:
+def _element(data: Array, filling: bytes) -> Any:
+    """Return an element of data's type, of zeros where nothing is said, as opaque bytes."""
+    return np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
+
+
+def _nd_blocks(indices: Array, b: int, run: int, rule: "_Rule", tick: Tick) -> Blocks:
     """Yield positions in indices and their places in data, in row-major order.
 
     run: bytes at each place; a block has PIECE bytes at most, or one run.
@@ -234,16 +269,20 @@ def _nd_blocks(indices: Array, b: int, run: int, tick: Tick) -> Blocks:
     lead, k = indices.shape[:-1], indices.shape[-1]
     for start, tuples in _tuples(indices, prod(lead), k, run, tick):
         positions = _positions(start, len(tuples), lead)
-        yield positions, [(*i[:b], *t) for i, t in zip(positions, tuples.tolist(), strict=True)]
+        named = zip(positions, map(rule.settled, tuples.tolist()), strict=True)
+        yield positions, [None if t is None else (*i[:b], *t) for i, t in named]
 
 
-def _elements_blocks(indices: Array, axis: int, run: int, tick: Tick) -> Blocks:
+def _elements_blocks(indices: Array, axis: int, run: int, rule: "_Rule", tick: Tick) -> Blocks:
     """Yield positions in indices and their places in data, in row-major order."""
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, run, tick):
         positions = _positions(start, len(values), shape)
-        named = zip(positions, values[:, 0].tolist(), strict=True)
-        yield positions, [(*i[:axis], value, *i[axis + 1 :]) for i, value in named]
+        named = zip(positions, map(rule.settled, values.tolist()), strict=True)
+        yield (
+            positions,
+            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in named],
+        )
 
 
 def _tuples(
@@ -284,75 +323,59 @@ def part(tick: Tick, begin: float, end: float) -> Tick:
     return lambda share: tick(begin + share * (end - begin))
 
 
-def _check_bounds(
-    indices: Array, lead: Position, axes: Sequence[int], shape: Position, tick: Tick
-) -> None:
-    """Raise BoundsError if an index is out of bounds of its axis.
+class _Rule:
+    """What becomes of index tuples out of bounds.
 
-    lead: the shape of the positions of index tuples in `indices`. axes: those of data that a
-    tuple's components are about. shape: that of data.
+    axes: those of data, of a shape, that a tuple's components are about.
     """
-    total, k = prod(lead), len(axes)
-    first, count = None, 0
-    for start, tuples in _tuples(indices, total if k else 0, k, 0, tick):
-        bad = np.stack(
-            [
-                (tuples[:, j] < -shape[axis]) | (tuples[:, j] >= shape[axis])
-                for j, axis in enumerate(axes)
-            ],
-            axis=1,
-        )
-        if first is None and bad.any():
-            row, component = np.argwhere(bad)[0].tolist()
-            first = start + row, component, int(tuples[row, component])
-        count += int(bad.any(axis=1).sum())
-    if first is not None:
-        number, component, value = first
-        raise BoundsError(
-            position=_positions(number, 1, lead)[0],
-            component=None if lead == indices.shape else component,
-            axis=axes[component],
-            value=value,
-            size=shape[axes[component]],
-            count=count,
-            total=total,
-        )
 
+    def __init__(self, name: str, shape: Position, axes: Sequence[int]) -> None:
+        self._name, self._shape, self._axes = name, shape, axes
+        self._sizes = [shape[axis] for axis in axes]
 
-def _check_types(
-    data: Array, indices: Array, updates: Array | None = None, reduction: str = "none"
-) -> None:
-    if data.dtype.hasobject or not data.dtype.itemsize:
-        raise DtypeError(f"data {data.dtype}: elements must have a fixed size above 0")
-    if indices.dtype.kind not in "iu":
-        raise DtypeError(f"indices {indices.dtype}: they must be integers")
-    if updates is not None and not _same_type(data.dtype, updates.dtype):
-        raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
-    if reduction != "none" and reduction not in REDUCTIONS:
-        raise UsageError(f"reduction {reduction!r}: valid none, {', '.join(REDUCTIONS)}")
-    ordered = reduction in ("max", "min")
-    names = _ORDERED if ordered else _ORDERED + _UNORDERED
-    if reduction != "none" and data.dtype.name not in names:
-        raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
+    def settled(self, index: list[int]) -> Place:
+        """Return the place that a tuple names, or None if there is none."""
+        pairs = list(zip(index, self._sizes, strict=True))
+        if all(-size <= i < size for i, size in pairs):
+            return tuple(index)
+        if self._name == "clip":
+            return tuple(min(max(i + size if i < 0 else i, 0), size - 1) for i, size in pairs)
+        if self._name == "wrap":
+            return tuple(i % size for i, size in pairs)
+        return None
 
+    def check(self, indices: Array, lead: Position, tick: Tick) -> None:
+        """Raise BoundsError if an index is out of bounds, and the rule has nothing for it.
 
-def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
-    """Whether two types are one but for the byte order; a record's fields may not differ in it."""
-    if data.names is None and updates.names is None:
-        return data.newbyteorder("=") == updates.newbyteorder("=")
-    return data == updates
-
-
-def _elements_axis(data: Array, indices: Array, axis: int) -> int:
-    axis, r = whole(axis), data.ndim
-    _require(r >= 1 and indices.ndim == r, f"ranks {r} and {indices.ndim}: equal, at least 1")
-    _require(-r <= axis < r, f"axis {axis}: valid {-r}..{r - 1}")
-    axis %= r
-    for d, (size, limit) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        _require(d == axis or size <= limit, f"indices axis {d} has size {size}: at most {limit}")
-    return axis
-
-
-def _require(holds: bool, rule: str) -> None:
-    if not holds:
-        raise RuleError(rule)
+        lead: the shape of the positions of index tuples in `indices`.
+        """
+        if self._name in ("fill", "drop"):
+            return
+        if self._name in ("clip", "wrap") and 0 not in self._sizes:
+            return
+        shape, axes = self._shape, self._axes
+        total, k = prod(lead), len(axes)
+        first, count = None, 0
+        for start, tuples in _tuples(indices, total if k else 0, k, 0, tick):
+            bad = np.stack(
+                [
+                    (tuples[:, j] < -shape[axis]) | (tuples[:, j] >= shape[axis])
+                    for j, axis in enumerate(axes)
+                ],
+                axis=1,
+            )
+            if first is None and bad.any():
+                row, component = np.argwhere(bad)[0].tolist()
+                first = start + row, component, int(tuples[row, component])
+            count += int(bad.any(axis=1).sum())
+        if first is not None:
+            number, component, value = first
+            raise BoundsError(
+                position=_positions(number, 1, lead)[0],
+                component=None if lead == indices.shape else component,
+                axis=axes[component],
+                value=value,
+                size=shape[axes[component]],
+                count=count,
+                total=total,
+            )

@@ -197,13 +197,19 @@ class _Look:
             self.beyond.append(Beyond(where, j, int(block[number, j])))
 
     def rows(self, first: int, block: Array) -> Numbers:
-        """Return the numbers, in row-major order, of the runs that tuples within bounds name."""
-        kept = np.arange(len(block))
+        """Return the numbers, in row-major order, of the runs that tuples name.
+
+        Those out of bounds name one where their rule has it.
+        """
+        call, kept = self._call, np.arange(len(block))
+        if call.rule in ("clip", "wrap"):
+            kept, block = tuples.settled(call.plan, block, call.rule)
+            return tuples.runs(call.plan, first, block, kept)
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
             if bad is not None:
                 kept, block = kept[~bad], block[~bad]
-        return tuples.runs(self._call.plan, first, block, kept)
+        return tuples.runs(call.plan, first, block, kept)
 
     def place(self, row: int) -> Position:
         """Return a position in data that belongs to a run."""

@@ -17,6 +17,7 @@ from ndtool.rules import inference
 from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs.direct import Operands
 from ndtool.runs.jobs import Job
+from ndtool.runs.within import within
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
@@ -70,17 +71,26 @@ class Tuples(NamedTuple):
             tick((first + len(block)) / len(self.rows))
 
     def checked(self, tick: Tick) -> Iterator[tuple[int, Array]]:
-        """Yield the same; BoundsError, as a run's, at the first block that is out of bounds."""
+        """Yield the same; BoundsError, as a run's, at the first block that is out of bounds.
+
+        Unless there is another rule for that.
+        """
         operands, found = self.operands, self.operands.inference
         addressing, _, k = bind.bind_check(found.plan, operands.negatives)
         bound = operands.bound
+        strict = self.rule == "error" or check.lacks_places(found.plan, self.rule)
         for first, block in self.blocks(tick):
-            if k and _kernels.check(addressing, bound, first, len(block), 1):
+            if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
                 error = check.refusal(found.plan, bound, operands.negatives)
                 if isinstance(error, BoundsError):
                     inference.point_out(error, found.inputs)
                 raise error
             yield first, block
+
+    @property
+    def rule(self) -> str:
+        """What becomes of indices out of bounds."""
+        return self.operands.inference.attributes.out_of_bounds
 
     @property
     def plan(self) -> Plan:
@@ -107,6 +117,8 @@ class Tuples(NamedTuple):
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
         named, sizes = places.named(plan, hunt.place), places.sizes(plan)
+        if self.rule in ("clip", "wrap"):
+            _, block = settled(plan, block, self.rule)  # which leaves none out
         hunt.meet(first + skipped + found(block, named, sizes, self.operands.negatives))
 
     def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
@@ -141,6 +153,19 @@ def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
     for first in range(0, count, step):
         stop = min(first + step, count)
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)
+
+
+def settled(plan: Plan, block: Array, rule: str) -> tuple[Numbers, Array]:
+    """Return which tuples of a block name a run, and them, counted from the front.
+
+    rule: what becomes of indices out of bounds.
+    """
+    sizes = np.array(places.sizes(plan), np.int64)
+    named = np.empty(block.shape, np.int64)
+    for j, size in enumerate(places.sizes(plan)):
+        named[:, j] = within(block[:, j], size, rule)
+    (kept,) = np.nonzero(((named >= 0) & (named < sizes)).all(axis=1))
+    return kept, named[kept]
 
 
 def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Numbers:

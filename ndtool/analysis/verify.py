@@ -15,7 +15,7 @@ from ndtool.arrays.local import Stretch
 from ndtool.arrays.source import Source, whole
 from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
-from ndtool.rules import dtypes, shapes
+from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.inference import Given, point_out
 from ndtool.rules.operators import OPERATORS
 
@@ -82,6 +82,8 @@ class Opened:
     """
 
     def __init__(self, request: "Request") -> None:
+        row = specs.resolve("ndtool", request.operator)
+        specs.check_rule("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
         if request.output is not None:
             arguments["output"] = request.output
@@ -169,7 +171,8 @@ def compare(
     blamed = None
     if "updates" in arrays:
         plan, reduction = _plan(request, arrays), request.attributes.reduction
-        blamed = blame.blame(plan, arrays, reduction, comparing.wrong, result, expected)
+        wrong, rule = comparing.wrong, request.attributes.out_of_bounds
+        blamed = blame.blame(plan, arrays, reduction, wrong, result, expected, rule)
     return comparing.comparison(blamed)
 
 
@@ -209,9 +212,13 @@ def _recomputed(
     request: "Request", arrays: dict[str, NDArray[Any]], new: New, tick: Tick
 ) -> NDArray[Any]:
     operator = getattr(reference, request.operator)
-    attributes = OPERATORS[request.operator].given(request.attributes)
+    how: dict[str, Any] = OPERATORS[request.operator].given(request.attributes)
+    how["out_of_bounds"] = request.attributes.out_of_bounds
     try:
-        result: NDArray[Any] = operator(**arrays, **attributes, new=new, tick=tick)
+        if how["out_of_bounds"] == "fill":
+            dtype = dtypes.from_numpy(arrays["data"].dtype)
+            how["filling"] = filling.element(request.attributes.fill, dtype)
+        result: NDArray[Any] = operator(**arrays, **how, new=new, tick=tick)
     except NdtoolError as exc:
         point_out(
             exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}

@@ -80,13 +80,23 @@ class Names:
         where = f"[{', '.join(map(str, position))}]" if position else ""
         return self._name(role) + where
 
-    def index(self, position: tuple[int, ...], index: tuple[int, ...]) -> str:
-        """Return an index tuple: `rows.npy[7] = (-876)`."""
-        return f"{self.place('indices', position)} = {self.written(index)}"
+    def index(self, position: tuple[int, ...], index: tuple[int, ...], more: str = "") -> str:
+        """Return an index tuple, and what more is said of it: `rows.npy[7] = (-876)`."""
+        return f"{self.place('indices', position)} = {self.written(index)}{more}"
 
     def written(self, index: tuple[int, ...]) -> str:
         """Return the components of a tuple; a number that stands alone has no brackets."""
         return str(index[0]) if self.alone else f"({', '.join(map(str, index))})"
+
+    def bent(self, step: Step) -> str:
+        """Say what became of a tuple that is out of bounds."""
+        sizes = places.sizes(self._job.inference.plan)
+        if all(-size <= i < size for i, size in zip(step.named, sizes, strict=True)):
+            return ""
+        done = {"clip": "clipped", "wrap": "wrapped"}
+        rule = self._job.inference.attributes.out_of_bounds
+        to = f", {done[rule]} to {self.written(step.taken)}" if rule in done else ""
+        return f", out of bounds{to}"
 
     def _name(self, role: str) -> str:
         given = self._job.sources.get(role)
@@ -132,7 +142,7 @@ def _element(job: Job, names: Names, element: Element) -> Told:
             "old" if step.indices is None else f"{mark} update",
             names.place(step.role, step.position),
             _shown(step.value),
-            "" if step.indices is None else names.index(step.indices, step.named),
+            "" if step.indices is None else names.index(step.indices, step.named, names.bent(step)),
             "" if step.indices is None else _shown(step.result),
         )
         for step in element.steps
@@ -144,13 +154,11 @@ def _element(job: Job, names: Names, element: Element) -> Told:
 
 def _gathered(job: Job, names: Names, step: Step) -> list[tuple[str, ...]]:
     assert step.indices is not None
-    sizes = places.sizes(job.inference.plan)
-    front = tuple(i % size for i, size in zip(step.named, sizes, strict=True))
-    which = "" if front == step.named else f", which is {names.written(front)}"
-    return [
-        ("index", names.index(step.indices, step.named) + which),
-        ("data", names.place("data", step.position)),
-    ]
+    which = names.bent(step)
+    if not which and step.taken != step.named:
+        which = f", which is {names.written(step.taken)}"
+    index = "index", names.index(step.indices, step.named, which)
+    return [index, ("data", names.place("data", step.position))] if step.taken else [index]
 
 
 def _origin(names: Names, origin: Origin) -> Told:

@@ -101,6 +101,7 @@ def _run(
             for source in job.sources.values():
                 source.tick = progress.of(source.facts.nbytes)
             operands = job.check()
+            talk.warn(job.changed)
             if dry_run:
                 kept = job.check_output()
                 job.rehearse(operands)
@@ -160,8 +161,9 @@ def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | No
 
 
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
-    """Take the attributes that an operator has out of what was asked for."""
-    return Attributes(**{name: asked.pop(name) for name in OPERATORS[operator].attributes})
+    """Take the attributes that an operator has, and its rule, out of what was asked for."""
+    names = (*OPERATORS[operator].attributes, "out_of_bounds", "fill")
+    return Attributes(**{name: asked.pop(name) for name in names if name in asked})
 
 
 def asks_for_array(words: list[str]) -> bool:
@@ -204,6 +206,13 @@ def command(
     )
 
 
+def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
+    """Return the options of an operator's attributes, and of indices out of bounds."""
+    own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
+    fill = () if "updates" in operator.inputs else (options.FILL,)
+    return (*own, options.OUT_OF_BOUNDS, *fill)
+
+
 def argument(name: str, **settings: Any) -> click.Argument:
     """Return an argument that names a file or an array in it."""
     return click.Argument([name], type=options.FILE, **settings)
@@ -216,7 +225,7 @@ def _run_command(operator: Operator) -> click.Command:
         partial(_run, operator=operator.name),
         (
             *map(argument, operator.inputs),
-            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
             options.OUTPUT,

@@ -18,7 +18,7 @@ from ndtool.cli.kinds import (
     Sizes,
     Ulps,
 )
-from ndtool.rules.operators import REDUCTIONS
+from ndtool.rules.operators import REDUCTIONS, RULES
 
 
 def _offered(name: str) -> Any:
@@ -102,6 +102,18 @@ REDUCTION = _option(
     help="How an update meets the old element; with none the last update wins.",
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
+OUT_OF_BOUNDS = _option(
+    "out_of_bounds",
+    "--out-of-bounds",
+    type=click.Choice(RULES),
+    default="error",
+    show_default=True,
+    help="What becomes of an index out of bounds: the nearer end of its axis (clip), the rest of"
+    " a division by its size (wrap), a slice of --fill (gathers), no update (drop; scatters).",
+)
+FILL = _option(
+    "fill", "--fill", metavar="VALUE", help="What to fill with, such as -1 or nan. Default: 0."
+)
 SPEC = _option(
     "spec",
     "--spec",

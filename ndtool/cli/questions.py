@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from ndtool.cli import against, options
-from ndtool.cli.commands import FILES, HELP, argument, attributes_of, command, reporting
+from ndtool.cli.commands import (
+    FILES,
+    HELP,
+    argument,
+    attribute_options,
+    attributes_of,
+    command,
+    reporting,
+)
 from ndtool.cli.talk import Talk
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Operator
@@ -109,7 +117,9 @@ def _verify(
     endings.prepare(*talk.last_words())
     if engines is not None:
         if html is not None:
-            raise UsageError("a page tells nothing of other engines: expected `verify` without --against")
+            raise UsageError(
+                "a page tells nothing of other engines: expected `verify` without --against"
+            )
         from ndtool.analysis.engines import How
 
         against.verify(talk, request, engines, How(within, runs, threads, timeout))
@@ -186,7 +196,7 @@ def _infer_command(operator: Operator) -> click.Command:
         partial(_infer, operator=operator.name),
         (
             *map(argument, operator.inputs),
-            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
             options.JSON,
@@ -204,7 +214,7 @@ def _explain_command(operator: Operator) -> click.Command:
         partial(_explain, operator=operator.name),
         (
             *map(argument, operator.inputs),
-            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            *attribute_options(operator),
             options.AT,
             options.FROM,
             options.ALL,
@@ -226,7 +236,7 @@ def _stats_command(operator: Operator) -> click.Command:
         partial(_stats, operator=operator.name),
         (
             *map(argument, ("data", "indices")),
-            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
             options.HTML,
@@ -248,7 +258,7 @@ def _verify_command(operator: Operator) -> click.Command:
         (
             *map(argument, operator.inputs),
             argument("output", required=False),
-            *map(options.ATTRIBUTES.__getitem__, operator.attributes),
+            *attribute_options(operator),
             options.WITHIN,
             *options.ENGINES,
             options.THREADS,

@@ -17,6 +17,7 @@ from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
     from ndtool.runs.convert import Conversion
+    from ndtool.runs.jobs import Job
     from ndtool.runs.plan import Plan
 
 TRACE_COLUMNS = ("rule", "with", "result")
@@ -114,9 +115,11 @@ def inferred_record(inference: Inference) -> dict[str, Any]:
     return {**inference_record(inference), "assumed": inference.trace.assumed}
 
 
-def output_size(inference: Inference) -> str:
-    """Return the output's bytes as they follow its type, nothing where sizes have names."""
-    return "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
+def concluded(inference: Inference) -> str:
+    """Return what is assumed, and the output; its bytes are left out where sizes have names."""
+    assumed = "".join(f"assumed: {sentence}\n" for sentence in inference.trace.assumed)
+    size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
+    return f"{assumed}output {described(inference.dtype, inference.plan.output)}{size}\n"
 
 
 def _sizes(shape: Shape) -> list[int | str]:
@@ -142,6 +145,16 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
         },
         "output": output if kept is None else {**output, "kept": kept},
     }
+
+
+def run_record(job: Job) -> dict[str, Any]:
+    """Return what was inferred for a run, for JSON, and what became of indices out of bounds."""
+    record = inference_record(job.inference, job.request.output)
+    rule, outside = job.inference.attributes.out_of_bounds, job.outside
+    if rule == "error":
+        return record
+    count, first = (outside.count, outside.first()) if outside else (0, None)
+    return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

@@ -104,8 +104,7 @@ class Talk:
             self._put_json(records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
-        put("".join(f"assumed: {sentence}\n" for sentence in inference.trace.assumed))
-        put(f"output {_output(inference)}{records.output_size(inference)}\n")
+        put(records.concluded(inference))
 
     def answer(self, record: Callable[[], dict[str, Any]], words: Callable[[], str]) -> None:
         """Print what was asked for as a result."""
@@ -267,7 +266,7 @@ class Talk:
     ) -> dict[str, Any]:
         from ndtool.cli import records
 
-        record = records.inference_record(job.inference, job.request.output)
+        record = records.run_record(job)
         if kept is not None:
             record["output"]["kept"] = kept
         return {

@@ -22,9 +22,17 @@ class Operand(NamedTuple):
     strides: Strides
 
 
-def bind_indices(buffer: Buffer, dtype: Dtype) -> Indices:
-    """Bind the bytes of indices to their type."""
-    return Indices(buffer, dtype.itemsize, dtype.kind == "u", dtype.swapped)
+def bind_indices(
+    buffer: Buffer, dtype: Dtype, rule: str = "error", filling: bytes | None = None
+) -> Indices:
+    """Bind the bytes of indices to their type, and to what becomes of those out of bounds."""
+    return Indices(buffer, dtype.itemsize, dtype.kind == "u", dtype.swapped, rule, filling)
+
+
+def filling_for(plan: Plan, element: bytes) -> bytes:
+    """Return what stands for a run of data, or as much of a long one as is moved at once."""
+    width = 1 if isinstance(plan, ElementsPlan) else plan.width
+    return element * max(1, min(width, tuning.PIECE // len(element)))
 
 
 class Runs(NamedTuple):

@@ -12,16 +12,34 @@ from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan
 
 
 def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
-    """Raise BoundsError, which names the first bad index in row-major order, if there is one."""
+    """Raise BoundsError, which names the first bad index in row-major order, if there is one.
+
+    Where such indices have another rule, only if that has no place to offer.
+    """
+    if indices.rule == "error" or lacks_places(plan, indices.rule):
+        error = found(plan, indices, negatives, threads)
+        if error is not None:
+            raise error
+
+
+def lacks_places(plan: Plan, rule: str) -> bool:
+    """Whether a rule that names other places finds none, on an axis of size 0."""
+    sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
+    return rule in ("clip", "wrap") and 0 in sizes
+
+
+def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> NdtoolError | None:
+    """Return the error about indices out of bounds, whatever their rule is."""
     addressing, tuples, entries = bind_check(plan, negatives)
     pitch = entries * indices.itemsize
     if not tuples or not pitch:
-        return
+        return None
     step = max(1, tuning.PIECE // pitch)
     for first in range(0, tuples, step):
         count = min(step, tuples - first)
         if _kernels.check(addressing, indices, first, count, team(threads, count * pitch)):
-            raise refusal(plan, indices, negatives)
+            return refusal(plan, indices, negatives)
+    return None
 
 
 def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:

@@ -48,6 +48,17 @@ def gather(runs: Runs, data: Operand, indices: Indices, out: Buffer, threads: in
     return True
 
 
+def fill(out: Buffer, filling: bytes | None) -> bool:
+    """Fill all of out, where every index is out of bounds; False if that has no filling."""
+    if filling is None:
+        return False
+    step = len(filling)
+    for begin in range(0, len(out), step):
+        end = min(begin + step, len(out))
+        out[begin:end] = memoryview(filling)[: end - begin]
+    return True
+
+
 def gather_piece(
     runs: Runs,
     data: Operand,

@@ -34,7 +34,8 @@ def checked(
     flat: whether data stands in row-major order.
     """
     itemsize = _bytes_of_a_number(plan, indices)
-    if not itemsize or (len(_sizes(plan)) > 1 and not flat):
+    lenient = indices.rule != "error"
+    if lenient or not itemsize or (len(_sizes(plan)) > 1 and not flat):
         check.check(plan, indices, negatives, threads)
         yield Checked(plan, indices, negatives)
         return

@@ -65,7 +65,7 @@ def scatter(s: Scatter) -> bool:
         copy(s)
         return True
     if not len(s.out):  # no index is valid where there is nothing
-        return False
+        return s.indices.rule == "drop"
     runs = _runs(s)
     if runs is None:
         with _guarded(s) as work:
@@ -276,7 +276,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
         data = None
     space = scratch.take(groups * GROUP * entry + rooms)
     windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
-    ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 1) * 4)).cast("I")
+    ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
     work = Sorted(Parts(rows, width, shift, space, ends), s.change(width), width << shift)
     addressing, how = bind_rows(s.plan, s.negatives), How(threads, s.streamed, windows)
     for first in range(0, runs.tuples, groups * GROUP):

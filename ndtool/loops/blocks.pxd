@@ -18,6 +18,13 @@ cdef extern from *:
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
+    static inline int ndtool_settle(int64_t *, int64_t, int, int) ndtool_inline;
+    static inline void ndtool_resolve_all(
+        void const *, int64_t const *, Py_ssize_t, int64_t, int64_t *, int
+    ) ndtool_inline;
+    static inline void ndtool_resolve_by(
+        void const *, int64_t const *, Py_ssize_t, int64_t, int64_t *, int, int, int
+    ) ndtool_inline;
     static inline uint64_t ndtool_offsets_2(
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
         uint64_t, int64_t *
@@ -37,6 +44,18 @@ cdef enum:               # an index type, or kind: the bytes of one, and these
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
+
+cdef enum:               # what becomes of an index out of bounds
+    REFUSE = 0           # nothing: it is an error
+    CLIP = 1             # the end of its axis that is next to it
+    WRAP = 2             # what it is modulo the size of its axis
+    ELSEWHERE = 3        # its tuple names a place beside the others, or NOWHERE
+
+cdef extern from *:
+    """
+    #define NDTOOL_NOWHERE INT64_MIN
+    """
+    const int64_t NOWHERE "NDTOOL_NOWHERE"
 
 
 cdef struct Nd:
@@ -68,6 +87,8 @@ cdef struct Walk:
     int kind                      # of index type
     Py_ssize_t entry              # bytes of a tuple
     int64_t first                 # the number of the first one, which tells its batch
+    int rule                      # for indices out of bounds
+    int64_t elsewhere             # the offset of tuples that are sent there
 
 
 cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
@@ -204,6 +225,98 @@ cdef inline uint64_t offsets_k(
     return bad
 
 
+cdef inline bint settle "ndtool_settle"(
+    int64_t* index, int64_t size, int rule, bint whole
+) noexcept nogil:
+    """Make an index one within bounds, as a rule has it; whether there is no such one.
+
+    whole: whether it is one of a uint64.
+    """
+    cdef int64_t v = index[0]
+    if not whole:
+        v += size & (v >> 63)
+    if rule == CLIP:    # without branches: they would be hard to foresee
+        if whole:
+            index[0] = <int64_t> min(<uint64_t> v, <uint64_t> (size - 1))
+        else:
+            index[0] = min(max(v, 0), size - 1)
+        return False
+    if rule == ELSEWHERE:
+        index[0] = v
+        return <uint64_t> v >= <uint64_t> size
+    if <uint64_t> v >= <uint64_t> size:
+        if whole:
+            v = <int64_t> (<uint64_t> v % <uint64_t> size)
+        else:
+            v %= size
+            v += size & (v >> 63)
+    index[0] = v
+    return False
+
+
+cdef inline const int64_t* exact(
+    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* whole
+) noexcept nogil:
+    """Return what `widened` does, but uint64 as they are; whether they are, as bits of an int64."""
+    whole[0] = kind & BYTES == 8 and kind & UNSIGNED
+    return widened(indices, kind & ~UNSIGNED if whole[0] else kind, n, block)
+
+
+cdef inline uint64_t resolve(
+    const Walk* walk, const uint8_t* stored, Py_ssize_t n, int64_t base, int64_t* offsets
+) noexcept nogil:
+    """Turn n tuples into offsets, some of them out of bounds; non-zero where that is an error."""
+    cdef int64_t entries[ENTRIES]
+    cdef const int64_t* index
+    cdef bint whole = False
+    if walk.rule == REFUSE:
+        return 1
+    index = exact(stored, walk.kind, n * walk.nd.k, entries, &whole)
+    if whole:
+        resolve_by(walk, index, n, base, offsets, walk.rule, True, walk.nd.k)
+    elif walk.rule == CLIP:
+        resolve_all(walk, index, n, base, offsets, CLIP)
+    elif walk.rule == WRAP:
+        resolve_all(walk, index, n, base, offsets, WRAP)
+    else:
+        resolve_all(walk, index, n, base, offsets, ELSEWHERE)
+    return 0
+
+
+cdef inline void resolve_all "ndtool_resolve_all"(
+    const void* walk, const int64_t* index, Py_ssize_t n, int64_t base, int64_t* offsets, int rule
+) noexcept nogil:
+    cdef int k = (<const Walk*> walk).nd.k
+    if k == 1:
+        resolve_by(walk, index, n, base, offsets, rule, False, 1)
+    elif k == 2:
+        resolve_by(walk, index, n, base, offsets, rule, False, 2)
+    else:
+        resolve_by(walk, index, n, base, offsets, rule, False, k)
+
+
+cdef inline void resolve_by "ndtool_resolve_by"(
+    const void* of, const int64_t* index, Py_ssize_t n, int64_t base, int64_t* offsets, int rule,
+    bint whole, int k
+) noexcept nogil:
+    """The same by one rule; where it and k are constants, so are most of the questions."""
+    cdef const Walk* walk = <const Walk*> of
+    cdef const Nd* nd = walk.nd
+    cdef Py_ssize_t i
+    cdef int64_t v
+    cdef uint64_t sum
+    cdef int j
+    cdef bint outside
+    for i in range(n):
+        sum = <uint64_t> base
+        outside = False
+        for j in range(k):
+            v = index[k * i + j]
+            outside |= settle(&v, nd.sizes[j], rule, whole)
+            sum += <uint64_t> v * <uint64_t> nd.strides[j]
+        offsets[i] = walk.elsewhere if outside else <int64_t> sum
+
+
 cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
     """Return how many tuples are taken at once: what BLOCK and ENTRIES admit."""
     return BLOCK if nd.k <= 2 else ENTRIES // nd.k
@@ -238,7 +351,8 @@ cdef inline uint64_t next_offsets(
     cdef const Nd* nd = walk.nd
     cdef const int64_t* index
     cdef Py_ssize_t done = 0, take
-    cdef uint64_t bad = 0
+    cdef int64_t place
+    cdef uint64_t bad
     if nd.repeated:
         index = repeated(at, walk, n, entries)
     else:
@@ -248,26 +362,30 @@ cdef inline uint64_t next_offsets(
             next_batch(at, nd)
         take = min(n - done, at.left)
         if take < FEW:
-            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+            bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         elif nd.k == 1:
-            bad |= offsets_1(
+            bad = offsets_1(
                 index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
                 offsets + done,
             )
         elif nd.k == 2:
-            bad |= offsets_2(
+            bad = offsets_2(
                 index + 2 * done, take, nd.sizes[0], nd.sizes[1], nd.wraps[0], nd.wraps[1],
                 nd.strides[0], nd.strides[1], at.base, offsets + done,
             )
         elif nd.k == 3:
-            bad |= offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
+            bad = offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
         elif nd.k == 4:
-            bad |= offsets_k(index + done * 4, take, 4, nd, at.base, offsets + done)
+            bad = offsets_k(index + done * 4, take, 4, nd, at.base, offsets + done)
         else:
-            bad |= offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+            bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+        if bad:
+            place = nd.per_batch - at.left if nd.repeated else t + done
+            if resolve(walk, walk.index + place * walk.entry, take, at.base, offsets + done):
+                return 1
         done += take
         at.left -= take
-    return bad
+    return 0
 
 
 cdef inline uint64_t offsets_from(

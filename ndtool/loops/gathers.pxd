@@ -9,8 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, ENTRIES, LINE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
-    gather_block, next_batch, next_offsets, offsets_from, seek, widened,
+    BLOCK, ENTRIES, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
+    gather_block, next_batch, next_offsets, offsets_from, resolve, seek, widened,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, touch,
@@ -184,7 +184,9 @@ cdef inline uint64_t gather_far(const Gather* g, int64_t t, int64_t stop) noexce
         turn.to = to
         if g.streamed:
             turn.to = stage + held
-        if take_turn(&turn, g.width):
+        if take_turn(&turn, g.width) and resolve(
+            walk, turn.stored, turn.more, turn.base, turn.later
+        ):
             return 1
         if g.streamed:
             to += stream_whole(to, stage, held + turn.n * g.width, &held)
@@ -329,6 +331,7 @@ cdef struct GatherViews:
     uint8_t* to
     int64_t count, parts
     int64_t element, elements     # those that are wanted of each run
+    const uint8_t* filling        # of tuples that name nothing
 
 
 cdef inline uint64_t gather_views_part(const void* call, int64_t part, int thread) noexcept nogil:
@@ -346,6 +349,9 @@ cdef inline uint64_t gather_views_part(const void* call, int64_t part, int threa
         for i in range(take):
             if run.rank == 1 and i + 2 < take:
                 prefetch_line(g.source + offsets[i + 2], run.strides[0], min(g.elements, LINE))
+            if offsets[i] == NOWHERE:
+                memcpy(g.to + (t + i) * pitch, g.filling, pitch)
+                continue
             copy_view(
                 g.to + (t + i) * pitch, g.source + offsets[i], run, g.element, g.elements
             )

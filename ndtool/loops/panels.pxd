@@ -9,7 +9,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport (
-    BLOCK, BYTES, MOST_RANK, ask_runs, gather_block, offsets_1, widened,
+    BLOCK, BYTES, CLIP, MOST_RANK, NOWHERE, REFUSE, ask_runs, exact, gather_block, offsets_1, settle,
+    widened,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.runs cimport Updates, apply_block
@@ -38,6 +39,21 @@ cdef struct Panels:
     int64_t band                        # how many rows it has
     int64_t pitch                       # bytes from one row to the next of what is written
     Py_ssize_t item
+
+
+cdef struct Units:
+    # units of a grid from number `first` on: gathered, or changed by updates
+    const Panels* p
+    const uint8_t* data
+    const uint8_t* index
+    int kind                            # of index type
+    int rule                            # for indices out of bounds
+    const uint8_t* filling              # an element for them
+    uint8_t* to
+    Updates updates
+    uint8_t* rooms                      # one for each thread's packed tile, or NULL
+    int64_t first
+    bint streamed
 
 
 cdef struct Unit:
@@ -76,6 +92,45 @@ cdef inline uint64_t unit_offsets(
     return bad
 
 
+cdef inline uint64_t resolve_unit(
+    const Units* c, const Unit* u, int64_t place, int64_t rows, int64_t step,
+    int64_t column_stride, int64_t elsewhere, int64_t* offsets
+) noexcept nogil:
+    """Do the same for rows with indices out of bounds; non-zero where that is an error."""
+    cdef int64_t entries[BLOCK]
+    cdef const int64_t* index
+    cdef int64_t i, n = u.columns, base = -c.p.low * step
+    cdef bint whole = False
+    if c.rule == REFUSE:
+        return 1
+    index = exact(c.index + place * (c.kind & BYTES), c.kind, rows * n, entries, &whole)
+    for i in range(rows):
+        resolve_line(
+            index + i * n, n, c.p.size, c.rule, whole, step, base, column_stride, elsewhere,
+            offsets + i * n,
+        )
+    return 0
+
+
+cdef inline void resolve_line(
+    const int64_t* index, int64_t n, int64_t size, int rule, bint whole, int64_t step,
+    int64_t base, int64_t column_stride, int64_t elsewhere, int64_t* offsets
+) noexcept nogil:
+    """Turn a row of indices into offsets, by the rule for those out of bounds."""
+    cdef int64_t i, v
+    cdef bint outside
+    if rule == CLIP and not whole:
+        for i in range(n):
+            v = index[i]
+            settle(&v, size, CLIP, False)
+            offsets[i] = v * step + base + i * column_stride
+        return
+    for i in range(n):
+        v = index[i]
+        outside = settle(&v, size, rule, whole)
+        offsets[i] = elsewhere if outside else v * step + base + i * column_stride
+
+
 cdef inline void leave_out(
     const Panels* p, const Unit* u, int64_t rows, int64_t* offsets
 ) noexcept nogil:
@@ -105,19 +160,6 @@ cdef inline void unpack(
         store(out + i * pitch, scratch + i * width, width, streamed)
     if streamed:
         stream_end()
-
-
-cdef struct Units:
-    # units of a grid from number `first` on: gathered, or changed by updates
-    const Panels* p
-    const uint8_t* data
-    const uint8_t* index
-    int kind                            # of index type
-    uint8_t* to
-    Updates updates
-    uint8_t* rooms                      # one for each thread's packed tile, or NULL
-    int64_t first
-    bint streamed
 
 
 cdef inline int64_t room_rows(const Panels* p) noexcept nogil:
@@ -159,7 +201,9 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
-        if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
+        if unit_offsets(p, &u, index, rows, step, column_stride, offsets) and resolve_unit(
+            c, &u, place, rows, step, column_stride, c.filling - source, offsets
+        ):
             return 1
         if not room:
             ask_runs(source, offsets, rows * u.columns)
@@ -200,7 +244,9 @@ cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) no
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
             prefetch_lines(updates + soon * p.item, u.columns * p.item)
-        if unit_offsets(p, &u, index, rows, step, column_stride, offsets):
+        if unit_offsets(p, &u, index, rows, step, column_stride, offsets) and resolve_unit(
+            c, &u, place, rows, step, column_stride, NOWHERE, offsets
+        ):
             return 1
         if p.band < p.size:
             leave_out(p, &u, rows, offsets)

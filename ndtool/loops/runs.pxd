@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
+    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
     offsets_from, scatter_block, seek,
 )
 from ndtool.loops.memory cimport (
@@ -29,11 +29,13 @@ cdef inline Py_ssize_t kept(
     """
     cdef Py_ssize_t i, n_kept = 0
     cdef uint64_t mixed
+    cdef bint mine
     for i in range(n):
         mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32
         offsets[n_kept] = offsets[i]
         numbers[n_kept] = first + i
-        n_kept += <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+        mine = <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+        n_kept += mine & (offsets[n_kept] != NOWHERE)
     return n_kept
 
 
@@ -42,6 +44,7 @@ cdef struct Updates:
     const uint8_t* first      # that of the walk's first tuple
     Py_ssize_t pitch          # bytes from one to the next
     int code, op              # of the arithmetic type and the reduction; 0 for none, which copies
+    bint drops                # whether some tuples name NOWHERE
 
 
 cdef enum:                    # how threads share a scatter
@@ -225,6 +228,48 @@ cdef inline void apply_rows(
 
 
 cdef inline void apply_block(
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Apply n <= BLOCK short updates, without those that go nowhere, which alone is negative."""
+    cdef int64_t signs = 0
+    cdef Py_ssize_t i
+    if u.drops:
+        for i in range(n):
+            signs |= offsets[i]
+    if signs < 0:
+        apply_some(u, to, offsets, updates, n, width)
+    else:
+        apply_all(u, to, offsets, updates, n, width)
+
+
+cdef inline void apply_some(
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Apply those of n updates that go somewhere; the shortest ones are put together first."""
+    cdef int64_t left[BLOCK]
+    cdef int64_t room[BLOCK]
+    cdef uint8_t* stage = <uint8_t*> room
+    cdef Py_ssize_t i, first = 0
+    if width == 4 or width == 8:
+        for i in range(n):
+            left[first] = offsets[i]
+            if width == 4:
+                memcpy(stage + 4 * first, updates + 4 * i, 4)
+            else:
+                memcpy(stage + 8 * first, updates + 8 * i, 8)
+            first += offsets[i] >= 0
+        apply_all(u, to, left, stage, first, width)
+        return
+    for i in range(n):
+        if offsets[i] < 0:
+            apply_all(u, to, offsets + first, updates + first * width, i - first, width)
+            first = i + 1
+    apply_all(u, to, offsets + first, updates + first * width, n - first, width)
+
+
+cdef inline void apply_all(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:

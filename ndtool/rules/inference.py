@@ -6,7 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, printable
-from ndtool.rules import dtypes, shapes, specs
+from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.shapes import Plan, Shape
@@ -51,6 +51,11 @@ class Inference(NamedTuple):
         return self.inputs["data"].dtype
 
     @property
+    def filling(self) -> bytes:
+        """The element of what indices out of bounds name, if they are filled."""
+        return filling.element(self.attributes.fill, self.dtype)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the output's data."""
         return prod(self.plan.output) * self.dtype.itemsize
@@ -93,6 +98,7 @@ def check(
 ) -> tuple[specs.Row, Trace, Plan]:
     """Check types against a spec, then infer shapes; inputs that have no names but the roles'."""
     row = specs.accept(spec, operator, types, attributes)
+    filling.element(attributes.fill, types["data"])
     trace, plan = shapes.infer(operator, sizes, attributes)
     shapes.check_bytes(plan, types["data"].itemsize)
     return row, trace, plan

@@ -3,14 +3,21 @@
 from typing import NamedTuple
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
+RULES = ("error", "clip", "wrap", "fill", "drop")  # for indices out of bounds
 
 
 class Attributes(NamedTuple):
-    """The attributes of one call, by the standards' names; an operator looks at those it has."""
+    """The attributes of one call, by the standards' names; an operator looks at those it has.
+
+    out_of_bounds: what becomes of indices out of bounds, one of RULES, which no standard has. fill:
+    the element that "fill" puts there, as it is written; None if it was not said.
+    """
 
     batch_dims: int = 0
     axis: int = 0
     reduction: str = "none"
+    out_of_bounds: str = "error"
+    fill: str | None = None
 
 
 class Operator(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ndtool.errors import DtypeError, RuleError, UsageError, shown
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import OPERATORS, REDUCTIONS, Attributes
+from ndtool.rules.operators import OPERATORS, REDUCTIONS, RULES, Attributes
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
     standard: "onnx", "openvino" or "ndtool". operator: ndtool's name. title: the standard's.
     version: the first one with these rules. indices, data: dtype names. negatives: whether
-    indices count from the end.
+    indices count from the end. out_of_bounds: what may become of those out of bounds.
     """
 
     standard: str
@@ -33,6 +33,7 @@ class Row(NamedTuple):
     indices: tuple[str, ...]
     data: tuple[str, ...]
     negatives: bool
+    out_of_bounds: tuple[str, ...] = ("error",)
 
 
 _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
@@ -40,9 +41,10 @@ _BATCH, _AXIS, _REDUCE = ("batch_dims",), ("axis",), ("reduction",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GND, _SND, _GEL, _SEL = "gather_nd", "scatter_nd", "gather_elements", "scatter_elements"
 _GAT = "gather"
+_FILL, _DROP = RULES[:4], (*RULES[:3], "drop")
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    # standard, name, version, attributes, reductions, indices, data, negatives
+    # standard, name, version, attributes, reductions, indices, data, negatives, out of bounds
     ("onnx", _GND, 11, (), _NONE, _I64, _ONNX_11, True),
     ("onnx", _GND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
     ("onnx", _GND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
@@ -60,11 +62,11 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("onnx", _GAT, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
     ("onnx", _GAT, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
     ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
-    ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True),
-    ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True),
-    ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
-    ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True),
-    ("ndtool", _GAT, 1, _AXIS, _NONE, _INTEGERS, _ANY, True),
+    ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True, _FILL),
+    ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True, _DROP),
+    ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True, _FILL),
+    ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True, _DROP),
+    ("ndtool", _GAT, 1, _AXIS, _NONE, _INTEGERS, _ANY, True, _FILL),
 )
 TABLE = tuple(Row(row[0], row[1], OPERATORS[row[1]].title, *row[2:]) for row in _ROWS)
 
@@ -118,6 +120,7 @@ def accept(
         allowed = ", ".join(REDUCTIONS)
         raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
+    check_rule(spec, row, attributes)
     _check_index_dtype(spec, row, types["indices"])
     if "any" not in row.data[0] and standard_name(data) not in row.data:
         raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
@@ -131,6 +134,21 @@ def accept(
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     return row
+
+
+def check_rule(spec: str, row: Row, attributes: Attributes) -> None:
+    """Check what is to become of indices out of bounds."""
+    rule = attributes.out_of_bounds
+    if rule not in RULES:
+        raise UsageError(f"out_of_bounds is {shown(rule)}: expected one of {', '.join(RULES)}")
+    scatters = "updates" in OPERATORS[row.operator].inputs
+    if rule == ("fill" if scatters else "drop"):
+        what, instead = ("scatter", "drop") if scatters else ("gather", "fill")
+        raise UsageError(f"a {what} has no out_of_bounds {rule}: expected {instead}, clip or wrap")
+    if attributes.fill is not None and rule != "fill":
+        raise UsageError(f"fill is given, and out_of_bounds is {rule}: expected out_of_bounds fill")
+    if rule not in row.out_of_bounds:
+        raise _refused(RuleError, spec, row, "out_of_bounds", rule, f"out_of_bounds {rule}")
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:

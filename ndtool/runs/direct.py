@@ -17,7 +17,7 @@ from ndtool.engine.copies import Write
 from ndtool.engine.crew import Rooms, share
 from ndtool.engine.gathers import Tick
 from ndtool.engine.threads import team
-from ndtool.errors import OutputError, called
+from ndtool.errors import BoundsError, OutputError, called
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
 
@@ -26,7 +26,8 @@ class Operands(NamedTuple):
     """The inputs of a run.
 
     sources: by the standards' names. stretches: their bytes, as far as they were asked for.
-    indices: their bytes in row-major order, all within bounds; none before they were checked.
+    indices: their bytes in row-major order; none before they were checked. outside: what is known
+    of those out of bounds, which another rule than "error" lets through.
     """
 
     inference: Inference
@@ -34,11 +35,23 @@ class Operands(NamedTuple):
     stretches: dict[str, Stretch]
     indices: memoryview
     threads: int
+    outside: BoundsError | None = None
 
     @property
     def bound(self) -> Indices:
         """The indices as the kernels take them."""
-        return bind.bind_indices(self.indices, self.inference.inputs["indices"].dtype)
+        return self.bound_by(self.rule)
+
+    def bound_by(self, rule: str) -> Indices:
+        """Return the indices as the kernels take them, with a rule for those out of bounds."""
+        found = self.inference
+        filling = bind.filling_for(found.plan, found.filling) if rule == "fill" else None
+        return bind.bind_indices(self.indices, found.inputs["indices"].dtype, rule, filling)
+
+    @property
+    def rule(self) -> str:
+        """What becomes of indices out of bounds; where there are none, they would be an error."""
+        return self.inference.attributes.out_of_bounds if self.outside else "error"
 
     @property
     def negatives(self) -> bool:
@@ -56,7 +69,7 @@ class Operands(NamedTuple):
                 from ndtool.runs.touched import Gathered
 
                 dtype = self.inference.inputs["indices"].dtype
-                touched = Gathered(self.inference.plan, self.indices, dtype)
+                touched = Gathered(self.inference.plan, self.indices, dtype, self.rule)
             self.stretches[role] = source.whole(self.sources[role], touched, self.threads)
         return self.stretches[role]
 
@@ -101,12 +114,20 @@ def unchecked(inference: Inference, sources: dict[str, Source], threads: int) ->
 
 
 def checked(operands: Operands) -> Operands:
-    """Return the inputs, of which only indices are read; BoundsError if one is out of bounds."""
+    """Return the inputs, of which only indices are read; BoundsError if one is out of bounds.
+
+    Unless another rule than "error" lets them through.
+    """
     inference = operands.inference
     order = inference.inputs["indices"].dtype.order
     operands = operands._replace(indices=operands.put_right("indices", order, False))
-    check.check(inference.plan, operands.bound, operands.negatives, operands.threads)
-    return operands
+    rule, plan = inference.attributes.out_of_bounds, inference.plan
+    error = check.found(plan, operands.bound, operands.negatives, operands.threads)
+    if error is None:
+        return operands
+    if rule == "error" or check.lacks_places(plan, rule) or not isinstance(error, BoundsError):
+        raise error
+    return operands._replace(outside=error)
 
 
 @contextmanager
@@ -131,6 +152,10 @@ def whole_output(
 def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
     """Gather into a sink."""
     inference, data = operands.inference, operands.operand("data")
+    if not len(data.buffer):
+        with whole_output(sink, operands.threads, tick) as (out, _):
+            gathers.fill(out, inference.filling * (tuning.WRITTEN // inference.dtype.itemsize or 1))
+        return
     plan, itemsize, stretch = inference.plan, inference.dtype.itemsize, operands.stretch("data")
     runs = bind.bind_runs(plan, data.strides, itemsize, operands.negatives)
     if runs is not None and runs.layout is not None:

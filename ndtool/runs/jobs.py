@@ -61,7 +61,7 @@ class Job:
     given: inputs that are open already, by the standards' names; the others are those that the
     request names. sources: all of them. inference: what follows from their types and shapes.
     started: when, by time.perf_counter. planned: how it is done, once that is known. phase: what
-    of it is being done.
+    of it is being done. outside: what is known of indices out of bounds that are no error.
     """
 
     def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
@@ -71,6 +71,7 @@ class Job:
         self.sources: dict[str, Source] = {}
         self.planned: Plan | None = None
         self.phase = ""
+        self.outside: BoundsError | None = None
         try:
             self._open(given or {})
             self.inference = inference.infer(
@@ -101,7 +102,19 @@ class Job:
     def warnings(self) -> list[str]:
         """What is odd about the inputs and the output without being wrong."""
         odd = [source.warning for source in self.sources.values() if source.warning]
-        return odd + self._forgotten()
+        return odd + self._forgotten() + self.changed
+
+    @property
+    def changed(self) -> list[str]:
+        """Say what became of indices out of bounds."""
+        if self.outside is None:
+            return []
+        attributes = self.inference.attributes
+        done = {"clip": "clipped", "wrap": "wrapped", "drop": "dropped"}.get(
+            attributes.out_of_bounds, f"filled with {attributes.fill or 0}"
+        )
+        first = ", ".join(self.outside.places)
+        return [f"{self.outside.counted} are out of bounds, and {done}; the first: {first}"]
 
     def _forgotten(self) -> list[str]:
         """Say if the output's format lacks an element type that data's format has."""
@@ -123,10 +136,15 @@ class Job:
         Where they are too large to be put together, the run checks them before it has an output.
         """
         operands = direct.unchecked(self.inference, self.sources, self.threads)
-        if self._may_be_in_chunks and self._plan_by_chunks(operands):
+        strict = self.request.attributes.out_of_bounds == "error"  # else they are counted first
+        if strict and self._may_be_in_chunks and self._plan_by_chunks(operands):
             return operands
         with self._named():
-            return direct.checked(operands)
+            operands = direct.checked(operands)
+        self.outside = operands.outside
+        if self.outside is not None:
+            inference.point_out(self.outside, self.inference.inputs)
+        return operands
 
     @property
     def _may_be_in_chunks(self) -> bool:

@@ -51,8 +51,10 @@ def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
 
     Where no array is in chunks, indices must have been checked.
     """
-    chunked = in_chunks(operands, to)
-    cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
+    cut, reason = None, "some tuples name nothing of data"
+    if operands.rule not in ("fill", "drop"):
+        chunked = in_chunks(operands, to)
+        cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
     sources, output = operands.sources, operands.inference.nbytes
     given = sum(one.facts.nbytes for role, one in sources.items() if role != "data")
     data, gathers = sources["data"].facts.nbytes, "updates" not in sources
@@ -172,13 +174,14 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
     """
     addressing = bind_rows(operands.inference.plan, operands.negatives)
     boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
+    indices = operands.bound_by("error" if operands.outside is None else "clip")
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = highest = 0
     lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         count = min(TOGETHER, rows.tuples - first)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.mark(addressing, operands.bound, 0, first, count, boxes, marks, local, starts):
+        if _kernels.mark(addressing, indices, 0, first, count, boxes, marks, local, starts):
             continue  # changed since they were checked, as the run itself will find
         wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks

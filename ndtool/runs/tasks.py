@@ -89,12 +89,14 @@ class Work:
     def indices(self, first: int, n: int, take: Take) -> tuple[Indices, int]:
         """Return indices, among them those of n tuples, and the tuple that they begin with."""
         dtype = self.inference.inputs["indices"].dtype
+        rule = self.inference.attributes.out_of_bounds
+        rule = rule if rule in ("clip", "wrap") else "error"  # where all tuples name a row
         if self._repeated is not None:
-            return bind.bind_indices(self._repeated, dtype), 0
+            return bind.bind_indices(self._repeated, dtype, rule), 0
         room = take(n * self.cut.rows.entry)
         if room:  # tuples may have no components
             read_stretch(self.arrays.indices, first, room)
-        return bind.bind_indices(room, dtype), first
+        return bind.bind_indices(room, dtype, rule), first
 
     @contextmanager
     def part(self) -> Iterator[memoryview]:

@@ -29,11 +29,11 @@ FLAGS = 1 << 25  # numbers up to which each has a flag of its own
 class Gathered:
     """What a gather touches.
 
-    indices: bytes in row-major order of the type `dtype`, all of them within bounds.
+    indices: bytes in row-major order of the type `dtype`. rule: for those out of bounds.
     """
 
-    def __init__(self, plan: Plan, indices: memoryview, dtype: Dtype) -> None:
-        self._plan, self._indices = plan, indices
+    def __init__(self, plan: Plan, indices: memoryview, dtype: Dtype, rule: str = "error") -> None:
+        self._plan, self._indices, self._rule = plan, indices, rule
         self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
         if isinstance(plan, ElementsPlan):
             self._lead: Shape = plan.data
@@ -92,9 +92,11 @@ class Gathered:
     def _marked(self, cut: Shape, strides: Shape, granule: int, count: int) -> Marks:
         """Mark places // granule of all tuples: the sum of strides times coordinates // cut."""
         marks = Marks(count)
-        if not prod(self._plan.output):
+        if not prod(self._plan.output) or not prod(self._plan.data):
             return marks
         import numpy as np
+
+        from ndtool.runs import within
 
         k, tuples = len(self._axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
@@ -106,9 +108,8 @@ class Gathered:
             places = np.zeros(len(slab), np.int64)
             for component, axis in enumerate(self._axes):
                 size = self._lead[axis]
-                along = slab[:, component].astype(np.int64)
-                along += (along < 0) * np.int64(size)
-                # one that was changed since it was checked is found later, in the run
+                along = within.within(slab[:, component], size, self._rule)
+                # one that names nothing may touch anything; one changed since is found in the run
                 places += along.clip(0, size - 1) // cut[axis] * strides[axis]
             for axis, size in enumerate(self._lead):
                 if axis not in self._axes and cut[axis] < size:

@@ -1,0 +1,386 @@
+"""Rules for indices out of bounds: every way, type and layout gives what the reference gives."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool as command
+from command import save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Array, Case, cases, opaque, raw, same, seeds
+from test_properties import LIMITS
+from test_ways import ROOMS
+
+import ndtool
+from ndtool import files
+from ndtool.analysis import explain, preview, reference
+from ndtool.arrays import memory
+from ndtool.engine import bind, tuning
+from ndtool.engine.gathers import silent
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.rules import dtypes, filling, inference
+from ndtool.rules.inference import Given
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import plan, sweep
+from ndtool.runs.cut import cut_for, rows_of
+from ndtool.runs.jobs import Job, Request
+from ndtool.runs.within import within
+
+GATHERS = ("error", "clip", "wrap", "fill")
+SCATTERS = ("error", "clip", "wrap", "drop")
+COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.fixture(scope="module", params=["as is", "small limits"])
+def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test as it is, and with limits at which tiny arrays are cut, sorted and shared."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "small limits":
+            changed = {(tuning, name): value for name, value in LIMITS.items()} | ROOMS
+            for (module, name), value in changed.items():
+                patch.setattr(module, name, value)
+        bind.bind_units.cache_clear()
+        yield
+    bind.bind_units.cache_clear()
+
+
+@st.composite
+def beyond(draw: st.DrawFn) -> tuple[Case, str]:
+    """Draw a call of which some indices are out of bounds, near or far, and a rule for them."""
+    case = draw(cases)
+    indices = np.array(case.arrays[1])
+    rng, share = np.random.default_rng(draw(seeds)), draw(st.sampled_from((0.0, 0.1, 0.5, 1.0)))
+    info = np.iinfo(indices.dtype)
+    near = rng.integers(max(-20, info.min), min(20, info.max), indices.shape, endpoint=True)
+    ends = rng.choice(np.array([info.min, info.max], indices.dtype), indices.shape)
+    wrong = np.where(rng.random(indices.shape) < 0.8, near.astype(indices.dtype), ends)
+    taken = np.where(rng.random(indices.shape) < share, wrong, indices).astype(indices.dtype)
+    rules = SCATTERS if len(case.arrays) == 3 else GATHERS
+    rule = draw(st.sampled_from(rules))
+    return case._replace(arrays=(case.arrays[0], taken, *case.arrays[2:])), rule
+
+
+def outcome(call: Any, *arrays: Array, **arguments: Any) -> Any:
+    """Return an array, or where the first index stands that is out of bounds."""
+    try:
+        return call(*arrays, **arguments)
+    except BoundsError as error:
+        return told(error)
+
+
+def told(error: BoundsError) -> tuple[Any, ...]:
+    return error.position, error.value, error.count, error.total
+
+
+def agree(found: Any, expected: Any) -> bool:
+    if isinstance(expected, np.ndarray):
+        return isinstance(found, np.ndarray) and same(found, expected)
+    return bool(found == expected)
+
+
+@settings(max_examples=150)
+@given(beyond(), st.sampled_from((1, 2, 3)), st.booleans())
+def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
+    case, rule = drawn
+    name, arrays, arguments = case
+    data = arrays[0]
+    expected = outcome(getattr(reference, name), *arrays, **arguments, out_of_bounds=rule)
+    before = [raw(a) for a in arrays]
+    out = None
+    if into and isinstance(expected, np.ndarray):
+        out = np.zeros(expected.shape, data.dtype)
+    found = outcome(
+        getattr(ndtool, name), *arrays, **arguments, out_of_bounds=rule, threads=threads, out=out
+    )
+    assert agree(found, expected)
+    assert out is None or found is out
+    assert [raw(a) for a in arrays] == before
+
+
+@settings(max_examples=150)
+@given(beyond(), st.sampled_from((1, 3)), st.sampled_from((1, 600, 4000)), st.integers(0, 300))
+def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int) -> None:
+    """The direct way and a sweep, of sources as a run has them."""
+    case, rule = drawn
+    roles = OPERATORS[case.operator].inputs
+    expected = outcome(
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
+    )
+    attributes = Attributes(**case.arguments, out_of_bounds=rule)
+    for swept in (False, True):
+        arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+        sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
+        request = Request(case.operator, *roles, attributes=attributes, threads=threads)
+        with Job(request, sources) as job:
+            room = np.zeros(job.inference.nbytes, np.uint8)
+            sink = memory.RoomSink(room.data, job.facts)
+            if not isinstance(expected, np.ndarray):
+                with pytest.raises(BoundsError) as caught:
+                    job.check()
+                assert told(caught.value) == expected
+                continue
+            operands = job.check()
+            rows = rows_of(job.inference)
+            if not swept:
+                job.fill(sink, operands)
+            elif rows.tuples and rows.width and rows.height > 1:
+                if operands.rule in ("fill", "drop"):  # which are done the direct way
+                    assert plan.choose(operands, 1 << 20, job.facts).cut is None
+                    continue
+                cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+                assert list(sweep.run(operands, sink, cut, None, silent))
+            else:
+                continue
+            found = room.view(arrays[0].dtype).reshape(job.inference.plan.output)
+            assert same(found, np.asarray(expected, arrays[0].dtype))
+
+
+@given(beyond())
+def test_what_is_told_is_what_an_error_would_tell(drawn: tuple[Case, str]) -> None:
+    case, rule = drawn
+    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    error = outcome(getattr(reference, case.operator), *arrays, **case.arguments)
+    result = outcome(getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=rule)
+    if isinstance(result, files.Result):
+        bad = 0 if isinstance(error, np.ndarray) else error[2]
+        assert (result.outside, len(result.warnings)) == (bad, bad > 0)
+    else:
+        assert result == error
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i8", ">u8"])
+def test_the_rules_on_extremes(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    some = [0, 2, 3, 100, info.max, info.max - 1] + ([-1, -3, -4, info.min] if info.min else [])
+    indices, data = np.array(some, dtype), np.array([10, 11, 12], np.int16)
+    front = [i + 3 if -3 <= i < 0 else i for i in some]
+    clipped = [10 + min(max(i, 0), 2) for i in front]
+    wrapped = [10 + i % 3 for i in some]
+    filled = [10 + i if 0 <= i < 3 else -7 for i in front]
+    for call, args in ((ndtool.gather, (indices,)), (ndtool.gather_nd, (indices[:, None],))):
+        assert call(data, *args, out_of_bounds="clip").tolist() == clipped
+        assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
+        assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
+    assert (10 + within(indices, 3, "clip")).tolist() == clipped
+    assert (10 + within(indices, 3, "wrap")).tolist() == wrapped
+    beyond_all = [-7 if i == 13 else i for i in (10 + within(indices, 3, "fill")).tolist()]
+    assert beyond_all == filled
+
+
+def test_numpys_modes() -> None:
+    rng = np.random.default_rng(3)
+    data, indices = rng.random((7, 5)), rng.integers(-30, 30, 200)
+    wrapped = np.take(data, indices, 0, mode="wrap")
+    assert same(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
+    valid = np.where(indices < 0, np.maximum(indices + 7, 0), indices)
+    clipped = np.take(data, valid, 0, mode="clip")  # which, alone, takes -1 as 0
+    assert same(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
+
+
+def test_jaxs_modes() -> None:
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(4)
+    data = rng.random((7, 5)).astype(np.float32)
+    updates = rng.random((200, 5)).astype(np.float32)
+    indices = rng.integers(-30, 30, 200).astype(np.int32)
+    at, tuples = jax.numpy.asarray(data).at[indices], indices[:, None]
+    for rule, mode in (("clip", "clip"), ("fill", "fill")):
+        expected = np.asarray(at.get(mode=mode, **({"fill_value": 3.0} if rule == "fill" else {})))
+        fill = {"fill": 3} if rule == "fill" else {}
+        assert same(ndtool.gather_nd(data, tuples, out_of_bounds=rule, **fill), expected)
+    for rule in ("clip", "drop"):
+        expected = np.asarray(at.max(updates, mode=rule))
+        assert same(ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=rule), expected)
+
+
+@pytest.mark.parametrize("rule", ["clip", "wrap"])
+def test_an_axis_of_no_elements_has_no_place_to_offer(rule: str) -> None:
+    with pytest.raises(BoundsError) as caught:
+        ndtool.gather_nd(np.zeros((3, 0)), [[0, 5]], out_of_bounds=rule)
+    assert (caught.value.axis, caught.value.size) == (1, 0)
+    with pytest.raises(BoundsError):
+        ndtool.scatter_elements(np.zeros((0,)), [1], [2.0], out_of_bounds=rule)
+
+
+def test_an_axis_of_no_elements_can_be_filled_and_dropped() -> None:
+    filled = ndtool.gather(np.zeros((3, 0), np.int8), [4, -1], axis=1, out_of_bounds="fill", fill=9)
+    assert same(filled, np.full((3, 2), 9, np.int8))
+    empty = np.zeros((0, 2))
+    assert ndtool.scatter_nd(empty, [[4]], [[1.0, 2.0]], out_of_bounds="drop").shape == (0, 2)
+
+
+def test_long_runs_are_filled_whole() -> None:
+    data = np.ones((2, 300_001), np.int16)
+    found = ndtool.gather(data, [5, 1, -3], out_of_bounds="fill", fill=300, threads=2)
+    assert found.sum(axis=1).tolist() == [300 * 300_001, 300_001, 300 * 300_001]
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtype", "expected"),
+    [
+        ("0", "U3", bytes(12)),
+        (None, "float32", bytes(4)),
+        ("-1", "int16", b"\xff\xff"),
+        ("true", "bool", b"\1"),
+        ("nan", "float32", np.float32("nan").tobytes()),
+        ("-0.0", "float64", np.float64(-0.0).tobytes()),
+        ("1e3", "float16", np.float16(1000).tobytes()),
+        ("0.1", "float32", np.float32(0.1).tobytes()),
+        ("1+2j", "complex64", np.complex64(1 + 2j).tobytes()),
+        ("18446744073709551615", "uint64", b"\xff" * 8),
+    ],
+)
+def test_what_is_filled_with(fill: str, dtype: str, expected: bytes) -> None:
+    assert filling.element(fill, dtypes.from_name(dtype)) == expected
+
+
+def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    taken = dtypes.from_name("bfloat16")
+    for value in (0.1, 1.00390625, 1.01171875, -3e38, 1e-40, float("inf"), 255.5, 256.5, 257.5):
+        expected = np.array(value, np.float32).astype(ml_dtypes.bfloat16).tobytes()
+        assert filling.element(repr(value), taken) == expected
+    assert np.isnan(np.frombuffer(filling.element("nan", taken), ml_dtypes.bfloat16)[0])
+    with pytest.raises(DtypeError):
+        filling.element("3.4e38", taken)
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtype", "words"),
+    [
+        ("nan", "int8", r"a whole number in -128\.\.127"),
+        ("300", "uint8", r"0\.\.255"),
+        ("1.5", "int32", "whole number"),
+        ("2", "bool", r"0\.\.1"),
+        ("1e300", "float32", "too large"),
+        ("x", "float32", "a number"),
+        ("1", "U3", "expected 0"),
+        ("1_0", "float64", "a number"),
+    ],
+)
+def test_what_a_type_cannot_hold_is_refused(fill: str, dtype: str, words: str) -> None:
+    with pytest.raises(DtypeError, match=words):
+        filling.element(fill, dtypes.from_name(dtype))
+
+
+def test_rules_that_do_not_fit() -> None:
+    with pytest.raises(UsageError, match="a gather has no out_of_bounds drop: expected fill"):
+        ndtool.gather([1], [0], out_of_bounds="drop")
+    with pytest.raises(UsageError, match="a scatter has no out_of_bounds fill: expected drop"):
+        ndtool.scatter_nd([1], [[0]], [1], out_of_bounds="fill")
+    with pytest.raises(UsageError, match="fill is given, and out_of_bounds is clip"):
+        ndtool.gather([1], [0], out_of_bounds="clip", fill=0)
+    with pytest.raises(UsageError, match="expected one of error, clip, wrap, fill, drop"):
+        ndtool.gather([1], [0], out_of_bounds="ignore")
+    with pytest.raises(RuleError, match=r"onnx:13.* does not take out_of_bounds clip: no version"):
+        ndtool.gather_nd([1], [[0]], out_of_bounds="clip", spec="onnx:13")
+    with pytest.raises(DtypeError, match="beyond 64 bits cannot be wrapped"):
+        ndtool.gather([1], [2**64], out_of_bounds="wrap")
+    assert ndtool.gather([1, 2], [2**64, -(2**64)], out_of_bounds="clip").tolist() == [2, 1]
+    with pytest.raises(DtypeError, match="fill is 'x': it must be a number"):
+        ndtool.gather([1], [0], out_of_bounds="fill", fill="x")
+
+
+def test_zeros_of_either_sign_are_not_mixed_up() -> None:
+    for fill in (0.0, -0.0, 0, np.float32(-0.0)):
+        found = ndtool.gather(np.ones(2, np.float32), [5], out_of_bounds="fill", fill=fill)
+        assert same(found, np.array([fill], np.float32))
+
+
+def test_on_the_command_line(here: Path) -> None:
+    save(data=COUNTING, idx=np.array([[0], [4], [-5], [1]]))
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--out-of-bounds")
+    ran = command(*run, "clip")
+    assert ran.status == 0
+    assert ran.err == (
+        "warning: 2 of 4 index tuples are out of bounds, and clipped; the first: idx.npy[1, 0] = 4,"
+        " data axis 0 of data.npy has size 4: valid -4..3\n"
+    )
+    assert np.load("out.npy")[:, 0].tolist() == [0, 9, 0, 3]
+    ran = command(*run, "fill", "--fill", "nan", "--json")
+    assert ran.json["out_of_bounds"] == {
+        "rule": "fill",
+        "count": 2,
+        "first": {"position": [1], "component": 0, "axis": 0, "value": 4, "size": 4},
+    }
+    assert np.isnan(np.load("out.npy")[:, 0]).tolist() == [False, True, True, False]
+    assert command(*run, "wrap", "--quiet").err == ""
+    assert np.load("out.npy")[:, 0].tolist() == [0, 0, 9, 3]
+    assert command(*run[:-1]).status == 5
+    assert command(*run, "drop").status == 2
+    assert "expected fill" in command(*run, "drop").err
+    assert command(*run, "clip", "--spec", "onnx:13").status == 4
+    ran = command(*run, "fill", "--dry-run", "--json")
+    assert json.loads(ran.out)["out_of_bounds"]["count"] == 2
+    save(fine=np.array([[0], [3]]))
+    ran = command(
+        "gather-nd", "data.npy", "fine.npy", "--out-of-bounds", "clip", "-o", "x.npy", "--json"
+    )
+    assert ran.json["out_of_bounds"] == {"rule": "clip", "count": 0, "first": None}
+
+
+def test_verify_knows_the_rules(here: Path) -> None:
+    indices = np.array([[9], [1], [-7]])
+    updates = np.ones((3, 3), np.float32)
+    save(data=COUNTING, idx=indices, upd=updates)
+    save(out=ndtool.scatter_nd(COUNTING, indices, updates, "add", out_of_bounds="drop"))
+    run = (
+        "verify",
+        "scatter-nd",
+        "data.npy",
+        "idx.npy",
+        "upd.npy",
+        "out.npy",
+        "--reduction",
+        "add",
+    )
+    assert command(*run, "--out-of-bounds", "drop").status == 0
+    assert command(*run, "--out-of-bounds", "clip").status == 8
+    assert command(*run).status == 5
+    save(out=ndtool.gather_nd(COUNTING, indices, out_of_bounds="fill", fill=5))
+    run = ("verify", "gather-nd", "data.npy", "idx.npy", "out.npy", "--out-of-bounds", "fill")
+    assert command(*run, "--fill", "5").status == 0
+    assert command(*run).status == 8
+
+
+@given(beyond())
+def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
+    case, rule = drawn
+    expected = outcome(
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
+    )
+    if not isinstance(expected, np.ndarray):
+        return
+    roles = OPERATORS[case.operator].inputs
+    arrays = dict(zip(roles, case.arrays, strict=True))
+    given_ = {role: Given(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
+    attributes = Attributes(**case.arguments, out_of_bounds=rule)
+    seen = preview.window(expected.shape)
+    shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)
+    picked = expected[np.ix_(*seen.positions)] if expected.ndim else expected
+    assert same(np.asarray(shown), np.asarray(picked))
+
+
+@given(beyond(), st.data())
+def test_an_explanation_ends_with_what_a_run_gives(
+    drawn: tuple[Case, str], data: st.DataObject
+) -> None:
+    case, rule = drawn
+    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    arguments = {**case.arguments, "out_of_bounds": rule}
+    expected = outcome(getattr(reference, case.operator), *arrays, **arguments)
+    if not isinstance(expected, np.ndarray) or not expected.size:
+        return
+    at = tuple(data.draw(st.integers(0, size - 1)) for size in expected.shape)
+    roles = OPERATORS[case.operator].inputs
+    sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
+    with Job(Request(case.operator, *roles, attributes=Attributes(**arguments)), sources) as job:
+        ((element,), _) = explain.explain(job, [at])
+    assert element.value is not None
+    assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
+    if rule == "drop":
+        assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
