@@ -25,6 +25,7 @@ COMMANDS = [
     "explain",
     "stats",
     "inspect",
+    "model",
     "spec",
     "verify",
     *(f"infer {name}" for name in OPERATORS),
@@ -103,6 +104,10 @@ def test_example_in_the_help_runs(command, tmp_path):
         if (folder / f"{role}.npy").exists():
             shutil.copy(folder / f"{role}.npy", tmp_path / f"{short}.npy")
     shutil.copy(FIXTURES / "stored.npz", tmp_path)
+    if command == "model":
+        helper = pytest.importorskip("onnx.helper")
+        graph = helper.make_graph([helper.make_node("Gather", ["x", "i"], ["o"])], "g", [], [])
+        (tmp_path / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     wanted = np.load(tmp_path / "out.npy")
     arguments = shlex.split(" ".join(example[1:]))
     ran = ndtool(*arguments, cwd=tmp_path)

@@ -17,7 +17,9 @@ from ndtool.errors import InputError, printable
 DEEPEST = 32  # graphs within graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
-_NODE, _INITIALIZER, _INPUT, _SPARSE = 1, 5, 11, 15  # of a GraphProto
+_NODE, _INITIALIZER, _SPARSE = 1, 5, 15  # of a GraphProto
+_NAMED = {11: "input", 12: "output", 13: "value"}  # what has a type there, and perhaps no value
+HELD = ("initializer", "sparse initializer", "constant")  # kinds that have a value
 _FLOAT, _INT64 = 1, 7  # of ELEMENTS
 # The fields of a Constant's attribute: the attribute, the element type, how a value is encoded.
 _LITERALS = {
@@ -34,8 +36,8 @@ _CONTINUED = bytes(range(0x80, 0x100))  # of varints, all bytes but the last
 class Value(NamedTuple):
     """Something that a model holds, or a name without a value in it.
 
-    path: of what it stands in, ending with a slash. kind: "initializer", "sparse initializer",
-    "constant" or "input". message: the tensor, or a Constant's attribute.
+    path: of what it stands in, ending with a slash. kind: one of HELD, or "input", "output" or
+    "value". message: the tensor, a Constant's attribute, or the ValueInfoProto of a name.
     """
 
     path: str
@@ -84,12 +86,18 @@ class Node(NamedTuple):
 
 def walk(model: Message) -> Iterator[Value | Node]:
     """Yield all values and nodes of a model, its functions' too."""
+    for scope in scopes(model):
+        yield from scope
+
+
+def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
+    """Yield what is in the graph of a model, and in each of its functions."""
     versions = _versions(model, OPSETS)
     for field in model.fields():
         if field.number == GRAPH:
-            yield from _graph(model.within(field), "", versions, 0)
+            yield _graph(model.within(field), "", versions, 0)
         elif field.number == FUNCTIONS:
-            yield from _function(model.within(field))
+            yield _function(model.within(field))
 
 
 def _versions(message: Message, number: int) -> dict[str, int]:
@@ -116,6 +124,9 @@ def _function(function: Message) -> Iterator[Value | Node]:
     for field in function.fields():
         if field.number == 7:
             yield from _node(function.within(field), path, versions, 0)
+        elif field.number == 12:
+            inner = function.within(field)
+            yield Value(path, _text(inner, 1), "value", inner)
 
 
 def _graph(
@@ -130,9 +141,9 @@ def _graph(
             yield Value(path, None, "initializer", graph.within(field))
         elif field.number == _SPARSE:
             yield Value(path, None, "sparse initializer", graph.within(field))
-        elif field.number == _INPUT:
+        elif field.number in _NAMED:
             inner = graph.within(field)
-            yield Value(path, _text(inner, 1), "input", inner)
+            yield Value(path, _text(inner, 1), _NAMED[field.number], inner)
 
 
 def _node(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
+from typing import Any, TypeGuard
 
-from ndtool.arrays import modelproto, tensordata
+from ndtool.arrays import modelproto, modeltypes, tensordata
 from ndtool.arrays.local import LocalFile
 from ndtool.arrays.modelproto import Node, Value
-from ndtool.arrays.source import Entry, Facts, Flat, OperatorNode
+from ndtool.arrays.modeltypes import UNKNOWN
+from ndtool.arrays.source import Entry, Facts, Flat, Known, KnownNode, OperatorNode
 from ndtool.arrays.targets import Target
 from ndtool.arrays.tensordata import Folder
 from ndtool.arrays.wire import FIXED32, LENGTH, VARINT, Message
@@ -57,11 +58,68 @@ def entries(place: LocalFile, path: str, member: str | None) -> list[Entry]:
 
 def nodes(place: LocalFile, path: str) -> list[OperatorNode]:
     """Return the nodes of the operators that ndtool has."""
+    items = modelproto.walk(_model(place, path))
+    return [_operator_node(item, path) for item in items if _is_ours(item)]
+
+
+def _is_ours(item: Value | Node) -> TypeGuard[Node]:
+    return isinstance(item, Node) and item.operator in OPERATORS and item.is_standard
+
+
+def known_nodes(place: LocalFile, path: str) -> list[KnownNode]:
+    """Return the same with what the model says of their inputs and outputs."""
     found = []
-    for item in modelproto.walk(_model(place, path)):
-        if isinstance(item, Node) and item.operator in OPERATORS and item.is_standard:
-            found.append(_operator_node(item, path))
+    for scope in modelproto.scopes(_model(place, path)):
+        items = list(scope)
+        types = _Types(items)
+        for item in filter(_is_ours, items):
+            node = _operator_node(item, path)
+            names = [*node.inputs, *([node.output] if node.output else [])]
+            found.append(KnownNode(node, {name: types.of(item.path, name) for name in names}))
     return found
+
+
+def inputs(place: LocalFile, path: str) -> dict[str, Known]:
+    """Return what must be given to a model's graph: its inputs that have no value."""
+    items = [item for item in next(modelproto.scopes(_model(place, path))) if not item.path]
+    held = {one.member for one in items if isinstance(one, Value) and one.kind in modelproto.HELD}
+    return {
+        one.member: modeltypes.of_value(one.message)
+        for one in items
+        if isinstance(one, Value) and one.kind == "input" and one.member not in held
+    }
+
+
+class _Types:
+    """What is known of the names of a graph and of those in it, or of a function."""
+
+    def __init__(self, items: list[Value | Node]) -> None:
+        self._values: dict[str, list[Value]] = {}
+        for item in items:
+            if isinstance(item, Value):
+                self._values.setdefault(item.member, []).append(item)
+
+    def of(self, path: str, name: str) -> Known:
+        """Return what is known of a name in the graph at `path`, or in one around it."""
+        while True:
+            for value in self._values.get(path + name, ()):
+                known = _known(value)
+                if known.dtype is not None:
+                    return known
+            if not path:
+                return UNKNOWN
+            # node/attribute/, and of several graphs a number: names may have slashes, too
+            path = path[: path.rfind("/", 0, -1) + 1]
+
+
+def _known(value: Value) -> Known:
+    if value.kind not in modelproto.HELD:
+        return modeltypes.of_value(value.message)
+    try:
+        tensor = value.tensor("")
+    except InputError:
+        return UNKNOWN
+    return Known(tensor.element.dtype.name, tensor.shape)
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:
@@ -116,7 +174,7 @@ def _values(place: LocalFile, path: str) -> list[Value]:
     """Return what has a value."""
     values: list[Value] = []
     for item in modelproto.walk(_model(place, path)):
-        if isinstance(item, Value) and item.kind != "input":
+        if isinstance(item, Value) and item.kind in modelproto.HELD:
             values.append(item)
             if len(values) > MOST:
                 raise InputError(f"{printable(path)}: it has more than {MOST} tensors")

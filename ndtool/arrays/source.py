@@ -84,6 +84,20 @@ class OperatorNode(NamedTuple):
     output: str | None
 
 
+class Known(NamedTuple):
+    """What a model says of a name, None where it does not; a size may be a symbol's name."""
+
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+
+class KnownNode(NamedTuple):
+    """A node with what is known of its inputs and its output, by their names."""
+
+    node: OperatorNode
+    types: dict[str, Known]
+
+
 class Touched(Protocol):
     """What a run reads of an array; perhaps a little more, never less."""
 

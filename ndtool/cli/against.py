@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ndtool.analysis.engines import How, Report, Verdict
     from ndtool.runs.jobs import Request
 
-_COLUMNS = ("engine", "threads", "answer")
+COLUMNS = ("engine", "threads", "answer")
 
 
 def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:
@@ -33,7 +33,7 @@ def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> No
         verdict = engines.verify(request, names, how, tell)
     told = records(verdict.reports)
     if not talk.json:
-        put(table(_COLUMNS, cells(verdict.reports), _COLUMNS[2:], 1))
+        put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
     if verdict.error is not None:
         verdict.error.more["engines"] = told
         raise verdict.error

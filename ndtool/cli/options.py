@@ -260,7 +260,15 @@ PLOT = _option(
     metavar="FILE",
     help="Draw where in DATA the indices fall, as a .svg, .png or .html.",
 )
-ENGINES = (  # of `verify`
+INPUTS = _option(
+    "inputs",
+    "--inputs",
+    type=FILE,
+    metavar="IN.npz|DIR",
+    help="Compute it on these: an archive of the inputs by their names, or a folder with"
+    " input_0.pb and so on, such as an ONNX backend test.",
+)
+ENGINES = (  # of `verify` and `model`
     _option(
         "engines",
         "--against",

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from ndtool.cli import commands, options, questions
+from ndtool.cli import commands, models, options, questions
 from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
 from ndtool.errors import UsageError, printable
@@ -55,6 +55,7 @@ def program() -> click.Group:
             _group("explain", questions.explain(), "Explain elements of an output."),
             _group("stats", questions.stats(), "Tell what an index array does."),
             questions.inspect(),
+            models.model(),
             questions.spec(),
             _group("verify", questions.verify(), "Check an output, slowly."),
         ],

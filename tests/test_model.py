@@ -1,0 +1,298 @@
+"""`ndtool model`: the nodes of our operators in a model, and what they do on inputs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, ndtool, state
+from test_onnx_backend import CASES, OPERATORS
+
+from ndtool.analysis import engines
+from ndtool.analysis import model as models
+from ndtool.analysis.engines import How
+from ndtool.arrays.source import Known
+from ndtool.errors import BoundsError, DtypeError, InputError, UsageError
+
+onnx = pytest.importorskip("onnx")
+helper = pytest.importorskip("onnx.helper")
+
+pytestmark = pytest.mark.usefixtures("here")
+
+FLOAT, INT64, BOOL = 1, 7, 9
+
+
+def named(name: str, kind: int = FLOAT, shape: Any = None) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "m.onnx") -> None:
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("mine", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
+    onnx.save(model, file)
+
+
+def embedding(version: int = 13) -> None:
+    """Save a model that gathers rows of a table, doubles them, and puts some into a copy."""
+    rows = helper.make_node("GatherND", ["table", "rows"], ["taken"], name="take")
+    twice = helper.make_node("Add", ["taken", "taken"], ["doubled"])
+    put = helper.make_node("ScatterND", ["table", "rows", "doubled"], ["out"])
+    table = onnx.numpy_helper.from_array(np.arange(12, dtype="f4").reshape(4, 3), "table")
+    graph = helper.make_graph(
+        [rows, twice, put], "g", [named("rows", INT64, ["N", 1])], [named("out", FLOAT, None)],
+        initializer=[table], value_info=[named("taken", FLOAT, ["N", 3])],
+    )  # fmt: skip
+    save_model(graph, version)
+
+
+def quiet(share: float, who: str) -> None:
+    assert 0 <= share <= 1
+
+
+def test_what_a_model_says() -> None:
+    embedding()
+    take, put = models.nodes("m.onnx")
+    assert (take.node.node, take.node.operator, take.version) == ("take", "gather_nd", 13)
+    assert take.inputs == {
+        "data": ("table", Known("float32", (4, 3))),
+        "indices": ("rows", Known("int64", ("N", 1))),
+    }
+    assert take.output == Known("float32", ("N", 3))
+    assert (put.node.node, put.version) == ("out", 13)
+    assert put.inputs["updates"] == ("doubled", Known(None, None))
+    assert put.output == Known(None, None)._replace(dtype="float32")
+
+
+@pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
+def test_the_version_is_that_of_the_operator(opset: int, version: int | None) -> None:
+    embedding(opset)
+    assert models.nodes("m.onnx")[0].version == version
+
+
+def test_an_output_that_follows_from_the_inputs() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], batch_dims=1)
+    after = helper.make_node("Identity", ["o"], ["p"])
+    inputs = [named("d", FLOAT, [2, 5, 3]), named("i", INT64, [2, 4, 1])]
+    save_model(helper.make_graph([node, after], "g", inputs, [named("p")]))
+    assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
+
+
+def nested() -> None:
+    """Save a model with a node in each branch of an If, and one in a function."""
+    inner = helper.make_node("Gather", ["x", "i"], ["o"], axis=1, name="a/b")
+    other = helper.make_node("GatherElements", ["x", "i"], ["e"])
+    flat = helper.make_node("Identity", ["e"], ["o"])
+    then = helper.make_graph([inner], "t", [], [named("o")])
+    otherwise = helper.make_graph([other, flat], "e", [], [named("o")])
+    choice = helper.make_node(
+        "If", ["c"], ["chosen"], "choice", then_branch=then, else_branch=otherwise
+    )
+    scatter = helper.make_node("ScatterElements", ["a", "b", "c"], ["r"])
+    scatter.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="along", type=2))
+    function = helper.make_function(
+        "mine", "Put", ["a", "b", "c"], ["r"], [scatter], [helper.make_opsetid("", 16)], ["along"]
+    )
+    call = helper.make_node("Put", ["x", "i", "x"], ["put"], domain="mine", along=1)
+    graph = helper.make_graph(
+        [choice, call], "g",
+        [named("c", BOOL, []), named("x", FLOAT, [2, None]), named("i", INT64, ["A", "B"])],
+        [named("chosen"), named("put")],
+    )  # fmt: skip
+    save_model(graph, 18, [function])
+
+
+def test_subgraphs_and_functions() -> None:
+    nested()
+    found = {one.node.node: one for one in models.nodes("m.onnx")}
+    assert set(found) == {"choice/then_branch/a/b", "choice/else_branch/e", "mine.Put/r"}
+    inner = found["choice/then_branch/a/b"]
+    assert inner.inputs["data"] == ("x", Known("float32", (2, None)))
+    assert inner.inputs["indices"] == ("i", Known("int64", ("A", "B")))
+    assert found["mine.Put/r"].version == 16
+    assert found["mine.Put/r"].inputs["updates"] == ("c", Known(None, None))  # not the graph's c
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_subgraphs_and_functions_are_run(condition: bool) -> None:
+    nested()
+    x, i = np.arange(4, dtype="f4").reshape(2, 2), np.array([[1, 0], [1, 0]])
+    np.savez("in.npz", c=condition, x=x, i=i)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    assert outcome.error is None
+    runs = {one.node.node: one.runs for one in outcome.nodes}
+    assert runs == {
+        "choice/then_branch/a/b": int(condition),
+        "choice/else_branch/e": int(not condition),
+        "mine.Put/r": 1,
+    }
+    for one in outcome.nodes:
+        assert len(one.reports) == one.runs
+        assert all(report.result == "same" for report in one.reports)
+    shapes = {one.node.node: one.found and one.found.shape for one in outcome.nodes}
+    assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else None)
+    assert shapes["mine.Put/r"] == (2, 2)
+
+
+def test_a_loop_runs_its_node_several_times() -> None:
+    node = helper.make_node("GatherND", ["rows", "one"], ["row"])
+    body = helper.make_graph(
+        [helper.make_node("Unsqueeze", ["n", "zero"], ["one"]), node, helper.make_node("Identity", ["k"], ["k2"])],
+        "body", [named("n", INT64, []), named("k", BOOL, [])], [named("k2", BOOL), named("row")],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["count", "go"], ["all"], body=body)
+    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
+    go = onnx.numpy_helper.from_array(np.array(True), "go")
+    inputs = [named("count", INT64, []), named("rows", FLOAT, ["N"])]
+    save_model(helper.make_graph([loop], "g", inputs, [named("all")], initializer=[zero, go]))
+    np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
+    (one,) = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet).nodes
+    assert (one.runs, len(one.reports), one.inputs["data"][0]) == (3, 1, "rows")
+    np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert isinstance(outcome.error, BoundsError)
+    assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
+    assert outcome.nodes[0].runs == 3
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_backend_tests_are_inputs(case: Any, here: Path) -> None:
+    folder = here / "test_data_set_0"
+    folder.mkdir()
+    onnx.save(case.model, "m.onnx")
+    for inputs, (expected,) in case.data_sets:
+        for number, array in enumerate(inputs):
+            (folder / f"input_{number}.pb").write_bytes(
+                onnx.numpy_helper.from_array(array).SerializeToString()
+            )
+        for where in (here, folder):
+            outcome = models.run("m.onnx", str(where), (), How(), quiet)
+            (one,) = outcome.nodes
+            assert (outcome.error, one.runs) == (None, 1)
+            assert one.node.operator == OPERATORS[case.model.graph.node[0].op_type]
+            assert one.found == Known(str(expected.dtype), expected.shape)
+
+
+def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), How(), quiet)
+    assert outcome.error is None
+    told = [(one.node.node, r.engine, r.result) for one in outcome.nodes for r in one.reports]
+    assert told == [
+        (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
+    ]
+    wrong = engines.Report("numpy", "1", 1, "different", 3, "wrong")
+    monkeypatch.setattr(engines.Asked, "reports", lambda *_: [wrong])
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    assert outcome.error is not None
+    assert outcome.error.status == 8
+
+
+def test_the_command_line(here: Path) -> None:
+    embedding()
+    ran = ndtool("model", "m.onnx")
+    assert (ran.status, ran.err) == (0, "")
+    rows = [re.split("  +", line) for line in ran.out.decode().splitlines()]
+    assert rows == [
+        ["node", "operator", "attributes", "inputs", "output"],
+        ["take", "GatherND-13", "-", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"],
+        ["out", "ScatterND-13", "-", "table float32[4,3], rows int64[N,1], doubled ?[...]", "out float32[...]"],
+    ]  # fmt: skip
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    before = state(here)
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy")
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.decode().splitlines()
+    assert lines[1].endswith("taken float32[2,3]  ok")
+    assert lines[5].split() == ["take", "numpy", np.__version__, "1", "the", "same", "bits"]
+    record = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--json").json
+    take, put = record["nodes"]
+    assert take | {"engines": None} == {
+        "node": "take", "operator": "gather_nd", "title": "GatherND", "version": 13, "opset": 13,
+        "attributes": {}, "runs": 1, "engines": None,
+        "inputs": {
+            "data": {"name": "table", "dtype": "float32", "shape": [4, 3]},
+            "indices": {"name": "rows", "dtype": "int64", "shape": ["N", 1]},
+        },
+        "output": {"name": "taken", "dtype": "float32", "shape": [2, 3]},
+    }  # fmt: skip
+    assert put["engines"][0]["result"] == "same"
+    assert put["engines"][0]["equal"] == 12
+    assert state(here) == before
+
+
+def test_an_index_out_of_bounds_names_node_and_input() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[1], [4]]))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert ran.status == 5
+    assert ran.err == (
+        "error: take: indices out of bounds: 1 of 2 index tuples\n"
+        "  --> rows[1, 0] = 4\n"
+        "      data axis 0 of table has size 4: valid -4..3\n"
+        "  hint: 4 equals the size of the axis: are the indices 1-based?\n"
+    )
+    assert [line.split()[-1] for line in ran.out.decode().splitlines()[1:]] == ["no", "no"]
+    record = ndtool("model", "m.onnx", "--inputs", "in.npz", "--json").json
+    assert (record["error"], record["value"]) == ("BoundsError", 4)
+    assert [one["runs"] for one in record["nodes"]] == [0, 0]
+
+
+def test_inputs_that_do_not_fit(here: Path) -> None:
+    embedding()
+    np.savez("in.npz", others=np.array([[1]]))
+    with pytest.raises(UsageError, match=r"in\.npz has no input rows: the model takes rows"):
+        models.run("m.onnx", "in.npz", (), How(), quiet)
+    (here / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
+        models.run("m.onnx", "empty", (), How(), quiet)
+    for number in range(2):
+        tensor = onnx.numpy_helper.from_array(np.array([[1]]))
+        (here / "empty" / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+    with pytest.raises(UsageError, match="empty has 2 inputs: expected 1: rows"):
+        models.run("m.onnx", "empty", (), How(), quiet)
+    np.savez("in.npz", rows=np.array([1.5]))
+    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    assert isinstance(error, DtypeError)
+    assert error.message.startswith("take: indices has dtype float64")
+    assert error.places == ("data table: float32[4,3]", "indices rows: float64[1]")
+
+
+def test_what_is_no_model(here: Path) -> None:
+    np.save("a.npy", np.ones(3))
+    ran = ndtool("model", "a.npy")
+    assert ran.status == 3
+    assert ran.err == "error: a.npy: it is no ONNX model: expected one\n"
+    assert ndtool("model", "nowhere.onnx").status == 3
+    embedding()
+    assert ndtool("model", "m.onnx", "--against", "numpy").status == 2
+
+
+def test_what_the_evaluator_cannot_run() -> None:
+    odd = helper.make_node("Odd", ["x"], ["o"], domain="mine")
+    save_model(helper.make_graph([odd], "g", [named("x")], [named("o")]))
+    np.savez("in.npz", x=np.ones(2, "f4"))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert ran.status == 4
+    assert ran.err.startswith("error: m.onnx: the onnx package cannot run it: Node type 'Odd'")
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_tables_fit_the_terminal(columns: int) -> None:
+    embedding()
+    ran = at_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
+    assert ran.status == 0
+    assert "rows int64[N,1]" in " ".join(ran.screen.split())
+
+
+def test_no_onnx_is_loaded_to_show_a_model() -> None:
+    embedding()
+    program = (
+        "import sys; from ndtool.__main__ import main\n"
+        "sys.argv[1:] = ['model', 'm.onnx']\nmain(); assert 'onnx' not in sys.modules"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
