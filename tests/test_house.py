@@ -33,6 +33,7 @@ ONLY = {
     "matplotlib": {"cli"},
 }
 REMOTE = {"fsspec", "aiohttp", "yarl"}  # known to one module
+CLUSTER = {"distributed", "dask"}  # to another
 PURE = {"rules", "errors"}  # no NumPy, no system
 ALLOWED = {
     "__future__",
@@ -94,6 +95,7 @@ def test_imports_point_down(path: Path) -> None:
         library = name.split(".")[0]
         assert here in ONLY.get(library, {here}), f"{here} imports {library}"
         assert library not in REMOTE or dotted(path) == "arrays.remote", f"{here} imports {library}"
+        assert library not in CLUSTER or dotted(path) == "runs.cluster", f"{here} imports {library}"
         assert here not in PURE or library in ALLOWED | {"ndtool"}, f"{here} imports {library}"
 
 

@@ -326,6 +326,14 @@ def check(
     return kept
 
 
+def absolute(argument: str) -> str:
+    """Return a name that means the same array in any directory."""
+    if places.is_url(argument):
+        return argument
+    path, member = parse(argument)
+    return os.path.abspath(path) + (f":{member}" if member is not None else "")
+
+
 def planned(argument: str, facts: Facts, storing: Storing) -> Facts:
     """Return what is known of an output before it is made: the chunks that it will have."""
     if argument == "-":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ndtool import endings
-from ndtool.arrays.storage import NAMELESS, failure, hidden_name, is_fixed
+from ndtool.arrays.storage import NAMELESS, failure, hidden_name, is_fixed, lock
 from ndtool.errors import NdtoolError, OutputError, printable
 
 _DESCRIPTORS = "/proc/self/fd"  # where a file without a name can be linked from
@@ -102,6 +102,14 @@ class NewFile:
         """Where its bytes are written."""
         assert self.fd is not None, "the file is closed"
         return self.fd
+
+    def shared(self) -> str:
+        """Return a path where others can write to the file, too, until it is published."""
+        if self._hidden is None:
+            self._link(self.descriptor, self._hide())
+        lock(self.descriptor)  # for as long as somebody waits for it
+        assert self._hidden is not None, "it was hidden just now"
+        return os.path.join(os.path.dirname(os.path.realpath(self.path)), self._hidden)
 
     def sync(self) -> None:
         """Wait until the disk has its bytes, if that was asked for."""

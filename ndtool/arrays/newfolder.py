@@ -7,7 +7,7 @@ import shutil
 import stat
 
 from ndtool import endings
-from ndtool.arrays.storage import hidden_name
+from ndtool.arrays.storage import hidden_name, lock
 from ndtool.arrays.targets import exists
 from ndtool.errors import OutputError, printable
 
@@ -36,7 +36,7 @@ class NewFolder:
         endings.settle(False)
         endings.unwind()
         try:
-            _sweep(self._parent)
+            sweep(self._parent)
             while not self._made():
                 pass
         except BaseException:
@@ -123,44 +123,56 @@ def _boot() -> str:
         return ""
 
 
-def _locked(folder: str) -> int:
+def _locked(path: str, kind: int = os.O_DIRECTORY) -> int:
     """Lock a folder for as long as this process lives; -1 where folders have no locks.
 
     Raises BlockingIOError where another process has it.
     """
-    import fcntl
-
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | kind | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
+        if lock(fd):
+            return fd
+    except BaseException:
         os.close(fd)
-        if isinstance(exc, BlockingIOError):
-            raise
-        return -1
-    return fd
+        raise
+    os.close(fd)
+    return -1
 
 
-def _sweep(parent: str) -> None:
+def sweep(parent: str, every: bool = False) -> list[str]:
     """Remove what processes that were killed left: of this system, and no longer locked.
 
-    Where a store was on its way from one name to the other, it may be the only one, and stays.
+    every: whatever system it is of, files too. Where a store was on its way from one name to the
+    other, it may be the only one, and stays. Returns what was removed.
     """
-    if not (boot := _boot()):
-        return
-    left = re.compile(rf"\..*\.ndtool-[0-9a-f]{{12}}-{boot}", re.DOTALL)
+    boot = "(-[0-9a-f-]{8})?" if every else f"-{_boot()}"
+    if boot == "-":
+        return []
+    left = re.compile(rf"\..*\.ndtool-[0-9a-f]{{12}}{boot}", re.DOTALL)
     with os.scandir(parent) as found:
-        folders = [one.path for one in found if left.fullmatch(one.name)]
-    for folder in folders:
-        try:
-            if os.lstat(folder).st_uid != os.geteuid() or os.path.lexists(f"{folder}/old"):
-                continue
-            lock = _locked(folder)
-        except OSError:
-            continue  # it is gone, in use, or no folder
-        if lock >= 0:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+        paths = [one.path for one in found if left.fullmatch(one.name)]
+    return [path for path in paths if _removed(path, every)]
+
+
+def _removed(path: str, files: bool) -> bool:
+    try:
+        status = os.lstat(path)
+        if status.st_uid != os.geteuid() or os.path.lexists(f"{path}/old"):
+            return False
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_folder and not (files and stat.S_ISREG(status.st_mode)):
+            return False
+        held = _locked(path, os.O_DIRECTORY if is_folder else 0)
+    except OSError:
+        return False  # it is gone, in use, or no folder
+    if held < 0:
+        return False
+    if is_folder:
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
+    os.close(held)
+    return not os.path.lexists(path)
 
 
 def _exchanged(one: str, other: str) -> bool:

@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from ndtool.arrays.local import Tick
-from ndtool.arrays.newfile import Pending, Unpublished, publish
+from ndtool.arrays.newfile import NewFile, Pending, Unpublished, publish
+from ndtool.arrays.shared import Shared
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import (
     CHUNK,
@@ -236,6 +237,12 @@ class FileSink:
             write_at(self._file.descriptor, self._frame.start + start, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
+
+    def shared(self) -> Shared | None:
+        """Return how other processes write to it, None where they cannot."""
+        if not isinstance(self._file, NewFile):
+            return None
+        return Shared(self.name, self.facts, self._file.shared(), "", self._frame.start)
 
     def let_go(self, start: int, nbytes: int) -> None:
         """Have the system write bytes of the data now, and let it have their memory."""

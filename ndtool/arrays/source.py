@@ -175,6 +175,11 @@ class Flat:
         self._stretch, self._place = stretch, place
 
     @property
+    def is_place(self) -> bool:
+        """Whether the bytes are from a place that can be opened again."""
+        return self._place is not None
+
+    @property
     def there(self) -> Stretch | None:
         """All of the bytes where each of them can be read at will, else None."""
         return None if self._stretch.fetch is not None else self._stretch

@@ -245,3 +245,19 @@ def is_fixed(path: str, folder: int | None = None) -> bool:
 def hidden_name(name: str) -> str:
     """Return a new name for a temporary file beside `name`, short enough for any file system."""
     return f".{name[:48]}.ndtool-{os.urandom(6).hex()}"
+
+
+def lock(fd: int) -> bool:
+    """Lock what is open for as long as this process has it open; whether that can be.
+
+    Raises BlockingIOError where another process has it.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True

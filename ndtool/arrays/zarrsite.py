@@ -165,6 +165,11 @@ def output(site: Site, target: Target) -> NewStore:
     return _Behind(site) if target.url else _Beside(site, target)
 
 
+def folder_of(store: NewStore) -> str | None:
+    """Return the folder that a new store is made in, None where that is behind a URL."""
+    return store.folder if isinstance(store, _Beside) else None
+
+
 class _Beside:
     """A hidden folder, which becomes that of an array or of a whole store."""
 
@@ -173,7 +178,8 @@ class _Beside:
     def __init__(self, site: Site, target: Target) -> None:
         self._folder = NewFolder(site.path, site.old, target.clobber, target.sync)
         self.path, self.within, self._above = self._folder.path, site.rest, site.above
-        self.store = zarr.library().storage.LocalStore(self._folder.inside)
+        self.folder = self._folder.inside
+        self.store = zarr.library().storage.LocalStore(self.folder)
 
     def sync(self) -> None:
         self._folder.sync()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ndtool.arrays import grid, zarrsite
 from ndtool.arrays import zarrstore as zarr
 from ndtool.arrays.newfile import Unpublished
+from ndtool.arrays.shared import Shared
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure
 from ndtool.arrays.targets import Storing, Target
@@ -16,6 +17,50 @@ from ndtool.arrays.zarrsite import NewStore, Site
 from ndtool.errors import DtypeError, OutputError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import Shape
+
+
+class Chunks:
+    """An array of a store whose chunks, or shards, are written, each as a whole."""
+
+    streamed = False
+    at_once = 1
+
+    def __init__(self, name: str, facts: Facts, array: Any) -> None:
+        self.name, self.facts = name, facts
+        self._array, self._dtype = array, _numpy(facts)
+
+    @classmethod
+    def again(cls, shared: Shared) -> Chunks:
+        """Return an array that another process made."""
+        library = zarr.library()
+        with zarr.said(shared.name, OutputError), zarr.quiet():
+            store = library.storage.LocalStore(shared.path)
+            array = library.open_array(store, path=shared.within, mode="r+")
+            return cls(shared.name, shared.facts, array.with_config({"write_empty_chunks": True}))
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write all bytes of a block, from any thread."""
+        if start or len(view) != self.nbytes(block):
+            raise ValueError(f"{len(view)} bytes at {start} are no block")
+        self.put(block, view)
+
+    def put(self, block: int, view: memoryview | bytearray) -> None:
+        """Write a block."""
+        import numpy as np
+
+        place = grid.box(self.facts.shape, self.facts.grid, block)
+        sizes = tuple(stop - first for first, stop in place)
+        part: Any = np.ndarray(sizes, self._dtype, view)
+        with zarr.said(self.name, OutputError):
+            self._array.set_basic_selection(tuple(slice(*ends) for ends in place), part)
+
+    def nbytes(self, block: int) -> int:
+        """Return how many bytes a block has."""
+        place = grid.box(self.facts.shape, self.facts.grid, block)
+        return prod(stop - first for first, stop in place) * self.facts.dtype.itemsize
+
+    def close(self) -> None:
+        """Do nothing: a store is not open."""
 
 
 class ZarrSink:
@@ -38,7 +83,7 @@ class ZarrSink:
             self._array = _made(library, self._output, facts, target.storing, self._site)
             step = _step(self._array)
             self.facts = facts._replace(grid=step, notes={"chunks": list(step)})
-            self._dtype = _numpy(facts)
+            self._chunks = Chunks(self.name, self.facts, self._array)
         except BaseException:
             self.abort()
             raise
@@ -50,13 +95,20 @@ class ZarrSink:
     def map(self) -> None:
         return None
 
+    def shared(self) -> Shared | None:
+        """Return how other processes write to it, None where they cannot."""
+        path = zarrsite.folder_of(self._output)
+        if path is None:
+            return None
+        return Shared(self.name, self.facts, path, self._output.within, 0)
+
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        total = self._nbytes(block)
+        total = self._chunks.nbytes(block)
         if start < 0 or start + len(view) > total:
             raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
         if len(view) == total:
-            self._put(block, view)
+            self._chunks.put(block, view)
             return
         with self._lock:
             held, missing = self._pending.setdefault(block, (bytearray(total), [total]))
@@ -65,24 +117,11 @@ class ZarrSink:
             if missing[0]:
                 return
             del self._pending[block]
-        self._put(block, memoryview(held))
-
-    def _put(self, block: int, view: memoryview | bytearray) -> None:
-        import numpy as np
-
-        place = grid.box(self.facts.shape, self.facts.grid, block)
-        sizes = tuple(stop - first for first, stop in place)
-        part: Any = np.ndarray(sizes, self._dtype, view)
-        with zarr.said(self.name, OutputError):
-            self._array.set_basic_selection(tuple(slice(*ends) for ends in place), part)
-
-    def _nbytes(self, block: int) -> int:
-        place = grid.box(self.facts.shape, self.facts.grid, block)
-        return prod(stop - first for first, stop in place) * self.facts.dtype.itemsize
+        self._chunks.put(block, memoryview(held))
 
     def finish(self) -> Unpublished:
         for block, (held, _) in self._pending.items():
-            self._put(block, held)
+            self._chunks.put(block, held)
         self._pending.clear()
         try:
             self._output.sync()

@@ -12,7 +12,7 @@ import click
 from ndtool.cli import options
 from ndtool.cli.console import put
 from ndtool.cli.talk import Talk
-from ndtool.errors import BoundsError, DifferenceError, UsageError
+from ndtool.errors import BoundsError, DifferenceError, UsageError, printable
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
 
 if TYPE_CHECKING:
@@ -133,6 +133,19 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
         talk.converted(conversion, kept)
 
 
+@click.pass_obj
+def _clean(talk: Talk, /, *, folder: str) -> None:
+    from ndtool.arrays import newfolder
+    from ndtool.arrays.storage import failure
+
+    try:
+        removed = newfolder.sweep(folder, every=True)
+    except OSError as exc:
+        raise failure(exc, folder) from None
+    lines = [f"removed {printable(path)}\n" for path in removed] or ["nothing was left here\n"]
+    talk.answer(lambda: {"removed": removed}, lambda: "".join(lines))
+
+
 def _require_no_terminal(output: str, hint: str) -> None:
     if output == "-" and os.isatty(1):
         raise UsageError("standard output is a terminal: expected a file or a pipe", hint=hint)
@@ -232,6 +245,8 @@ def _run_command(operator: Operator) -> click.Command:
             options.THREADS,
             options.MEMORY,
             options.SPILL,
+            options.SCHEDULER,
+            options.WORKERS,
             options.DRY_RUN,
             options.NO_CLOBBER,
             options.ONLY,
@@ -269,6 +284,16 @@ def _convert_command() -> click.Command:
     )
 
 
+def _clean_command() -> click.Command:
+    return command(
+        "clean",
+        _clean,
+        (click.Argument(["folder"], metavar="DIR", type=click.Path()), options.QUIET, options.JSON),
+        "Remove what runs left in DIR that were killed, and that nobody waits for any more.",
+        ".",
+    )
+
+
 def runs() -> list[click.Command]:
-    """Return the commands that write an array."""
-    return [*map(_run_command, OPERATORS.values()), _convert_command()]
+    """Return the commands that write an array, and the one that removes what is left of them."""
+    return [*map(_run_command, OPERATORS.values()), _convert_command(), _clean_command()]

@@ -159,7 +159,18 @@ SPILL = _option(
     "--spill",
     type=FILE,
     metavar="DIR",
-    help="Where a temporary file goes that memory has no room for. Default: TMPDIR.",
+    help="Where temporary files go. Default: TMPDIR, or with a cluster beside the output.",
+)
+SCHEDULER = _option(
+    "scheduler", "--scheduler", metavar="ADDRESS",
+    help="The dask scheduler of a cluster that is to do the work: tcp://host:port, or its file.",
+)  # fmt: skip
+WORKERS = _option(
+    "workers",
+    "--workers",
+    type=Integer(1, 1024),
+    metavar="N",
+    help="Start a cluster of N processes on this machine to do the work.",
 )
 DRY_RUN = _option(
     "dry_run",

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays import names, sink
 from ndtool.arrays.source import Facts, Source
@@ -11,7 +11,7 @@ from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
 from ndtool.engine import threads, tuning
 from ndtool.engine.gathers import Tick, silent
-from ndtool.errors import BoundsError, NdtoolError, OutputError, called
+from ndtool.errors import BoundsError, NdtoolError, OutputError, UsageError, called
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -19,6 +19,8 @@ from ndtool.runs import direct
 from ndtool.runs.direct import Operands
 
 if TYPE_CHECKING:
+    from ndtool.runs.cluster import Cluster
+    from ndtool.runs.cut import Cut
     from ndtool.runs.plan import Plan
 
 
@@ -28,7 +30,8 @@ class Request(NamedTuple):
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
     archive it goes to loses its other members. memory: bytes that it may take, pages of files
     included, None for what there is. spill: the directory of its temporary file, None for TMPDIR.
-    chunks, shards, codec: see Storing.
+    scheduler: the address of a cluster's, a file that tells it, or a client; workers: how many to
+    start, None for none. chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -45,9 +48,16 @@ class Request(NamedTuple):
     only: bool = False
     memory: int | None = None
     spill: str | None = None
+    scheduler: Any = None
+    workers: int | None = None
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether others are to do the work."""
+        return self.scheduler is not None or self.workers is not None
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -72,6 +82,8 @@ class Job:
         self.planned: Plan | None = None
         self.phase = ""
         self.outside: BoundsError | None = None
+        self._stack = ExitStack()
+        self._cluster: Cluster | None = None
         try:
             self._open(given or {})
             self.inference = inference.infer(
@@ -136,6 +148,9 @@ class Job:
         Where they are too large to be put together, the run checks them before it has an output.
         """
         operands = direct.unchecked(self.inference, self.sources, self.threads)
+        if self.request.on_cluster and self.inference.nbytes:
+            self._plan_on_cluster(operands)
+            return operands
         strict = self.request.attributes.out_of_bounds == "error"  # else they are counted first
         if strict and self._may_be_in_chunks and self._plan_by_chunks(operands):
             return operands
@@ -163,6 +178,26 @@ class Job:
             return False
         self.planned = plan.choose(operands, self.request.memory, to)
         return self.planned.cut is not None
+
+    def _plan_on_cluster(self, operands: Operands) -> None:
+        """Connect to a cluster, and cut the run for it."""
+        from ndtool.runs import cluster
+
+        request = self.request
+        if request.attributes.out_of_bounds != "error":
+            raise UsageError(
+                f"out of bounds: {request.attributes.out_of_bounds} on a cluster, which counts no"
+                " indices that a rule changes: expected error"
+            )
+        self._seen = cluster.arguments(
+            request.arguments, self.sources, request.output, request.attributes.reduction
+        )
+        assert request.output is not None, "a run without an output was refused"
+        to = names.planned(request.output, self.facts, self.storing)
+        self._cluster = self._stack.enter_context(
+            cluster.connect(request.scheduler, request.workers, self.threads, request.memory)
+        )
+        self.planned = cluster.choose(operands, self._cluster, to)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -223,15 +258,25 @@ class Job:
     def _compute(self, output: sink.Sink, operands: Operands, tick: Tick) -> None:
         cut = self.plan(operands).cut
         if cut is not None:
-            from ndtool.runs import sweep
-
             with self._named():
-                for phase in sweep.run(operands, output, cut, self.request.spill, tick):
+                for phase in self._phases(operands, output, cut, tick):
                     self.phase = phase
         elif "updates" in self.sources:
             direct.scatter(operands, output, tick)
         else:
             direct.gather(operands, output, tick)
+
+    def _phases(
+        self, operands: Operands, output: sink.Sink, cut: "Cut", tick: Tick
+    ) -> Iterator[str]:
+        if self._cluster is None:
+            from ndtool.runs import sweep
+
+            return sweep.run(operands, output, cut, self.request.spill, tick)
+        from ndtool.runs import cluster
+
+        where = self.request.spill, self._seen
+        return cluster.run(operands, output, cut, where, self._cluster, tick)
 
     def plan(self, operands: Operands) -> "Plan":
         """Choose a way to run, once."""
@@ -274,7 +319,8 @@ class Job:
             source.recheck()
 
     def close(self) -> None:
-        """Let go of the inputs."""
+        """Let go of the inputs, and of a cluster."""
+        self._stack.close()
         for source in self.sources.values():
             source.close()
 

@@ -32,8 +32,9 @@ TOGETHER = 64  # tuples that are looked at in each
 class Plan(NamedTuple):
     """How a run is done, and what that comes to at most.
 
-    way: "direct" or "sweep". tasks: how many there are, by phase. read, written, spilled: bytes.
-    memory: bytes that the run takes of its own. reason: what decided. cut: of a sweep.
+    way: "direct", "sweep" or "cluster". tasks: how many there are, by phase. read, written,
+    spilled: bytes. memory: bytes that the run takes of its own. reason: what decided. cut: of what
+    is not direct.
     """
 
     way: str
@@ -55,18 +56,30 @@ def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
     if operands.rule not in ("fill", "drop"):
         chunked = in_chunks(operands, to)
         cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
-    sources, output = operands.sources, operands.inference.nbytes
-    given = sum(one.facts.nbytes for role, one in sources.items() if role != "data")
-    data, gathers = sources["data"].facts.nbytes, "updates" not in sources
-    if cut is None:
-        own = operands.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
-        read = given + (min(data, output) if gathers else data)
-        return Plan("direct", {}, read, output, 0, own, reason)
+    if cut is not None:
+        return planned("sweep", operands, cut, reason)
+    gathers, output = "updates" not in operands.sources, operands.inference.nbytes
+    own = operands.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
+    given, data = _given(operands)
+    read = given + (min(data, output) if gathers else data)
+    return Plan("direct", {}, read, output, 0, own, reason)
+
+
+def planned(way: str, operands: Operands, cut: Cut, reason: str) -> Plan:
+    """Return what a run comes to that is cut."""
     tasks = {"split": cut.blocks, "sweep": cut.parts}
-    if gathers:
+    if cut.gathers:
         tasks["replay"] = cut.blocks
-    moved = given + data + cut.spilled, output + cut.spilled, cut.spilled
-    return Plan("sweep", tasks, *moved, cut.memory, reason, cut)
+    read = sum(_given(operands)) + cut.spilled
+    written = operands.inference.nbytes + cut.spilled
+    return Plan(way, tasks, read, written, cut.spilled, cut.memory, reason, cut)
+
+
+def _given(operands: Operands) -> tuple[int, int]:
+    """Return the bytes of the inputs but data, and of data."""
+    sizes = {role: source.facts.nbytes for role, source in operands.sources.items()}
+    data = sizes.pop("data")
+    return sum(sizes.values()), data
 
 
 def in_chunks(operands: Operands, to: Facts) -> bool:
@@ -80,21 +93,18 @@ def _cut_chunks(operands: Operands, limit: int | None, to: Facts) -> tuple[Cut |
 
     The direct way puts all chunks together that it reads and writes.
     """
-    from ndtool.runs.cut import rows_of
-
     facts = {role: source.facts for role, source in operands.sources.items()}
-    data, gathers, rows = (
-        operands.sources["data"],
-        "updates" not in facts,
-        rows_of(operands.inference),
-    )
-    flat = isinstance(data, Flat)
+    data, gathers, rows = operands.sources["data"], "updates" not in facts, rows_in(operands, to)
     if isinstance(data, Flat) and (data.there is None or data.facts.order == "F"):
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
-    each = PAGE + rows.width if flat else prod(facts["data"].grid) * to.dtype.itemsize
+    each = (
+        PAGE + rows.width
+        if isinstance(data, Flat)
+        else prod(facts["data"].grid) * to.dtype.itemsize
+    )
     held = min(facts["data"].nbytes, rows.tuples * each) if gathers else facts["data"].nbytes
     held += sum(one.nbytes for role, one in facts.items() if role != "data") + to.nbytes
     if memory.holds(held, allowed):
@@ -110,17 +120,24 @@ def _cut_chunks(operands: Operands, limit: int | None, to: Facts) -> tuple[Cut |
     return cut, f"memory of {allowed} bytes does not hold the {held} that are read and written"
 
 
+def rows_in(operands: Operands, to: Facts) -> Rows:
+    """Return what a call is in rows, numbered in one order if data and output are flat."""
+    from ndtool.runs.cut import rows_of
+
+    gathers = "updates" not in operands.sources
+    flat = isinstance(operands.sources["data"], Flat) and (gathers or not to.in_chunks)
+    return rows_of(operands.inference, flat)
+
+
 def cut_chunks(operands: Operands, to: Facts, budget: int) -> Cut | None:
     """Cut a run with arrays in chunks; None where parts would have more rows than are numbered."""
-    from ndtool.runs.cut import MOST_ROWS, cut_for, rows_of, units_of
+    from ndtool.runs.cut import MOST_ROWS, cut_for, units_of
 
     facts = {role: source.facts for role, source in operands.sources.items()}
-    gathers = "updates" not in facts
-    flat = isinstance(operands.sources["data"], Flat) and (gathers or not to.in_chunks)
-    rows, units = rows_of(operands.inference, flat), units_of(operands.inference, facts, to)
-    if flat:
+    rows, units = rows_in(operands, to), units_of(operands.inference, facts, to)
+    if not facts["data"].in_chunks and ("updates" not in facts or not to.in_chunks):
         units = units._replace(box=(1,))
-    cut = cut_for(rows, gathers, budget, operands.threads, units)
+    cut = cut_for(rows, "updates" not in facts, budget, operands.threads, units)
     return cut if prod(cut.step) <= MOST_ROWS else None
 
 

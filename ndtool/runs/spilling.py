@@ -1,4 +1,7 @@
-"""What a sweep keeps between its phases: in memory as far as that goes, else in a nameless file."""
+"""What a sweep keeps between its phases.
+
+In one process: in memory as far as that goes, else in a file without a name. In many: in files.
+"""
 
 from __future__ import annotations
 
@@ -114,6 +117,72 @@ class Store:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+class Folder:
+    """What tasks of many processes keep: files of a folder that all of them see.
+
+    Each attempt of a task writes a file of its own, so that two never meet in one.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._files: dict[Piece, int] = {}
+
+    def create(self, piece: Piece) -> Piece:
+        piece = piece._replace(attempt=int.from_bytes(os.urandom(8)) >> 1)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._files[piece] = os.open(self._file(piece), flags, 0o600)
+        except OSError as exc:
+            raise _told(exc) from None
+        return piece
+
+    def write(self, piece: Piece, at: int, view: memoryview) -> None:
+        try:
+            storage.write_at(self._files[piece], at, view)
+        except OSError as exc:
+            raise _told(exc) from None
+
+    def finish(self, piece: Piece) -> None:
+        try:
+            os.close(self._files.pop(piece))  # a network file system tells now what went wrong
+        except OSError as exc:
+            raise _told(exc) from None
+
+    def read(self, piece: Piece, at: int, room: memoryview) -> None:
+        self._fill(self._file(piece), at, room)
+
+    def tabulate(self, table: Table, numbers: memoryview) -> None:
+        try:
+            with open(os.path.join(self._path, table.name), "wb") as file:
+                file.write(numbers)
+        except OSError as exc:
+            raise _told(exc) from None
+
+    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+        room = memoryview(bytearray(8 * table.columns * (stop - first)))
+        self._fill(os.path.join(self._path, table.name), 8 * table.columns * first, room)
+        return room.cast("q")
+
+    def close(self) -> None:
+        """Let go of files that were not completed."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def _file(self, piece: Piece) -> str:
+        name = f"{piece.phase}-{piece.number}-{piece.attempt:016x}"
+        return os.path.join(self._path, name)
+
+    def _fill(self, path: str, start: int, room: memoryview) -> None:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                count = storage.read_into(file.fileno(), start, room)
+        except OSError as exc:
+            raise _told(exc) from None
+        if count < len(room):
+            raise OutputError("a temporary file became shorter during the run")
 
 
 def _memory(nbytes: int) -> memoryview:

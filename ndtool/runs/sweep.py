@@ -148,7 +148,7 @@ class _Tables:
         """Take what the split of a block returned."""
         blocks = self._cut.blocks
         self.starts[block] = end.attempt
-        self.starts[blocks + block :: blocks] = memoryview(end.starts).cast("B").cast("q")
+        self.starts[blocks + block :: blocks] = memoryview(end.starts).cast("q")
 
     def places(self) -> memoryview:
         """Return what replays need to know.

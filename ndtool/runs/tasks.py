@@ -42,7 +42,7 @@ class Done(NamedTuple):
     """What a task returns: which attempt counts; of split, where the tuples of each part begin."""
 
     attempt: int
-    starts: memoryview | bytes = b""
+    starts: bytes = b""
 
 
 class Bad(NamedTuple):
@@ -165,7 +165,7 @@ def split(work: Work, block: int) -> Done | Bad:
             _deal(marks, starts[:-1], updates, ordered, n, back=False)
             keep.write(piece, n * LOCAL, ordered)
         keep.finish(piece)
-    return Done(piece.attempt, starts)
+    return Done(piece.attempt, bytes(starts))
 
 
 def sweep(work: Work, part: int) -> Done:

@@ -1,0 +1,300 @@
+"""A sweep on a cluster: a scheduler and two workers, which are killed, counted and told lies."""
+
+import os
+import pickle
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, environment, ndtool, save, state
+from strategies import same
+
+from ndtool import files
+from ndtool.analysis import reference
+from ndtool.errors import BoundsError, ResourceError, UsageError
+from ndtool.runs import cluster, plan, worker
+from ndtool.runs.jobs import Job, Request
+
+distributed = pytest.importorskip("distributed", exc_type=ImportError)
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+# What each worker does first: it notes what it reads and writes, and does as a file says.
+PRELOAD = """
+import os, signal, time
+from ndtool.arrays.zarr import ZarrSource
+from ndtool.arrays.zarrwriter import Chunks
+from ndtool.runs import tasks
+
+ORDER, NOTES = {folder!r} + "/order", {folder!r} + "/notes"
+
+def noted(kind, before, at):
+    def after(self, *arguments):
+        with open(NOTES, "a") as notes:
+            notes.write(f"{{kind}} {{self.name}} {{arguments[at]}}\\n")
+        return before(self, *arguments)
+    return after
+
+def obedient(phase, before):
+    def after(work, number):
+        end = before(work, number)
+        try:
+            with open(ORDER) as order:
+                what, where = order.read().split()
+            if where == phase and what == "wait":
+                time.sleep(600)
+            if where == phase and what == "die":
+                os.unlink(ORDER)
+                os.kill(os.getpid(), signal.SIGKILL)
+        except FileNotFoundError:
+            pass
+        return end
+    return after
+
+if not hasattr(tasks, "obedient"):  # a worker loads it twice
+    ZarrSource.block = noted("read", ZarrSource.block, 0)
+    Chunks.put = noted("write", Chunks.put, 0)
+    tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
+    tasks.obedient = True
+"""
+
+
+class Workers:
+    """The cluster of these tests: its client, and what its workers are told and noted."""
+
+    def __init__(self, client: Any, folder: Path) -> None:
+        self.client, self._folder = client, folder
+        self.address: str = client.scheduler.address
+
+    def order(self, what: str, phase: str) -> None:
+        (self._folder / "order").write_text(f"{what} {phase}")
+
+    def done(self) -> bool:
+        return not (self._folder / "order").exists()
+
+    def release(self) -> None:
+        (self._folder / "order").unlink(missing_ok=True)
+
+    def notes(self) -> Counter[str]:
+        notes = self._folder / "notes"
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        notes.unlink(missing_ok=True)
+        return Counter(lines)
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
+            silence_logs=100,
+        ) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):  # fmt: skip
+        yield Workers(client, folder)
+
+
+@pytest.fixture
+def workers(started: Workers) -> Iterator[Workers]:
+    started.notes()
+    yield started
+    started.release()
+
+
+@pytest.fixture
+def stores(here: Path) -> Path:
+    rng = np.random.default_rng(7)
+    arrays = {
+        "data": (rng.random((512, 512), np.float32), (64, 64)),
+        "idx": (rng.integers(-512, 512, (50, 1000, 2)), (4, 1000, 2)),
+        "upd": (rng.random((50, 1000), np.float32), (7, 300)),
+        "rows": (rng.integers(-512, 512, (300, 400), np.int32), (100, 100)),
+        "changes": (rng.random((300, 400), np.float32), (50, 400)),
+    }
+    save(**{name: array for name, (array, _) in arrays.items()})
+    for name, (array, chunks) in arrays.items():
+        made = zarr.create_array(
+            f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
+        )
+        made[...] = array
+    return here
+
+
+def load(argument: str) -> Any:
+    return np.load(argument) if argument.endswith(".npy") else zarr.open_array(argument)[...]
+
+
+CALLS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "gather_nd": (("data", "idx"), {}),
+    "scatter_nd": (("data", "idx", "upd"), {"reduction": "add"}),
+    "gather_elements": (("data", "rows"), {"axis": 0}),
+    "scatter_elements": (("data", "rows", "changes"), {"axis": 1, "reduction": "max"}),
+}
+
+
+def wanted(operator: str) -> Any:
+    roles, arguments = CALLS[operator]
+    return getattr(reference, operator)(*(np.load(f"{role}.npy") for role in roles), **arguments)
+
+
+def done(operator: str, suffix: str, out: str, **options: Any) -> files.Result:
+    roles, arguments = CALLS[operator]
+    call = getattr(files, operator)
+    result: files.Result = call(*(role + suffix for role in roles), **arguments, out=out, **options)
+    return result
+
+
+# Of outputs: rows of chunks that are no block of any input, and parts of several chunks of data.
+STORED: dict[str, dict[str, Any]] = {
+    "gather_nd": {"chunks": (3, 250), "shards": (6, 500)},
+    "scatter_nd": {"chunks": (32, 64), "shards": (32, 128)},
+    "gather_elements": {"chunks": (50, 100)},
+    "scatter_elements": {"chunks": (64, 64)},
+}
+
+
+@pytest.mark.parametrize("operator", CALLS)
+@pytest.mark.parametrize("suffix", [".zarr", ".npy"])
+@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+def test_a_cluster_gives_the_bits_of_the_reference(
+    stores: Path, workers: Workers, operator: str, suffix: str, out: str
+) -> None:
+    before = state(stores)
+    stored = STORED[operator] if out == "out.zarr" else {}
+    done(operator, suffix, out, scheduler=workers.client, **stored)
+    assert same(load(out), wanted(operator))
+    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+
+
+@pytest.mark.parametrize("operator", CALLS)
+def test_chunks_are_read_once_and_written_once(
+    stores: Path, workers: Workers, operator: str
+) -> None:
+    done(operator, ".zarr", "out.zarr", scheduler=workers.client, **STORED[operator])
+    notes, out = workers.notes(), zarr.open_array("out.zarr")
+    files_of = zip(out.shape, out.shards or out.chunks, strict=True)
+    count = np.prod([-(-size // step) for size, step in files_of])
+    read = [times for line, times in notes.items() if "data.zarr" in line]
+    written = [times for line, times in notes.items() if line.startswith("write")]
+    named = 56 if operator == "gather_elements" else 64  # a column of chunks is not
+    assert (len(read), set(read)) == (named, {1})
+    assert (len(written), set(written)) == (count, {1})
+
+
+@pytest.mark.parametrize(
+    ("operator", "phase"),
+    [("gather_nd", "split"), ("gather_nd", "sweep"), ("gather_nd", "replay"),
+     ("scatter_nd", "split"), ("scatter_nd", "sweep")],
+)  # fmt: skip
+@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+def test_what_a_killed_worker_did_is_done_again(
+    stores: Path, workers: Workers, operator: str, phase: str, out: str
+) -> None:
+    before = state(stores)
+    stored = STORED[operator] if out == "out.zarr" else {}
+    workers.order("die", phase)
+    done(operator, ".zarr", out, scheduler=workers.client, **stored)
+    assert workers.done()
+    assert same(load(out), wanted(operator))
+    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+
+
+def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -> None:
+    idx = zarr.open_array("idx.zarr")
+    idx[31, 7, 1], idx[49, 999, 1] = 512, 5000
+    before = state(stores)
+    with pytest.raises(BoundsError) as caught:
+        done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
+    assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 512\n" in str(caught.value)
+    assert state(stores) == before
+
+
+def test_in_place_only_what_may_be_done_twice(stores: Path, workers: Workers) -> None:
+    with pytest.raises(UsageError, match="add is not done in place"):
+        done("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
+    expected = wanted("scatter_elements")
+    done("scatter_elements", ".zarr", "data.zarr", scheduler=workers.client)
+    assert same(load("data.zarr"), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": np.zeros(3, np.float32)}, "data: workers cannot read it in parts"),
+        ({"data": "raw:float32[9]:data.npy"}, "workers cannot read it in parts"),
+        ({"data": "turned.npy"}, "turned.npy is in Fortran order: expected C order"),
+        ({"out": None}, "a cluster writes to files and stores: expected -o FILE"),
+        ({"workers": 2}, "--scheduler and --workers: expected one of them"),
+        ({"scheduler": "nowhere.json"}, "nowhere.json: there is no such scheduler file"),
+    ],
+)
+def test_what_cannot_be_done_on_a_cluster_is_refused(
+    stores: Path, workers: Workers, change: dict[str, Any], message: str
+) -> None:
+    save(turned=np.asfortranarray(np.load("data.npy")), one=np.zeros((1, 1), np.int64))
+    before = state(stores)
+    how = {"data": "data.npy", "indices": "one.npy", "out": "out.npy", "scheduler": workers.client}
+    with pytest.raises(UsageError, match=message):
+        files.gather_nd(**how | change)
+    assert state(stores) == before
+
+
+def test_one_version_everywhere(
+    stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "__version__", "9.8.7")
+    message = r"the worker at tcp://\S+ has ndtool .*: expected 9.8.7, as here"
+    with pytest.raises(UsageError, match=message):
+        done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
+
+
+def test_no_scheduler(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER", 1)
+    with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: no scheduler answers"):
+        done("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
+
+
+def test_tasks_are_small(stores: Path) -> None:
+    with Job(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
+        cut = plan.cut_chunks(job.check(), job.facts, 1 << 20)
+        place = worker.Shared("out.zarr", job.facts, "/" + "x" * 200, "", 0)
+        names = job.request.arguments
+        call = worker.Call("0" * 16, "1", names, job.inference, cut, place, "/y" * 99)
+        assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+def test_an_ended_client_leaves_nothing_for_long(
+    stores: Path, workers: Workers, how: str, out: str
+) -> None:
+    before = state(stores)
+    workers.order("wait", "sweep")
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out)
+    ran = subprocess.Popen(
+        [*NDTOOL, *command, "--scheduler", workers.address],
+        env=environment(),
+        stderr=subprocess.PIPE,
+    )
+    while "-sweep-" not in str(workers.client.processing()):
+        time.sleep(0.05)
+    ran.send_signal(getattr(signal, how))
+    _, told = ran.communicate()
+    assert (ran.returncode, told) in ((130, b""), (-signal.SIGKILL, b""))
+    workers.release()
+    workers.client.restart()
+    if how == "SIGKILL":
+        left = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
+        assert left
+        assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left
+        assert ndtool("clean", ".").out == b"nothing was left here\n"
+    assert state(stores) == before
