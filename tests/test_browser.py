@@ -220,7 +220,7 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
     assert browser.press(Keys.ENTER) == "output-2"
     assert browser.lit == {"output-2", "data-2", "indices-0", "updates-0"}
     stops = browser.run(
-        "return [...document.querySelectorAll('[tabindex=\"0\"][role]')].map(c => c.id)"
+        "return [...document.querySelectorAll('[tabindex=\"0\"][role=gridcell]')].map(c => c.id)"
     )
     assert stops == ["data-2", "indices-0", "updates-0", "output-2"]
     browser.hover("data-0")

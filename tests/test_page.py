@@ -408,6 +408,12 @@ def test_a_verification_with_a_page_reads_no_pipe() -> None:
     assert "--html reads standard input twice: expected a file, no pipe" in ran.err
 
 
+def test_a_page_tells_nothing_of_other_engines() -> None:
+    ran = ndtool("verify", "scatter-nd", *saved(), "--against", "numpy", "--html", "p.html")
+    assert (ran.status, Path("p.html").exists()) == (2, False)
+    assert "--html tells nothing of other engines: expected no --against" in ran.err
+
+
 def test_a_page_that_cannot_be_written_leaves_nothing() -> None:
     command = "scatter-nd", *saved(), "-o", "o.npy", "--html"
     ran = ndtool(*command, "nowhere/p.html")

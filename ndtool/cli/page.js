@@ -32,10 +32,10 @@
     }
   };
 
-  // Updates that meet one element have an order: it stands in their corner.
+  // Several updates that meet one element have an order: it stands in their corner.
   const showOrder = (met) => {
     const updates = met.filter((link) => link[3] !== null);
-    if (new Set(updates.map((link) => link[0])).size > 1) return;
+    if (updates.length < 2) return;
     updates.forEach((link, n) => {
       for (const name of [`updates-${link[3]}`, ...tupleOf(link)]) {
         const cell = cellOf(name);

@@ -117,9 +117,7 @@ def _verify(
     endings.prepare(*talk.last_words())
     if engines is not None:
         if html is not None:
-            raise UsageError(
-                "a page tells nothing of other engines: expected `verify` without --against"
-            )
+            raise UsageError("--html tells nothing of other engines: expected no --against")
         from ndtool.analysis.engines import How
 
         against.verify(talk, request, engines, How(within, runs, threads, timeout))
