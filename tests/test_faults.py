@@ -276,8 +276,8 @@ def test_a_truncated_input_in_json(here: Path) -> None:
     process, rest = waiting_for([*NDTOOL, *PIPED, "--json"])
     truncate()
     out, err = process.communicate(rest)
-    assert (process.returncode, out) == (7, b"")
-    assert json.loads(err)["status"] == 7
+    assert (process.returncode, err) == (7, b"")
+    assert json.loads(out)["status"] == 7
     assert Path("out.npy").read_bytes() == OLD
 
 
