@@ -19,8 +19,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsIndex, TypedDict, Unpack
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,8 +32,12 @@ from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import Tick, silent
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called, shown
-from ndtool.rules.operators import Attributes
+from ndtool.rules.inference import Inference
+from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs.jobs import Job, Request
+
+if TYPE_CHECKING:
+    from ndtool.analysis.verify import Comparison
 
 Named = os.PathLike[str] | ArrayLike  # the name of a file, which may be a str, or an array
 Path = str | os.PathLike[str] | None
@@ -177,6 +181,75 @@ def gather(
     """
     attributes = Attributes(axis=integer("axis", axis))
     return _run("gather", {"data": data, "indices": indices}, attributes, out, options)
+
+
+def infer(
+    operator: str,
+    *arguments: str | os.PathLike[str],
+    spec: str = "ndtool",
+    dtype: str | None = None,
+    **attributes: Any,
+) -> Inference:
+    """Infer the output of an operator, such as "gather_nd", without reading any element.
+
+    arguments: its inputs in order, each a file or a type such as "float32[N,64]", whose sizes may
+    have names. attributes: batch_dims, axis, reduction. Returns what is known, which notebooks show
+    as a table; `.plan.output` is the shape. Raises RuleError, with the trace up to the broken rule,
+    DtypeError, InputError and UsageError.
+
+    >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
+    (8, 5, 64)
+    """
+    from ndtool.analysis import infer as inferring
+
+    inputs = _inputs(operator, arguments, OPERATORS[_operator(operator)].inputs)
+    return inferring.infer(operator, inputs, _attributes(operator, attributes), spec, dtype)
+
+
+def verify(
+    operator: str,
+    *arguments: str | os.PathLike[str],
+    within: SupportsIndex = 0,
+    dtype: str | None = None,
+    **attributes: Any,
+) -> Comparison:
+    """Check that a file is what an operator gives: recompute it, slowly, and compare every bit.
+
+    arguments: files: the operator's inputs in order, then its output. within: how many units in the
+    last place elements may be apart. Returns what was found, which notebooks show as a table.
+    Raises DifferenceError, whose `comparison` is the same; otherwise see infer and gather_nd.
+    """
+    from ndtool.analysis import verify as verifying
+
+    roles = (*OPERATORS[_operator(operator)].inputs, "output")
+    given: dict[str, Any] = _inputs(operator, arguments, roles)
+    request = Request(operator, attributes=_attributes(operator, attributes), dtype=dtype, **given)
+    return verifying.verify(request, within=integer("within", within, UsageError))
+
+
+def _operator(name: str) -> str:
+    if word("operator", name) not in OPERATORS:
+        raise UsageError(f"{shown(name)} is no operator: expected one of {', '.join(OPERATORS)}")
+    return name
+
+
+def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
+    if len(arguments) != len(roles):
+        raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
+    return {role: _path(role, given) for role, given in zip(roles, arguments, strict=True)}
+
+
+def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
+    """Return attributes that an operator has."""
+    for name in given:
+        if name not in OPERATORS[operator].attributes:
+            has = ", ".join(OPERATORS[operator].attributes)
+            raise UsageError(f"{operator} has no {shown(name)}: expected {has}")
+    taken: dict[str, Any] = {
+        name: word(name, value) if name == "reduction" else integer(name, value)
+        for name, value in given.items()
+    }
+    return Attributes(**taken)
 
 
 def _run(

@@ -10,6 +10,7 @@ PACKAGE = Path(find_spec("ndtool").origin).parent
 # From the ground up: what stands on a floor imports from its own and from those before it.
 FLOORS = (
     ("errors",),
+    ("notebook",),
     ("_kernels", "loops"),
     ("endings",),
     ("rules",),

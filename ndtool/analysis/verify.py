@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool import notebook
 from ndtool.analysis import blame, reference
 from ndtool.analysis.distances import FAR, Ulps, bits, distances, opaque
 from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
@@ -61,6 +62,14 @@ class Comparison(NamedTuple):
     lost: int | None
     doubled: int | None
     within: int
+
+    def _repr_html_(self) -> str:
+        rows = [(name, str(count)) for name, count in self.ulps.items()]
+        equal = f"{self.total - self.different} of {self.total} elements have the same bits"
+        blamed = (self.lost or 0) + (self.doubled or 0)
+        lost = f", {blamed} are off by exactly one update" if blamed else ""
+        title = f"{self.described}: {equal}{lost}"
+        return notebook.table(title, ("ulps apart", "elements"), rows)
 
 
 def verify(request: "Request", tick: Tick = silent, within: int = 0) -> Comparison:

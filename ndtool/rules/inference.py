@@ -5,6 +5,7 @@ from itertools import permutations
 from math import prod
 from typing import NamedTuple
 
+from ndtool import notebook
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, printable
 from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.dtypes import Dtype
@@ -59,6 +60,13 @@ class Inference(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the output's data."""
         return prod(self.plan.output) * self.dtype.itemsize
+
+    def _repr_html_(self) -> str:
+        inputs = [(role, given.described) for role, given in self.inputs.items()]
+        assumed = [("assumed", sentence) for sentence in self.trace.assumed]
+        output = ("output", shapes.described(self.dtype, self.plan.output))
+        call = notebook.table(self.operator, ("array", "type"), [*inputs, *assumed, output])
+        return call + self.trace._repr_html_()
 
 
 def infer(

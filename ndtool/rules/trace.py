@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ndtool import notebook
 from ndtool.errors import RuleError
 from ndtool.rules.symbols import Sizes
 
@@ -30,6 +31,10 @@ class Trace(NamedTuple):
     def assumed(self) -> tuple[str, ...]:
         """What must be true of sizes that have names."""
         return tuple(dict.fromkeys(one for step in self.steps for one in step.assumed))
+
+    def _repr_html_(self) -> str:
+        rows = [step[:3] for step in self.steps]
+        return notebook.table(self.operator, ("rule", "with", "result"), rows)
 
 
 class Tracer:

@@ -1,0 +1,101 @@
+"""Inference and verification from Python, and how notebooks show what they give."""
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from command import save
+
+import ndtool
+from ndtool import files
+from ndtool.errors import DifferenceError, DtypeError, RuleError, UsageError
+
+
+class Cells(HTMLParser):
+    """The texts of all cells and captions."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag in ("td", "th", "caption"):
+            self.texts.append("")
+
+    def handle_data(self, data: str) -> None:
+        self.texts[-1] += data
+
+
+def shown(value: object) -> Cells:
+    return Cells(value._repr_html_())
+
+
+def test_an_inference_shows_types_and_every_rule() -> None:
+    found = files.infer("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    assert [str(size) for size in found.plan.output] == ["B", "M", "D"]
+    cells = shown(found).texts
+    assert "float32[N,128,D]" in cells
+    assert "float32[B,M,D]" in cells
+    assert "data's axis 0 (N) and indices' axis 0 (B) are equal" in cells
+    for step in found.trace.steps:
+        assert {step.rule, step.numbers, step.result} <= set(cells)
+
+
+def test_the_trace_of_a_broken_rule_shows_itself() -> None:
+    with pytest.raises(RuleError) as caught:
+        files.infer("scatter_elements", "f4[3,3]", "i8[2,4]", "f4[2,4]", axis=0)
+    cells = shown(caught.value.trace).texts
+    assert cells[0] == "scatter_elements"
+    assert cells[-1] == "broken"
+
+
+def test_names_are_text(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(**{"<b>&x": np.zeros((3, 2)), "idx": np.zeros((1, 1), "i8")})
+    cells = shown(files.infer("gather_nd", "<b>&x.npy", "idx.npy"))
+    assert "<b>&x.npy: float64[3,2]" in cells.texts
+    assert "b" not in cells.tags
+
+
+def test_a_verification_shows_how_far_elements_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = np.arange(6.0).reshape(3, 2)
+    save(data=data, idx=np.array([[2], [0]]), out=data[[2, 0]])
+    found = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy")
+    assert (found.different, found.total) == (0, 4)
+    assert "float64[2,2]: 4 of 4 elements have the same bits" in shown(found).texts
+    save(out=np.nextafter(data[[2, 0]], 9))
+    with pytest.raises(DifferenceError) as caught:
+        files.verify("gather_nd", "data.npy", tmp_path / "idx.npy", "out.npy")
+    cells = shown(caught.value.comparison).texts
+    assert cells[cells.index("1") + 1] == "4"
+    near = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy", within=1)
+    assert (near.different, near.beyond) == (4, 0)
+
+
+def test_updates_that_were_lost_are_told(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(data=np.zeros(3), idx=np.array([[1], [1]]), upd=np.ones(2), out=np.array([0, 1.0, 0]))
+    with pytest.raises(DifferenceError) as caught:
+        files.verify("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", reduction="add")
+    assert "1 are off by exactly one update" in shown(caught.value.comparison).texts[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "attributes", "error", "said"),
+    [
+        (("gathernd", "f4[1]", "i8[1]"), {}, UsageError, "'gathernd' is no operator"),
+        ((["gather_nd"], "f4[1]", "i8[1]"), {}, ndtool.NdtoolError, "operator is"),
+        (("gather_nd", "f4[1]"), {}, UsageError, "gather_nd takes data, indices: 1 arguments"),
+        (("gather_nd", "f4[1]", "i8[1]"), {"axis": 0}, UsageError, "has no 'axis': expected batch"),
+        (("gather_nd", "f4[1]", 7), {}, UsageError, "indices is 7: it must be a str or a path"),
+        (("gather_nd", "f4[1]", "i8[1]"), {"batch_dims": "1"}, ndtool.NdtoolError, "batch_dims"),
+        (("gather_nd", "f4[1]", "f8[1]"), {}, DtypeError, "indices has dtype float64"),
+    ],
+)
+def test_what_cannot_be_asked(arguments, attributes, error, said) -> None:
+    with pytest.raises(error, match=said):
+        files.infer(*arguments, **attributes)
