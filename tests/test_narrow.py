@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool import BoundsError, gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from ndtool.engine import tuning
 
 RNG = np.random.default_rng(61)
@@ -68,6 +68,15 @@ def test_elements_along_every_axis(axis: int, threads: int) -> None:
     answer = np.empty_like(data)
     scatter_elements(data, indices, out, axis, "add", out=answer, threads=threads)
     assert_array_equal(answer, changed)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_plain_numbers_that_every_batch_has(threads: int) -> None:
+    data = RNG.random((5, 300, 2), np.float32)
+    indices = RNG.integers(-300, 300, (7, 601))
+    out = np.empty((5, 7, 601, 2), np.float32)
+    gather(data, indices, 1, out=out, threads=threads)
+    assert_array_equal(out, np.take(data, indices, 1))
 
 
 @pytest.mark.parametrize("place", [0, 511, 512, 1700, 2999])
