@@ -21,6 +21,7 @@ from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.runs import cluster, plan, worker
 from ndtool.runs.jobs import Job, Request
 
+dask = pytest.importorskip("dask", exc_type=ImportError)
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -93,6 +94,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
