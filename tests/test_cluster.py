@@ -21,6 +21,7 @@ from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.runs import cluster, plan, worker
 from ndtool.runs.jobs import Job, Request
 
+dask = pytest.importorskip("dask", exc_type=ImportError)
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -93,6 +94,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
@@ -163,8 +165,7 @@ STORED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("operator", CALLS)
-@pytest.mark.parametrize("suffix", [".zarr", ".npy"])
-@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+@pytest.mark.parametrize(("suffix", "out"), [(".zarr", "out.npy"), (".npy", "out.zarr")])
 def test_a_cluster_gives_the_bits_of_the_reference(
     stores: Path, workers: Workers, operator: str, suffix: str, out: str
 ) -> None:
@@ -191,11 +192,16 @@ def test_chunks_are_read_once_and_written_once(
 
 
 @pytest.mark.parametrize(
-    ("operator", "phase"),
-    [("gather_nd", "split"), ("gather_nd", "sweep"), ("gather_nd", "replay"),
-     ("scatter_nd", "split"), ("scatter_nd", "sweep")],
-)  # fmt: skip
-@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+    ("operator", "phase", "out"),
+    [
+        ("gather_nd", "split", "out.zarr"),
+        ("gather_nd", "sweep", "out.zarr"),
+        ("gather_nd", "replay", "out.npy"),
+        ("scatter_nd", "split", "out.npy"),
+        ("scatter_nd", "sweep", "out.npy"),
+        ("scatter_nd", "sweep", "out.zarr"),
+    ],
+)
 def test_what_a_killed_worker_did_is_done_again(
     stores: Path, workers: Workers, operator: str, phase: str, out: str
 ) -> None:
@@ -272,8 +278,9 @@ def test_tasks_are_small(stores: Path) -> None:
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
-@pytest.mark.parametrize("out", ["out.zarr", "out.npy"])
+@pytest.mark.parametrize(
+    ("how", "out"), [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")]
+)
 def test_an_ended_client_leaves_nothing_for_long(
     stores: Path, workers: Workers, how: str, out: str
 ) -> None:

@@ -142,7 +142,9 @@ def _started(distributed: Any, workers: int, threads: int, stack: ExitStack) -> 
 
     scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
     stack.callback(scratch.drop)
-    stack.enter_context(dask.config.set({"temporary-directory": scratch.inside}))
+    # A worker that was lost some time ago may be lost again just now, and is not given up for that.
+    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
+    stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **patient}))
     started = stack.enter_context(
         distributed.LocalCluster(
             n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
