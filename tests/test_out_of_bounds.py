@@ -82,7 +82,7 @@ def agree(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(beyond(), st.sampled_from((1, 2, 3)), st.booleans())
 def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
     case, rule = drawn
@@ -101,7 +101,7 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
     assert [raw(a) for a in arrays] == before
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(beyond(), st.sampled_from((1, 3)), st.sampled_from((1, 600, 4000)), st.integers(0, 300))
 def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int) -> None:
     """The direct way and a sweep, of sources as a run has them."""
@@ -384,3 +384,14 @@ def test_an_explanation_ends_with_what_a_run_gives(
     assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
     if rule == "drop":
         assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
+
+
+def test_a_page_tells_what_tuples_are_taken_as(here: Path) -> None:
+    save(data=COUNTING, idx=np.array([[9], [1], [-7]]))
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
+    assert command(*run, "--out-of-bounds", "clip").status == 0
+    page = Path("page.html").read_text()
+    assert "= 9 is out of bounds: axis 0 of data has size 4: valid -4..3; taken as (3)" in page
+    assert command(*run, "--out-of-bounds", "fill", "--fill", "7").status == 0
+    page = Path("page.html").read_text()
+    assert "from the filling, as indices[0] = (9) is out of bounds" in page

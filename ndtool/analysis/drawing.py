@@ -37,7 +37,7 @@ class Grid(NamedTuple):
 class Named(NamedTuple):
     """An index tuple; at: its position in indices, cells: those of its components.
 
-    written: the components. front: counted from the front, None where they name nothing. beyond:
+    written: the components. front: as they are taken, None where they name nothing. beyond:
     the numbers of components that are out of bounds.
     """
 
@@ -135,7 +135,8 @@ def _named(call: Tuples, at: Position) -> Named:
         for j, (i, size) in enumerate(zip(written, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    front = None if beyond else tuple(i % n for i, n in zip(written, lengths, strict=True))
+    _, taken = tuples.settled(plan, np.array([written]), call.rule)
+    front = tuple(taken[0].tolist()) if len(taken) else None
     return Named(at, cells, written, front, beyond)
 
 

@@ -104,7 +104,9 @@ class Sentences:
             lowest, highest = self._drawing.valid[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
-            return f"{this} is out of bounds: axis {axis} of data has size {size}: {valid}"
+            this += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
+            taken = "" if one.front is None else f"; taken as {self._names.written(one.front)}"
+            return this + taken
         if len(one.cells) > 1:
             this += f", in {self._tuple(number)}"
         elif one.front != one.written and one.front is not None:
@@ -140,7 +142,9 @@ class Sentences:
         return f"{this} = {value(grid.elements[number_of(position, grid.shape)])}"
 
     def _from(self, link: Link) -> str:
-        return f"{place('data', link.data or ())}, {self._by(link)}"
+        if link.data is None:
+            return f"the filling, as {self._tuple(link.number)} is out of bounds"
+        return f"{place('data', link.data)}, {self._by(link)}"
 
     def _by(self, link: Link) -> str:
         return f"named by {self._tuple(link.number)}"

@@ -105,7 +105,7 @@ EQUIVALENT = {
         "<=",
     ): "runs of a line are copied in both ways",
     ("loops/runs.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
-    ("loops/runs.pxd", "n_kept += ", "*"): "the same",
+    ("loops/runs.pxd", "        mine = ", "*"): "the same",
     ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
