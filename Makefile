@@ -44,6 +44,7 @@ docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in bu
 	@$(IN_VENV) && for builder in doctest man html $(ARGS); do \
 	  $(SITE) -b $$builder docs build/$$builder || exit; \
 	done
+	@$(IN_VENV) python docs/gallery.py build/html/gallery > /dev/null
 	@$(IN_VENV) python docs/check.py build/html
 
 .PHONY: bench bench-quick bench-ci

@@ -18,15 +18,22 @@ project = html_title = "ndtool"
 version = release = ndtool.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
 myst_heading_anchors = 3
+myst_url_schemes = {"https": None, "drawing": "gallery/{{path}}.html"}  # by gallery.py
 myst_enable_extensions = ["deflist"]  # what a manual page has instead of tables
 nitpicky = True
 default_role = "literal"  # docstrings are written as if they were Markdown
-doctest_global_setup = "from ndtool import *"  # for the examples in docstrings
+doctest_global_setup = """
+import numpy as np
+from ndtool import *
+from ndtool.onnx import OPS
+"""
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings tell types in words; that of an ArrayLike fills a screen
 
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 
 manpages_url = "{page}.html"  # among the pages of the commands
