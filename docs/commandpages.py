@@ -102,7 +102,7 @@ def _options(context: click.Context) -> list[click.Option]:
 
 
 def _line(command: click.Command) -> str:
-    return command.get_short_help_str(100).rstrip(".")
+    return command.get_short_help_str(200).rstrip(".")
 
 
 def _manual(command: click.Command) -> str:
