@@ -907,10 +907,10 @@ cdef class Boxes:
 
 
 def mark(
-    Addressing a, Indices indices, int64_t origin, int64_t first, int64_t count, Boxes boxes,
+    Addressing a, Indices indices, int64_t origin, Piece piece, Boxes boxes,
     uint8_t[::1] marks, uint32_t[::1] local, int64_t[::1] starts,
 ) -> int:
-    """Write the part that each tuple names a row of, and the row's number there.
+    """Write the part that each tuple of a piece names a row of, and the row's number there.
 
     `a` addresses rows. origin: the tuple that indices begin with. starts: zeros, one more than
     there are parts, each of which begins there if it is dealt. Marks have one byte, or two where
@@ -918,6 +918,7 @@ def mark(
     """
     cdef Walk walk
     cdef uint64_t bad
+    cdef int64_t first = piece.first, count = piece.tuples
     if not 0 <= origin <= first:
         raise ValueError("the indices begin after the tuples")
     a._door(&walk, indices, first - origin, count)

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import MARKED
+from ndtool._kernels import MARKED, Piece
 from ndtool.arrays.source import Facts, Flat
 from ndtool.engine import memory, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
@@ -196,13 +196,13 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
     found = total = highest = 0
     lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
-        count = min(TOGETHER, rows.tuples - first)
+        piece = Piece(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.mark(addressing, indices, 0, first, count, boxes, marks, local, starts):
+        if _kernels.mark(addressing, indices, 0, piece, boxes, marks, local, starts):
             continue  # changed since they were checked, as the run itself will find
         wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
-        numbers = [(parts[i] << SHIFT) + local[i] for i in range(count)]
+        numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)
         steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
         found += sum(step <= tuning.RANDOM for step in steps)

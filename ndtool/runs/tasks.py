@@ -148,7 +148,8 @@ def split(work: Work, block: int) -> Done | Bad:
         marks, local, dealt = take(n * cut.mark), take(n * LOCAL), take(n * LOCAL)
         indices, origin = work.indices(first, n, take)
         into = local.cast("I")
-        if _kernels.mark(work.rows, indices, origin, first, n, work.boxes, marks, into, starts):
+        tuples = Piece(first, n, 0, 0)
+        if _kernels.mark(work.rows, indices, origin, tuples, work.boxes, marks, into, starts):
             if (bad := _bad(work, indices, origin, n)) is None:
                 raise OutputError("indices changed during the run")
             return bad
@@ -243,9 +244,9 @@ def _named(work: Work, box: Box, local: memoryview, n: int, take: Take) -> set[i
     if count == 1 or count > MOST_PARTS:
         return set(range(count))
     boxes, counts = bind.bind_boxes(sizes, steps), memoryview(bytearray(8 * (count + 1))).cast("q")
-    a, indices, _ = _bound(memoryview(bytes(_height(box))), local, n, 1)
+    a, indices, tuples = _bound(memoryview(bytes(_height(box))), local, n, 1)
     marks, rows = take(2 * n), take(n * LOCAL).cast("I")
-    if _kernels.mark(a, indices, 0, 0, n, boxes, marks, rows, counts):
+    if _kernels.mark(a, indices, 0, tuples, boxes, marks, rows, counts):
         raise _changed()
     return {number for number, (a, b) in enumerate(pairwise(counts)) if b > a}
 
