@@ -17,6 +17,7 @@ import tempfile
 import time
 from typing import NamedTuple
 
+import dask
 import distributed
 import numpy as np
 
@@ -110,6 +111,7 @@ def measure() -> None:
     """Print what is measured here, and what the simulation makes of it."""
     with (
         tempfile.TemporaryDirectory() as folder,
+        dask.config.set({"temporary-directory": folder}),
         distributed.LocalCluster(
             n_workers=WORKERS, threads_per_worker=1, host="127.0.0.1", memory_limit=0,
             local_directory=folder, silence_logs=100,
