@@ -93,8 +93,9 @@ class Workers:
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
+    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
     with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}),
+        dask.config.set({"temporary-directory": str(folder), **patient}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
