@@ -20,14 +20,14 @@ from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
 )
-from ndtool.loops.blocks cimport (
-    BYTES, CLIP, ELSEWHERE, NEAR, NOWHERE, REFUSE, SWAPPED, UNSIGNED, WRAP, Nd, Walk, column_of,
-    widened,
-)
+from ndtool.loops.blocks cimport NEAR, NOWHERE, Nd, Walk, column_of
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops.checks cimport Check, check_part, check_range
 from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
+from ndtool.loops.indices cimport (
+    BYTES, CLIP, ELSEWHERE, REFUSE, SWAPPED, UNSIGNED, WRAP, widened,
+)
 from ndtool.loops.memory cimport swap_units, write_window
 from ndtool.loops.numbers cimport Numbering, number_part
 from ndtool.loops.pages cimport will_need_range

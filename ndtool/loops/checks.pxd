@@ -3,7 +3,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport BYTES, ENTRIES, Nd, Walk, widened
+from ndtool.loops.blocks cimport Nd, Walk
+from ndtool.loops.indices cimport BYTES, ENTRIES, widened
 from ndtool.loops.memory cimport AHEAD, prefetch
 
 cdef extern from *:

@@ -9,9 +9,10 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, ENTRIES, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of,
-    copy_run, gather_block, next_batch, next_offsets, offsets_from, resolve, seek, widened,
+    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
+    gather_block, next_batch, next_offsets, offsets_from, resolve, seek,
 )
+from ndtool.loops.indices cimport ENTRIES, widened
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, touch,
 )

@@ -8,10 +8,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport (
-    BLOCK, BYTES, CLIP, MOST_RANK, NOWHERE, REFUSE, ask_runs, exact, gather_block, offsets_1,
-    settle, widened,
-)
+from ndtool.loops.blocks cimport BLOCK, MOST_RANK, NOWHERE, ask_runs, gather_block, offsets_1
+from ndtool.loops.indices cimport BYTES, CLIP, REFUSE, exact, settle, widened
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.runs cimport Updates, apply_block
 from ndtool.loops.views cimport copy_line

@@ -33,7 +33,7 @@ SOURCES = (
     "engine/scratch.py", "arrays/grid.py",
 )  # fmt: skip
 KERNELS = (
-    "loops/blocks.pxd", "loops/checks.pxd", "loops/gathers.pxd",
+    "loops/indices.pxd", "loops/blocks.pxd", "loops/checks.pxd", "loops/gathers.pxd",
     "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd", "loops/views.pxd",
     "loops/arithmetic.pxd", "loops/reductions.pxd", "loops/memory.pxd", "_kernels.pyx",
 )  # fmt: skip
@@ -93,7 +93,7 @@ TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\"
 
 # (file, a part of the line, the token): why no test can notice it.
 EQUIVALENT = {
-    ("loops/blocks.pxd", "indices & 7", "&"): "aligned indices are copied, too",
+    ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
     ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
     ("loops/gathers.pxd", "return 1", "1"): "whatever is not 0 says so",
     ("loops/runs.pxd", "return 1", "1"): "the same",
