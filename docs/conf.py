@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 myst_url_schemes = {"https": None, "drawing": "gallery/{{path}}.html"}  # by gallery.py
 myst_enable_extensions = ["deflist"]  # what a manual page has instead of tables
 nitpicky = True
+smartquotes = False  # would make a dash of the two before an option
 default_role = "literal"  # docstrings are written as if they were Markdown
 doctest_global_setup = """
 import numpy as np
