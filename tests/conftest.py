@@ -9,8 +9,13 @@ from pathlib import Path
 import bucket
 import pytest
 from bucket import Bucket
+from hypothesis import settings
 
 from ndtool.engine import tuning
+
+if settings.get_current_profile_name() == "default":  # a busy machine takes its time
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
 
 # Whoever runs the tests in the background may ignore these, and what we start would do so too.
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):

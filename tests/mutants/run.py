@@ -99,11 +99,6 @@ EQUIVALENT = {
     ("loops/runs.pxd", "return 1", "1"): "the same",
     ("loops/parts.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
-    (
-        "loops/runs.pxd",
-        "bint small = width == pitch",
-        "<=",
-    ): "runs of a line are copied in both ways",
     ("loops/runs.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
     ("loops/runs.pxd", "        mine = ", "*"): "the same",
     ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
