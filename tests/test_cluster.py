@@ -89,7 +89,8 @@ class Workers:
         return Counter(lines)
 
 
-@pytest.fixture(scope="session")
+# Not for the session: its threads open files, and other tests look whether theirs are closed.
+@pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
