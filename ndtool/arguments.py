@@ -1,5 +1,6 @@
 """What callers pass, as plain arrays, integers and words; anything else is refused by name."""
 
+import math
 import operator
 import os
 import sys
@@ -132,7 +133,10 @@ def number(name: str, value: Any) -> str | None:
         plain = value.item() if hasattr(value, "dtype") else value
         if isinstance(plain, int | float | complex):
             return str(plain).strip("()")
-        return str(float(plain))  # of other packages' types
+        found = float(plain)  # of other packages' types
+        if isinstance(plain, str | bytes) or (math.isinf(found) and plain != found):
+            raise TypeError
+        return str(found)
     except Exception:
         raise DtypeError(f"{name} is {shown(value)}: it must be a number") from None
 

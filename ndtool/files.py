@@ -193,9 +193,9 @@ def infer(
     """Infer the output of an operator, such as "gather_nd", without reading any element.
 
     arguments: its inputs in order, each a file or a type such as "float32[N,64]", whose sizes may
-    have names. attributes: batch_dims, axis, reduction. Returns what is known, which notebooks show
-    as a table; `.plan.output` is the shape. Raises RuleError, with the trace up to the broken rule,
-    DtypeError, InputError and UsageError.
+    have names. attributes: batch_dims, axis, reduction, out_of_bounds, fill. Returns what is known,
+    which notebooks show as a table; `.plan.output` is the shape. Raises RuleError, with the trace
+    up to the broken rule, DtypeError, InputError and UsageError.
 
     >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
     (8, 5, 64)
@@ -241,15 +241,15 @@ def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> 
 
 def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
     """Return attributes that an operator has."""
+    has_all = (*OPERATORS[operator].attributes, "out_of_bounds", "fill")
     for name in given:
-        if name not in OPERATORS[operator].attributes:
-            has = ", ".join(OPERATORS[operator].attributes)
+        if name not in has_all:
+            has = ", ".join(has_all)
             raise UsageError(f"{operator} has no {shown(name)}: expected {has}")
-    taken: dict[str, Any] = {
-        name: word(name, value) if name == "reduction" else integer(name, value)
-        for name, value in given.items()
-    }
-    return Attributes(**taken)
+    kinds: dict[str, Any] = {"reduction": word, "out_of_bounds": word, "fill": number}
+    return Attributes(
+        **{name: kinds.get(name, integer)(name, value) for name, value in given.items()}
+    )
 
 
 def _run(

@@ -256,6 +256,14 @@ def test_what_cannot_be_done_on_a_cluster_is_refused(
     assert state(stores) == before
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"address": 5}', "xx", "\x93NUMPY"])
+def test_a_scheduler_file_that_is_none(stores: Path, text: str) -> None:
+    Path("s.json").write_text(text, "latin-1")
+    ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "s.json")
+    assert (ran.status, ran.out) == (6, b"")
+    assert ran.err.splitlines()[-1].startswith("error: s.json: no scheduler answers: ")
+
+
 def test_one_version_everywhere(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -344,7 +344,7 @@ def test_every_way_refuses_negative_indices_where_a_spec_has_none(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bind = ops._bind
-    monkeypatch.setattr(ops, "_bind", lambda *call: (*bind(*call)[:-1], False))
+    monkeypatch.setattr(ops, "_bind", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays

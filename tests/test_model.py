@@ -191,6 +191,33 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert outcome.error.status == 8
 
 
+def test_engines_are_asked_with_what_a_function_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested()
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez("in.npz", c=np.array(True), x=x, i=np.array([[2, 0, 1], [1, 2, 0]]))
+    asked = []
+    reports = engines.Asked.reports
+
+    def watched(one: engines.Asked, *call: Any) -> Any:
+        asked.append(one._request.attributes)
+        return reports(one, *call)
+
+    monkeypatch.setattr(engines.Asked, "reports", watched)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    assert outcome.error is None
+    assert [attributes.axis for attributes in asked] == [1, 1]
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
+def test_attributes_of_another_kind_infer_nothing(value: Any) -> None:
+    node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=value)
+    shapes = [named("x", FLOAT, [2, 3]), named("i", INT64, [2, 3])]
+    save_model(helper.make_graph([node], "g", shapes, [named("y")]))
+    (found,) = models.nodes("m.onnx")
+    assert found.output.shape is None
+    assert ndtool("model", "m.onnx").status == 0
+
+
 def test_the_command_line(here: Path) -> None:
     embedding()
     ran = ndtool("model", "m.onnx")

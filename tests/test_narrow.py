@@ -96,3 +96,20 @@ def test_a_bad_index_is_named_and_out_stays(place: int, value: int) -> None:
         assert (caught.value.position, caught.value.component) == ((place,), 1)
         assert (caught.value.value, caught.value.size) == (value, 400)
         assert (out == 7).all()
+
+
+def test_an_out_of_large_parts_is_untouched_by_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "MOST_PARTS", 4)
+    monkeypatch.setattr(tuning, "LARGEST_PART", 1 << 18)
+    size, count = 1 << 25, 1 << 15
+    data, out = np.zeros(size, np.uint8), np.full(size, 7, np.uint8)
+    indices = np.random.default_rng(0).integers(0, size, (count, 1))
+    updates = np.ones(count, np.uint8)
+    scatter_nd(data, indices, updates, out=out)
+    assert out[indices[0, 0]] == 1
+    out[:] = 7
+    indices[-1] = size
+    for threads in (1, 2):
+        with pytest.raises(BoundsError, match="1 of 32768"):
+            scatter_nd(data, indices, updates, out=out, threads=threads)
+        assert (out == 7).all()

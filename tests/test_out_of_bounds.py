@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -395,3 +396,21 @@ def test_a_page_tells_what_tuples_are_taken_as(here: Path) -> None:
     assert command(*run, "--out-of-bounds", "fill", "--fill", "7").status == 0
     page = Path("page.html").read_text()
     assert "from the filling, as indices[0] = (9) is out of bounds" in page
+
+
+@pytest.mark.parametrize("fill", ["1e400", "-1e999"])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "c16"])
+def test_a_fill_becomes_infinite_only_where_it_says_so(fill: str, dtype: str, here: Path) -> None:
+    save(data=np.ones(3, dtype))
+    run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
+    ran = command(*run, fill)
+    assert ran.status == 4
+    assert "it is too large" in ran.err
+    assert command(*run, "inf").status == 0
+    assert np.isinf(np.load("out.npy")).all()
+
+
+@pytest.mark.parametrize("fill", ["1", b"1", Decimal("1e400")])
+def test_a_fill_in_python_is_a_number(fill: object) -> None:
+    with pytest.raises(DtypeError, match="it must be a number"):
+        ndtool.gather([1.0], [0], out_of_bounds="fill", fill=fill)

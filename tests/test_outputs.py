@@ -14,7 +14,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from command import environment, execute, python
+from command import environment, execute, ndtool, python
 from limits import ROOT, failing, without_overrides
 from npyfile import ARRAY, npy
 from outputs import PROGRAM, facts_of, fill, opened, save, written
@@ -739,3 +739,12 @@ def test_room_that_cannot_be_had(way, monkeypatch, wrong):
     ):
         save("x.npy")
     assert os.listdir() == []
+
+
+def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    with written("live.npy") as out:
+        fill(out, ARRAY)
+        assert ndtool("clean", ".").out == b"nothing was left here\n"
+        sink.commit(out)
+    assert np.array_equal(np.load("live.npy"), ARRAY)

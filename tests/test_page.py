@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save
+from command import NDTOOL, at_terminal, execute, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, raw
@@ -441,7 +441,23 @@ def test_a_page_takes_no_other_files_place() -> None:
         assert ran.status == 2
         assert "expected another file" in ran.err
     assert ndtool("gather", "data.html", "[0]", "--html", "page.npy").status == 2
+    for command in ("gather", "stats gather"):
+        script = f'{NDTOOL[0]} -m ndtool {command} data.html "[0]" --html o.html > o.html'
+        ran = execute("bash", "-c", script)
+        assert (ran.status, Path("o.html").read_bytes()) == (2, b"")
+        assert "o.html is standard output: expected another file" in ran.err
     assert np.load("data.html").shape == (4,)
+
+
+def test_a_page_goes_to_no_store_that_is_replaced() -> None:
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    saved()
+    zarr.create_array("out.zarr", shape=(2,), dtype="f4")[...] = 1
+    run = ("gather", "data.npy", "[0]", "-o", "out.zarr", "--html")
+    ran = ndtool(*run, "out.zarr/page.html")
+    assert ran.status == 2
+    assert "out.zarr/page.html is in out.zarr" in ran.err
+    assert ndtool(*run, "page.html").status == 0
 
 
 def test_a_document_that_was_not_written_whole_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

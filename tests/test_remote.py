@@ -363,6 +363,13 @@ def test_a_length_that_is_a_lie(server: Server) -> None:
     refused(url, "expected 6400000 bytes of data after the header, found 6399900")
 
 
+@pytest.mark.parametrize("rows", [4, 30000])
+def test_a_first_range_that_is_another_than_asked_for(server: Server, rows: int) -> None:
+    url = server.add("/x.bin", b"\0" * 16 * rows)
+    server.objects["/x.bin"].shift = 8
+    refused(f"raw:float32[{rows},4]:{url}", "another range of bytes than the one asked for")
+
+
 def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS))
     with opened(url) as one:
@@ -618,7 +625,7 @@ def test_a_package_that_is_missing(here: Path, missing: str, url: str, hint: str
     )
     ran = python(program, "inspect", url, "--json")
     assert ran.status == 2, ran.err
-    error = json.loads(ran.err)
+    error = json.loads(ran.out)
     assert missing in error["message"]
     assert error["hint"] == hint
 

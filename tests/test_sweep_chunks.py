@@ -162,6 +162,27 @@ def test_a_bad_index_in_a_store_is_named_before_there_is_an_output(stores: Path)
         assert state(stores) == before
 
 
+@pytest.mark.parametrize(
+    ("bad", "first"), [({7: 999, 9: -999}, "7] = 999"), ({0: -999}, "0] = -999")]
+)
+def test_bad_indices_that_every_batch_has_are_all_seen(
+    here: Path, bad: dict[int, int], first: str
+) -> None:
+    store = zarr.create_array("d.zarr", shape=(55, 111, 78), chunks=(12, 43, 33), dtype="f4")
+    store[...] = 1
+    indices = np.arange(11)
+    indices[list(bad)] = list(bad.values())
+    save(i=indices)
+    for axis in ("0", "1"):  # more tuples than a block has, and batches that repeat them
+        for more in ((), ("--dry-run",)):
+            command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *more)
+            wanted, ran = ndtool(*command), ndtool(*command, *LITTLE)
+            if axis == "0":
+                assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in ran.err
+            assert (ran.status, ran.err) == (wanted.status, wanted.err)
+            assert not Path("o.zarr").exists() or ran.status == 0
+
+
 def test_chunks_that_nothing_names_are_not_read(stores: Path) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[...] = idx[...] % 128  # all within one chunk

@@ -251,7 +251,7 @@ def test_what_is_not_committed_was_never_there(argument: str) -> None:
     before = everything()
     dtype = dtypes.from_code("<i4")
     out = names.create(argument, Facts(dtype, DATA.shape, "C", DATA.shape, {}))
-    out.write(0, memoryview(raw(DATA))[: out._nbytes(0)], 0)
+    out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
     visible = {name for name in everything() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
@@ -289,12 +289,12 @@ def test_somebody_was_faster(clobber: bool) -> None:
 SLOW = """
 import sys, time
 from ndtool.arrays import zarrwriter
-put = zarrwriter.ZarrSink._put
+put = zarrwriter.Chunks.put
 def slowly(self, block, view):
     put(self, block, view)
     print("written", file=sys.stderr, flush=True)
     time.sleep(0.2)
-zarrwriter.ZarrSink._put = slowly
+zarrwriter.Chunks.put = slowly
 from ndtool.__main__ import main
 sys.exit(main())
 """

@@ -86,15 +86,18 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> Known | None:
         if shape is None or len(whole_numbers) < len(shape):
             return None
         sizes[role] = tuple(whole_numbers)
+    attributes = _attributes(node.attributes)
+    if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
+        return None  # the model has another kind of value there
     try:
-        plan = shapes.infer(node.operator, sizes, _attributes(node))[1]
+        plan = shapes.infer(node.operator, sizes, attributes)[1]
     except NdtoolError:
         return None
     return Known(known["data"].dtype, plan.output)
 
 
-def _attributes(node: OperatorNode) -> Attributes:
-    given = {name: value for name, value in node.attributes.items() if value is not None}
+def _attributes(values: dict[str, Any]) -> Attributes:
+    given = {name: value for name, value in values.items() if value is not None}
     return Attributes(**{name: given[name] for name in Attributes._fields if name in given})
 
 
@@ -219,7 +222,9 @@ class _Running:
                 def _run(self, *inputs: Any, **attributes: Any) -> Any:
                     number = int(self.onnx_node.doc_string)
                     compute = super()._run
-                    return running._met(number, inputs, lambda: compute(*inputs, **attributes))
+                    return running._met(
+                        number, inputs, attributes, lambda: compute(*inputs, **attributes)
+                    )
 
             Watched.__name__ = kind.__name__
             return Watched
@@ -232,8 +237,14 @@ class _Running:
 
         return Evaluator
 
-    def _met(self, number: int, inputs: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """Compute a node that the evaluator has come to."""
+    def _met(
+        self,
+        number: int,
+        inputs: tuple[Any, ...],
+        attributes: dict[str, Any],
+        compute: Callable[[], Any],
+    ) -> Any:
+        """Compute a node that the evaluator has come to; a function's parameters are values now."""
         one = self.nodes[number]
         try:
             (result,) = compute()
@@ -241,19 +252,21 @@ class _Running:
             dtype = "string" if strings else dtypes.from_numpy(result.dtype).name
             found = Known(dtype, result.shape)
             if not one.runs and self._against:
-                one = one._replace(reports=self._compared(number, inputs))
+                one = one._replace(reports=self._compared(number, inputs, attributes))
         except NdtoolError as exc:
             self._error = _named(exc, one, inputs)
             raise _RefusedError from exc
         self.nodes[number] = one._replace(runs=(one.runs or 0) + 1, found=found)
         return (result,)
 
-    def _compared(self, number: int, inputs: tuple[Any, ...]) -> tuple[Report, ...]:
+    def _compared(
+        self, number: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
+    ) -> tuple[Report, ...]:
         one = self.nodes[number]
         operator = OPERATORS[one.node.operator]
         arrays = dict(zip(operator.inputs, inputs, strict=True))
         called: dict[str, Any] = {**_called(one)}
-        request = Request(operator.name, attributes=_attributes(one.node), **called)
+        request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
         asked = Asked(request, arrays, expected, self._how)
         done, name = number / len(self.nodes), printable(one.node.node, 40)

@@ -86,7 +86,9 @@ class NewFile:
                 if exc.errno not in NAMELESS:
                     raise
         hidden = self._hide()  # first, so that an interrupt right after the open removes it
-        return os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
+        fd = os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
+        lock(fd)  # or `clean` takes it for one of a run that is dead
+        return fd
 
     def _hide(self) -> str:
         """Choose the hidden name, which every end but the right one removes."""
@@ -105,9 +107,9 @@ class NewFile:
 
     def shared(self) -> str:
         """Return a path where others can write to the file, too, until it is published."""
+        lock(self.descriptor)  # for as long as somebody waits for it
         if self._hidden is None:
             self._link(self.descriptor, self._hide())
-        lock(self.descriptor)  # for as long as somebody waits for it
         assert self._hidden is not None, "it was hidden just now"
         return os.path.join(os.path.dirname(os.path.realpath(self.path)), self._hidden)
 
@@ -130,6 +132,7 @@ class NewFile:
         except FileExistsError:
             if not self._clobber:
                 raise self._refusal() from None
+            lock(fd)
             self._link(fd, self._hide())
             self._move()
 

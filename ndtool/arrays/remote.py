@@ -183,6 +183,8 @@ class Http:
             if reply.status == 416:  # there is no first byte
                 return Opened(self._version(reply)._replace(size=0), b"", True)
             version, ranged = self._version(reply), reply.status == 206
+            if ranged and _first(reply) != 0:
+                raise RefusedError(reply.status, "another range of bytes than the one asked for")
             head = await _up_to(reply.content.read, count)
             if not ranged and len(head) < count:
                 version = version._replace(size=len(head))
@@ -237,8 +239,8 @@ class Http:
         headers, size = reply.headers, None
         if reply.status == 200:
             size = reply.content_length
-        elif (total := headers.get("Content-Range", "").rpartition("/")[2]).isdecimal():
-            size = int(total)
+        else:
+            size = _total(headers.get("Content-Range", ""))
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
@@ -246,6 +248,12 @@ def _first(reply: Any) -> int:
     """Return where the range of a reply begins."""
     text = reply.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(text) if text.isdecimal() else -1
+
+
+def _total(text: str) -> int | None:
+    """Return the size of an object as a range of it has it; None where no file can be as large."""
+    total = text.rpartition("/")[2]
+    return int(total) if total.isdecimal() and len(total) < 19 else None
 
 
 async def _up_to(read: Callable[[int], Any], count: int) -> bytes:
@@ -288,8 +296,10 @@ class S3:
             return Opened(await self.version(), b"", True)
         async with reply["Body"] as body:
             head = await _up_to(body.read, count)
-        total = reply.get("ContentRange", "").rpartition("/")[2]
-        size = int(total) if total.isdecimal() else reply["ContentLength"]
+        given = reply.get("ContentRange", "bytes 0-")
+        if not given.startswith("bytes 0-"):
+            raise RefusedError(206, "another range of bytes than the one asked for")
+        size = _total(given) or reply["ContentLength"]
         return Opened(self._version(reply)._replace(size=size), head, True)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:

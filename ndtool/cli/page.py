@@ -191,12 +191,28 @@ def plot(path: str, job: Job, found: Stats, talk: Talk) -> None:
 
 
 def require_apart(option: str, path: str, *others: str | None) -> None:
-    """Raise UsageError if a file for people would take the place of another one of the call."""
-    for other in others:
-        if other and os.path.realpath(names.parse(other).path) == os.path.realpath(path):
+    """Raise UsageError if a file for people would take the place of another one of the call.
+
+    Or go to a store that is replaced, or to the file that standard input or output is.
+    """
+    real = os.path.realpath(path)
+    for other in filter(None, others):
+        place = os.path.realpath(names.parse(other).path)
+        if real == place or (os.path.isdir(place) and real.startswith(place + os.sep)):
+            where = "is" if real == place else "is in"
             raise UsageError(
-                f"{option} {printable(path)} is {called(other)}: expected another file"
+                f"{option} {printable(path)} {where} {called(other)}: expected another file"
             )
+    for fd, stream in enumerate(("standard input", "standard output")):
+        if stat.S_ISREG(_mode(path)) and _is_open_as(path, fd):
+            raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
+
+
+def _is_open_as(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def job_to_verify(request: Request) -> Job:

@@ -269,9 +269,11 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     limit = tuning.SCRATCH if s.limit is None else s.limit
     most = max(1, (limit - rooms) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
-    if s.guarded and groups * GROUP < runs.tuples:  # parts are done before all indices are seen
+    large = data is not None and width << shift > tuning.LARGEST_PART
+    if s.guarded and (large or groups * GROUP < runs.tuples):
+        # the output changes before all indices are seen
         check.check(s.plan, s.indices, s.negatives, s.threads)
-    if data is not None and width << shift > tuning.LARGEST_PART:
+    if large:
         copy(s)
         data = None
     space = scratch.take(groups * GROUP * entry + rooms)

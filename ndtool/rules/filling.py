@@ -1,5 +1,6 @@
 """The element that takes the place of what an index out of bounds names."""
 
+import math
 import re
 import struct
 
@@ -33,8 +34,8 @@ def element(fill: str | None, dtype: Dtype) -> bytes:
         return value.to_bytes(dtype.itemsize, order, signed=value < 0)  # type: ignore[arg-type]
     if dtype.name not in (*_CODES, "bfloat16"):
         raise _refusal(fill, dtype, "expected 0")
-    parts = _parts(fill, dtype)
     try:
+        parts = _parts(fill, dtype)
         if dtype.name == "bfloat16":
             return _bfloat16(parts[0]).to_bytes(2, order)  # type: ignore[arg-type]
         code = ("<" if order == "little" else ">") + len(parts) * _CODES[dtype.name]
@@ -53,14 +54,24 @@ def _range(dtype: Dtype) -> tuple[int, int]:
 def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:
     """Return a number, of complex ones its two parts."""
     if _NUMBER.fullmatch(fill):
-        return (float(fill), 0.0)[: 1 + (dtype.kind == "c")]
+        return (_finite(fill), 0.0)[: 1 + (dtype.kind == "c")]
     try:
         value = complex(fill) if dtype.kind == "c" else None
     except ValueError:
         value = None
     if value is None:
         raise _refusal(fill, dtype, "expected a number")
+    if "inf" not in fill.lower() and math.inf in (abs(value.real), abs(value.imag)):
+        raise OverflowError
     return value.real, value.imag
+
+
+def _finite(text: str) -> float:
+    """Return a number; OverflowError for one that is infinite without saying so."""
+    value = float(text)
+    if value in (math.inf, -math.inf) and "inf" not in text.lower():
+        raise OverflowError
+    return value
 
 
 def _bfloat16(value: float) -> int:

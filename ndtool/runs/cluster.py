@@ -179,7 +179,7 @@ def _client(distributed: Any, scheduler: str) -> Any:
         raise UsageError(f"{printable(scheduler)}: there is no such scheduler file")
     try:
         return distributed.Client(**where, timeout=ANSWER, set_as_default=False)
-    except (OSError, ValueError) as exc:
+    except Exception as exc:  # whatever the package makes of an address, or of a file
         reason = " ".join(str(exc).split())
         raise ResourceError(f"{printable(scheduler)}: no scheduler answers: {reason}") from None
 

@@ -86,6 +86,11 @@ class Work:
             self._repeated = memoryview(bytearray(plan.per_batch * cut.rows.entry))
             read_stretch(arrays.indices, 0, self._repeated)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether every batch has the same tuples, which stand there once."""
+        return self._repeated is not None
+
     def indices(self, first: int, n: int, take: Take) -> tuple[Indices, int]:
         """Return indices, among them those of n tuples, and the tuple that they begin with."""
         dtype = self.inference.inputs["indices"].dtype
@@ -131,7 +136,8 @@ def check(work: Work, block: int) -> Bad | None:
 def _bad(work: Work, indices: Indices, origin: int, n: int) -> Bad | None:
     plan = work.inference.plan
     addressing, tuples, entries = bind.bind_check(plan, work.inference.row.negatives)
-    n = min(n, tuples)
+    if work.repeats:
+        n = tuples  # every block has all of them
     number, component, count = _kernels.find(addressing, indices, 0, n)
     if not count:
         return None
