@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
@@ -11,16 +12,15 @@ from ndtool.cli.talk import Talk, table
 from ndtool.errors import redacted
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import How, Report, Verdict
+    from ndtool.analysis.engines import How, Report, Told, Verdict
     from ndtool.runs.jobs import Request
 
 COLUMNS = ("engine", "threads", "answer")
 
 
-def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:
-    """Show how engines do, and an output if there is one; raise what is wrong."""
-    from ndtool.analysis import engines
-
+@contextmanager
+def telling(talk: Talk) -> Iterator[Told]:
+    """Give what shows the share that is done, and who is at it."""
     phase = ""
 
     def tell(share: float, who: str) -> None:
@@ -30,6 +30,14 @@ def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> No
 
     with talk.progress(lambda: phase) as progress:
         tick = progress.of(0)
+        yield tell
+
+
+def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:
+    """Show how engines do, and an output if there is one; raise what is wrong."""
+    from ndtool.analysis import engines
+
+    with telling(talk) as tell:
         verdict = engines.verify(request, names, how, tell)
     told = records(verdict.reports)
     if not talk.json:

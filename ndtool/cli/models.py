@@ -40,16 +40,8 @@ def _model(
             raise UsageError("--against compares what nodes give: expected --inputs, too")
         outcome = Outcome(nodes(model), None)
     else:
-        phase = ""
-
-        def tell(share: float, who: str) -> None:
-            nonlocal phase
-            phase = who
-            tick(share)
-
-        with talk.progress(lambda: phase) as progress:
-            tick = progress.of(0)
-            how = How(runs=runs, threads=threads, timeout=timeout)
+        how = How(runs=runs, threads=threads, timeout=timeout)
+        with against.telling(talk) as tell:
             outcome = run(model, inputs, engines or (), how, tell)
     _tell(talk, outcome)
 

@@ -326,7 +326,7 @@ def _deal(
     """Copy rows of tuples to where their parts begin, in order, or back from there."""
     places = memoryview(bytearray(starts)).cast("q")
     if _kernels.deal(marks, places, rows, out, n, back):
-        raise OutputError("a temporary file changed during the run")
+        raise _changed()
 
 
 def _height(box: Box) -> int:
