@@ -22,7 +22,7 @@ from ndtool.loops.arithmetic cimport (
 )
 from ndtool.loops.blocks cimport NEAR, NOWHERE, Nd, Walk, column_of
 from ndtool._endings cimport nd_end_on, nd_forget, nd_remember, nd_settle
-from ndtool.loops.checks cimport Check, check_part, check_range
+from ndtool.loops.checks cimport Check, check_part, check_range, nearness
 from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.indices cimport (
@@ -287,6 +287,13 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     return bad != 0
 
 
+def near(Addressing a, Indices indices, int64_t count) -> float:
+    """Return the share of `count` index tuples that lead near the one before, by some of them."""
+    cdef Walk walk
+    a._door(&walk, indices, 0, count)
+    return nearness(&walk, count)
+
+
 def number(
     Addressing a, Indices indices, int64_t first, int64_t count, uint8_t[::1] out, int itemsize,
     int threads,
@@ -363,6 +370,9 @@ def gather(
     g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536
     g.parts = threads if g.by_columns else shares(threads)
     g.streamed = how.streamed
+    g.sorted = (
+        g.width <= _blocks.LINE and g.count >= _blocks.NEAR // 8 and nearness(&g.walk, g.count) == 1
+    )
     with nogil:
         bad = share(gather_part, &g, g.parts, threads)
     return bad != 0

@@ -324,8 +324,8 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
     source = operand(data)
     runs = bind.bind_runs(plan, source.strides, dtype.itemsize, negatives)
     if runs is None:
-        units = bind.bind_units(bind.bind_panels(plan, source.strides, dtype.itemsize, negatives))
-        return gathers.gather_units(units, source, index, raw(target), team)
+        panels = bind.bind_panels(plan, source.strides, dtype.itemsize, negatives)
+        return gathers.gather_panels(panels, source, index, raw(target), team)
     if runs.layout is not None and copies.is_worth_packing(
         data.shape, data.strides, data.nbytes, target.nbytes
     ):

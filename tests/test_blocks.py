@@ -6,10 +6,13 @@ Of data that no core's cache holds, a walk knows the next block beside the one i
 from functools import partial
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from ndtool import BoundsError, gather_nd, scatter_nd
+from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool.analysis import reference as slow
+from ndtool.engine import tuning
 
 SIZES = {"near": 5000, "far": 1 << 20}  # bytes of data, which a core's cache holds or not
 COUNTS = [edge + step for edge in (128, 256, 512, 1024) for step in (-1, 0, 1)]
@@ -57,3 +60,113 @@ def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
                 call()
             assert (caught.value.position, caught.value.component) == ((place,), place % k)
         assert not out.any()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [65, 72, 100, 128, 136, 191, 192, 200, 257, 512, 520, 1000, 2500])
+def test_rows_streamed_from_and_to_anywhere(
+    width: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "STREAMED", 1)
+    rng = np.random.default_rng(53)
+    count, room = 300, rng.integers(0, 256, 400 * width + 128, np.uint8)
+    for at, to in product((0, 1, 16, 48, 63), (0, 1, 16, 40, 63)):
+        data = room[at : at + 400 * width].reshape(400, width)
+        indices = rng.integers(-400, 400, (count, 1))
+        around = np.full(count * width + 128, 0xA5, np.uint8)
+        out = around[to : to + count * width].reshape(count, width)
+        gather_nd(data, indices, out=out, threads=threads)
+        assert (out == data[indices[:, 0]]).all(), (at, to)
+        assert (around[:to] == 0xA5).all()
+        assert (around[to + count * width :] == 0xA5).all()
+
+
+@pytest.mark.parametrize("rule", ["error", "clip", "wrap", "fill"])
+@pytest.mark.parametrize("batches", [(700,), (3, 250), (40, 2, 9)])
+def test_batches_of_one_tuple(batches: tuple[int, ...], rule: str) -> None:
+    rng = np.random.default_rng(54)
+    data = rng.integers(0, 99, (*batches, 5, 3))
+    indices = rng.integers(-5, 5, (*batches, 1))
+    attributes = {"batch_dims": len(batches), "out_of_bounds": rule}
+    assert (
+        gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+    ).all()
+    indices[tuple(n - 1 for n in batches)] = 5
+    if rule == "error":
+        with pytest.raises(BoundsError) as caught:
+            gather_nd(data, indices, **attributes)
+        assert caught.value.position == tuple(n - 1 for n in batches)
+    else:
+        same = gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+        assert same.all()
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize("order", ["sorted", "clustered", "one", "sorted with a leap"])
+def test_tuples_that_follow_each_other(
+    order: str, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "SORTED", 0)  # were they random, they would be sorted
+    rng = np.random.default_rng(55)
+    size, count = 1 << 20, 1 << 15
+    data, updates = rng.random(size, np.float32), rng.random(count, np.float32)
+    drawn = np.sort(rng.integers(0, size, count))
+    if order == "clustered":
+        drawn = (drawn[rng.permutation(count) // 64 * 64] + np.arange(count) % 64) % size
+    elif order == "one":
+        drawn[:] = 77
+    elif order != "sorted":
+        drawn[count // 2] = 0
+    indices = drawn[:, None] - size * (np.arange(count)[:, None] % 2)
+    at = {"none": lambda out: out.__setitem__(drawn, updates)}.get(
+        reduction, lambda out: {"add": np.add, "max": np.maximum}[reduction].at(out, drawn, updates)
+    )
+    expected = data.copy()
+    at(expected)
+    for threads in (1, 2):
+        out = np.empty_like(data)
+        assert (scatter_nd(data, indices, updates, reduction, threads=threads) == expected).all()
+        scatter_nd(data, indices, updates, reduction, out=out, threads=threads)
+        assert (out == expected).all()
+        assert (gather_nd(data, indices, threads=threads) == data[drawn]).all()
+    indices[-1] = size
+    with pytest.raises(BoundsError):
+        scatter_nd(data, indices, updates, reduction, out=out)
+    assert (out == expected).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "uint64"])
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_extremes_of_one_slot_take_the_first_nan_and_the_zero_that_order_gives(
+    dtype: str, reduction: str
+) -> None:
+    rng = np.random.default_rng(56)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    unsigned = np.dtype(f"u{kind.itemsize}")
+    for count in (2, 3, 4, 5, 7, 8, 100, 513):
+        values = np.array([0.0, -0.0, 1, -1], kind) if dtype[0] != "u" else np.array([0, 1], kind)
+        updates = rng.choice(values, count)
+        if dtype[0] not in "iu" and count > 3:
+            bits = updates.view(unsigned)
+            nan = np.array(np.nan, kind).view(unsigned)
+            bits[count // 2 :: 3] = nan + 1 + np.arange(len(bits[count // 2 :: 3])).astype(unsigned)
+        data, indices = np.zeros(4, kind), np.full((count, 1), 2)
+        expected = slow.scatter_nd(data, indices, updates, reduction)
+        result = scatter_nd(data, indices, updates, reduction)
+        assert (result.view(unsigned) == expected.view(unsigned)).all(), count
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("columns", [1, 3, 16, 40, 100])
+def test_one_panel_is_shared_out_by_columns(
+    columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "WORTH", 1)
+    rng = np.random.default_rng(57)
+    data = rng.random((50, columns), np.float32)
+    indices, updates = rng.integers(-50, 50, (90, columns)), rng.random((90, columns), np.float32)
+    picked = gather_elements(data, indices, threads=threads)
+    assert (picked == np.take_along_axis(data, indices, 0)).all()
+    result = scatter_elements(data, indices, updates, 0, "add", threads=threads)
+    expected = slow.scatter_elements(data, indices, updates, 0, "add")
+    assert (result == expected).all()

@@ -824,6 +824,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
     monkeypatch.setattr(tuning, "SORTED", 0)
+    monkeypatch.setattr(tuning, "NEAR", 2)
     for largest in (tuning.LARGEST_PART, 1):
         monkeypatch.setattr(tuning, "LARGEST_PART", largest)
         request = jobs.Request(

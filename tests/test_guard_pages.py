@@ -328,9 +328,9 @@ def ways_to_scatter() -> Iterator[str]:
     memory.take, memory._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
-    limit(CACHED=256, FEW=1, SORTED=0, STREAMED=1)
+    limit(CACHED=256, FEW=1, SORTED=0, NEAR=2, STREAMED=1)
     yield "streamed parts"
-    limit(CACHED=64, SORTED=0, STREAMED=1 << 40, PIECE=1 << 12)
+    limit(CACHED=64, SORTED=0, NEAR=2, STREAMED=1 << 40, PIECE=1 << 12)
     yield "small parts"
 
 
@@ -433,7 +433,7 @@ def copies() -> None:
 def changing_indices() -> None:
     """Somebody changes the indices during the runs: wrong values, but nothing outside is touched."""
     rng = np.random.default_rng(13)
-    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0)
+    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, NEAR=2)
     data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
     index, right = fenced(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)

@@ -46,7 +46,7 @@ many = settings(
 threads_used = st.integers(1, 4)
 # Constants that decide which way a call takes, and values at which tiny arrays take them all.
 LIMITS = {
-    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "FEW": 2, "WORTH": 1,
+    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "NEAR": 2, "FEW": 2, "WORTH": 1,
 }  # fmt: skip
 
 

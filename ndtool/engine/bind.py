@@ -174,11 +174,17 @@ class Units(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def bind_units(p: Panels, within: tuple[int, int, int] | None = None) -> Units:
-    """Cut panels into units; within: what stands apart, and which rows (see Grid)."""
+def bind_units(p: Panels, within: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
+    """Cut panels into units; within: what stands apart, and which rows (see Grid).
+
+    threads: how many are to have a unit, as far as columns make whole cache lines.
+    """
     rows = p.size if within is None else within[1]
     itemsize, cached = p.itemsize, tuning.TILE
     tile = min(p.columns, BLOCK, max(LINE // itemsize, cached // max(1, rows * itemsize), 1))
+    panels = prod(p.sizes)
+    if panels < threads:
+        tile = min(tile, max(LINE // itemsize, 1, -(-p.columns * panels // threads)))
     if tile < p.columns and tile > LINE:
         tile = tile // LINE * LINE
     scratch = (rows + (rows < p.size)) * tile * itemsize

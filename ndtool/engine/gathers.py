@@ -90,10 +90,19 @@ def will_need(runs: Runs, data: Operand, indices: Indices, piece: Piece) -> None
         _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, piece)
 
 
+def gather_panels(
+    p: Panels, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
+) -> bool:
+    """Gather along an axis that is not the last; False if an index is out of bounds."""
+    units = bind_units(p)
+    threads = team(threads, units.grid.units * units.work)
+    return gather_units(bind_units(p, threads=threads), data, indices, out, threads, tick)
+
+
 def gather_units(
     units: Units, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
 ) -> bool:
-    """Gather along an axis that is not the last; False if an index is out of bounds."""
+    """Gather units of panels; False if an index is out of bounds."""
     total, grid = units.grid.units, units.grid
     step = max(threads, tuning.PIECE // max(1, units.work))
     threads = team(threads, total * units.work)

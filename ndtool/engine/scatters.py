@@ -79,6 +79,7 @@ def scatter(s: Scatter) -> bool:
         return _by_copies(s, runs, threads)
     many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
     far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
+    far = far and not _kernels.near(runs.addressing, s.indices, runs.tuples) >= tuning.NEAR
     if many and far and not wide and (one_line or line > tuning.CACHED):
         return _by_destination(s, runs, rows)
     with _guarded(s) as work:
@@ -243,8 +244,10 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
 def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     """Along another axis: tiles of columns, packed where they cover all of data."""
     units = bind_units(panels)
+    threads = team(s.threads, units.grid.units * units.work)
+    units = bind_units(panels, threads=threads)
     total, grid, source, room = units.grid.units, units.grid, s.data, units.scratch
-    if source is None or not covered or not room:
+    if source is None or not covered or not room or len(s.out) <= tuning.TILE:
         copy(s)
         source, room = s.out, units.scratch if units.packs and covered else 0
     change, work = s.change(s.dtype.itemsize), units.work + 2 * room

@@ -23,6 +23,7 @@ NARROWED = 1 << 24  # bytes of indices that a check copies into fewer, to be rea
 WIDE = 65  # bytes of a run that is changed where it stands, without sorting: more than a line
 LONG = 128  # indices of a line that is worth a copy of its own
 FEW = 1 << 14  # tuples that are not worth sorting
+NEAR = 0.75  # share of tuples that lead near the one before: as many are as good as sorted
 SORTED = 16  # times CACHED, and twice that for one thread: outputs that are worth it
 MOST_PARTS = 1024  # of an output, as far as their rows can be numbered
 LARGEST_PART = 1 << 22  # bytes of a part that is finished in a buffer, one per thread

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport CLIP, ELSEWHERE, ENTRIES, REFUSE, WRAP, exact, settle, widened
-from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines
+from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, prefetch_run
 
 cdef extern from *:
     """
@@ -246,6 +246,8 @@ cdef inline uint64_t next_offsets(
     cdef Py_ssize_t done = 0, take
     cdef int64_t place
     cdef uint64_t bad
+    cdef int last
+    cdef bint alone = nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0
     if nd.repeated:
         index = repeated(at, walk, n, entries)
     else:
@@ -254,7 +256,20 @@ cdef inline uint64_t next_offsets(
         if at.left == 0:
             next_batch(at, nd)
         take = min(n - done, at.left)
-        if take < FEW:
+        if alone:
+            last = nd.batch_rank - 1
+            take = min(n - done, nd.batch_sizes[last] - at.coordinates[last])
+            bad = offsets_1(
+                index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base,
+                nd.batch_strides[last], offsets + done,
+            )
+            if bad and walk.rule != REFUSE:
+                alone = False    # one by one, as rules for indices out of bounds have it
+                continue
+            at.coordinates[last] += take - 1
+            at.base += (take - 1) * nd.batch_strides[last]
+            at.left += take - 1
+        elif take < FEW:
             bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         elif nd.k == 1:
             bad = offsets_1(
@@ -306,8 +321,13 @@ cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) 
 
 cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
     """memcpy, but without a call where two overlapping pieces of a power of two will do."""
-    if width > 64:
+    cdef Py_ssize_t i
+    if width > 8 * LINE:
         memcpy(to, source, width)
+    elif width > 64:
+        for i in range(0, width - 64, 64):
+            memcpy(to + i, source + i, 64)
+        memcpy(to + width - 64, source + width - 64, 64)
     elif width > 32:
         memcpy(to, source, 32)
         memcpy(to + width - 32, source + width - 32, 32)
@@ -342,7 +362,7 @@ cdef inline void gather_block(
     uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t ahead
 ) noexcept nogil:
-    """Copy n runs of `width` <= LINE bytes from their offsets to consecutive places.
+    """Copy n runs of some `width` bytes from their offsets to consecutive places.
 
     With each one the run `ahead` further on is asked for, if that is not 0.
     """
@@ -375,8 +395,7 @@ cdef inline void gather_block(
     else:
         for i in range(n):
             if ahead:
-                prefetch(source + offsets[i + ahead])
-                prefetch(source + offsets[i + ahead] + width - 1)
+                prefetch_run(source + offsets[i + ahead], width)
             copy_run(to + width * i, source + offsets[i], width)
 
 

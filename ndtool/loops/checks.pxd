@@ -1,9 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Checks: every index of a range of tuples against the size of its axis, and nothing else.
+# Checks: every index of a range of tuples against the size of its axis, and nothing else; and how
+# near to each other some of them lead.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport Nd, Walk
+from ndtool.loops.blocks cimport Cursor, Nd, Walk, next_offsets, seek
 from ndtool.loops.indices cimport BYTES, ENTRIES, widened
 from ndtool.loops.memory cimport AHEAD, prefetch
 
@@ -14,6 +15,12 @@ cdef extern from *:
         int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
     ) ndtool_clones;
     """
+
+
+cdef enum:
+    LOOKS = 64           # places of a walk where tuples are looked at
+    LOOK = 16            # tuples that are looked at in each
+    NEXT = 4096          # bytes within which one run follows another
 
 
 cdef struct Check:
@@ -73,3 +80,18 @@ cdef inline uint64_t outside "ndtool_outside"(
     for j in range(8):
         bad |= seen[j]
     return bad
+
+
+cdef inline double nearness(const Walk* walk, int64_t count) noexcept nogil:
+    """Return the share of some of `count` tuples whose runs are near the one before."""
+    cdef int64_t offsets[LOOK]
+    cdef int64_t look, i, t, take = min(count, LOOK), near = 0
+    cdef Cursor at
+    for look in range(LOOKS):
+        t = (count - take) * look // LOOKS
+        seek(&at, walk, t)
+        if next_offsets(&at, walk, t, take, offsets):
+            return 0
+        for i in range(1, take):
+            near += <uint64_t> offsets[i] - <uint64_t> offsets[i - 1] + NEXT <= 2 * NEXT
+    return near / <double> (LOOKS * max(1, take - 1))

@@ -23,8 +23,10 @@ cdef extern from *:
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
       /* Runs of more than a line, side by side, as one stream of whole lines: what a run leaves of
          its last line waits in a register for the next one. Masked bytes are neither read nor
-         written */
+         written, but the lines where they stand would be waited for: loads that cross the end of
+         a run are turned in a register instead */
       #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
+      #define NDTOOL_TURN _mm512_sub_epi8(in_place, _mm512_set1_epi8((char) held))
       #define NDTOOL_LINE \\
           do { \\
               if (k < asked) ndtool_prefetch(next + k); \\
@@ -32,12 +34,15 @@ cdef extern from *:
               k += 64; \\
               to += 64; \\
           } while (0)
-      #define NDTOOL_MASKS __attribute__((target("avx512f,avx512bw"))) static
-      NDTOOL_MASKS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
+      #define NDTOOL_TURNS __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static
+      NDTOOL_TURNS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
           uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
           Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
           Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, j, k;
           __m512i line = _mm512_setzero_si512();
+          uint8_t places[64];
+          for (j = 0; j < 64; j++) places[j] = (uint8_t) j;
+          const __m512i in_place = _mm512_loadu_si512(places);
           to -= held;
           for (i = 0; i < n; i++) {
               const uint8_t *run = from + offsets[i];
@@ -45,7 +50,11 @@ cdef extern from *:
               k = 0;
               if (held) {
                   ndtool_prefetch(next);
-                  line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
+                  if (((uintptr_t) run & 63) == (size_t) held)
+                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
+                  else
+                      line = _mm512_mask_permutexvar_epi8(
+                          line, ~NDTOOL_BELOW(held), NDTOOL_TURN, _mm512_loadu_si512(run));
                   if (foreign) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(foreign), line);
                   else _mm512_stream_si512((__m512i *) to, line);
                   foreign = 0;
@@ -57,14 +66,18 @@ cdef extern from *:
               if (k + 64 <= width) NDTOOL_LINE;
               ndtool_prefetch(next + asked - 1);
               held = width - k;
-              if (held) line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
+              if (((uintptr_t) (run + k) & 63) == 0)
+                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
+              else
+                  line = _mm512_permutexvar_epi8(
+                      NDTOOL_TURN, _mm512_loadu_si512(run + width - 64));
           }
           if (held) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(held), line);
       }
       /* loops of a constant length take two thirds of the time */
       #define NDTOOL_RUNS_OF(width, asked) \\
           ndtool_stream_runs_of(to, from, offsets, n, known, width, ahead, asked)
-      NDTOOL_MASKS void ndtool_stream_runs(
+      NDTOOL_TURNS void ndtool_stream_runs(
           uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
           Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
           if (width == 128) NDTOOL_RUNS_OF(128, 128);
@@ -73,10 +86,10 @@ cdef extern from *:
           else if (width == 1024) NDTOOL_RUNS_OF(1024, 1024);
           else NDTOOL_RUNS_OF(width, asked);
       }
-      #define ndtool_has_masks() __builtin_cpu_supports("avx512bw")
+      #define ndtool_has_turns() __builtin_cpu_supports("avx512vbmi")
     #else
       #define ndtool_stream_runs(to, from, offsets, n, known, width, ahead, asked) ((void) 0)
-      #define ndtool_has_masks() 0
+      #define ndtool_has_turns() 0
     #endif
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_ask(void const *, Py_ssize_t, int, int) ndtool_inline;
@@ -85,7 +98,7 @@ cdef extern from *:
         uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
         Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked,
     ) noexcept nogil
-    bint has_masks "ndtool_has_masks"() noexcept nogil
+    bint has_turns "ndtool_has_turns"() noexcept nogil
 
 
 cdef struct Gather:
@@ -95,6 +108,7 @@ cdef struct Gather:
     int64_t count, parts
     Py_ssize_t width
     bint by_columns, streamed
+    bint sorted               # the hardware foresees what short runs will be read
 
 
 cdef inline uint64_t gather_part(const void* call, int64_t part, int thread) noexcept nogil:
@@ -121,10 +135,14 @@ cdef inline uint64_t gather_range(
     cdef Cursor at
     cdef Py_ssize_t pitch = g.width, width = end - column
     cdef bint small = width == pitch <= LINE, streamed = g.streamed
+    cdef bint staged = streamed and width == pitch and (small or suits_stage(width))
+    cdef bint foreseen = nd.near or (g.sorted and small)
     cdef Py_ssize_t held = 0                # bytes in the stage
-    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT) if small else block_of(nd)
+    cdef int64_t n, known = 0, step = block_of(nd)
     cdef double share = nd.reach / <double> nd.per_batch
-    if small and not nd.near and not nd.repeated and nd.per_batch >= SHORT:
+    if small or staged:
+        step = min(step, min(SHORT, SHORT * LINE // width))
+    if small and not foreseen and not nd.repeated and nd.per_batch >= SHORT:
         return gather_far(g, t, stop)
     seek(&at, &g.walk, t)
     if nd.near and nd.batch_rank:
@@ -135,15 +153,15 @@ cdef inline uint64_t gather_range(
             ask_next_batch(&at, nd, source, n, share)
             if offsets_from(&at, &g.walk, t, n, offsets):
                 return 1
-        known = 0 if nd.near else min(step, stop - t - n)
+        known = 0 if foreseen else min(step, stop - t - n)
         if known and offsets_from(&at, &g.walk, t + n, known, offsets + n):
             return 1
-        if not small:
+        if not small and not staged:
             gather_rows(
                 to + column, source + column, offsets, n, known, width, pitch, streamed
             )
             to += n * pitch
-        elif streamed:
+        elif staged:
             gather_block(stage + held, source, offsets, n, width, n if known == n else 0)
             to += stream_whole(to, stage, held + n * width, &held)
         else:
@@ -296,6 +314,14 @@ cdef inline Py_ssize_t stream_whole(
     return n
 
 
+cdef inline bint suits_stage(Py_ssize_t width) noexcept nogil:
+    """Whether runs longer than a line are best put together in cache before they are streamed.
+
+    Stores that pass the cache by and others must not meet in one line: it would be sent twice.
+    """
+    return width % LINE and width < 3 * LINE or not has_turns() and width % 16 and width < 8 * LINE
+
+
 cdef inline void gather_rows(
     uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t more,
     Py_ssize_t width, Py_ssize_t pitch, bint streamed,
@@ -303,9 +329,10 @@ cdef inline void gather_rows(
     """Copy n runs longer than a cache line, asking for the next ones, `more` of the next block."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
     cdef Py_ssize_t asked = width if width <= AHEAD // 2 else AHEAD // 8
-    if streamed and width == pitch and has_masks():
+    if streamed and width == pitch and has_turns():
         stream_runs(to, source, offsets, n, n + more, width, ahead, asked)
         return
+    streamed = streamed and (width | pitch | <Py_ssize_t> <size_t> to) % 16 == 0
     for i in range(n):
         if i + ahead < n + more:
             prefetch_run(source + offsets[i + ahead], width)

@@ -8,7 +8,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport BLOCK, MOST_RANK, NOWHERE, ask_runs, gather_block, offsets_1
+from ndtool.loops.blocks cimport BLOCK, MOST_RANK, NEAR, NOWHERE, ask_runs, gather_block, offsets_1
 from ndtool.loops.indices cimport BYTES, CLIP, REFUSE, exact, settle, widened
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.runs cimport Updates, apply_block
@@ -187,6 +187,7 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
     cdef uint8_t* to
     cdef const int64_t* index
     cdef bint streamed = c.streamed and p.item <= STAGED
+    cdef bint near = p.size * u.columns * p.item <= NEAR
     if room:
         pack(p, &u, source, room)
         source = room
@@ -203,7 +204,7 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
             c, &u, place, rows, step, column_stride, c.filling - source, offsets
         ):
             return 1
-        if not room:
+        if not room and not near:
             ask_runs(source, offsets, rows * u.columns)
         to = &stage[0] if streamed else out + row * pitch
         gather_block(to, source, offsets, rows * u.columns, p.item, 0)

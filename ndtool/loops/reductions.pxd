@@ -53,6 +53,30 @@ cdef inline void reduce_run(
             out[c] = combined_evenly(MIN, out[c], updates[c])
 
 
+cdef inline number extreme(
+    int op, number value, const number* updates, Py_ssize_t n
+) noexcept nogil:
+    """Return the maximum or minimum of a value and n updates.
+
+    Which of equal ones or of NaNs it is depends on their order alone, not on what is compared
+    first: so quarters are gone through side by side, since each comparison waits for the last.
+    """
+    cdef Py_ssize_t i, m = n // 4
+    cdef number a, b, c, d
+    if m:
+        a, b, c, d = updates[0], updates[m], updates[2 * m], updates[3 * m]
+        for i in range(1, m):
+            a = combined(op, a, updates[i])
+            b = combined(op, b, updates[m + i])
+            c = combined(op, c, updates[2 * m + i])
+            d = combined(op, d, updates[3 * m + i])
+        value = combined(op, combined(op, value, a), b)
+        value = combined(op, combined(op, value, c), d)
+    for i in range(4 * m, n):
+        value = combined(op, value, updates[i])
+    return value
+
+
 cdef inline void reduce_slot(
     int op, number* slot, const number* updates, Py_ssize_t n
 ) noexcept nogil:
@@ -66,11 +90,9 @@ cdef inline void reduce_slot(
         for i in range(n):
             value = combined(MUL, value, updates[i])
     elif op == MAX:
-        for i in range(n):
-            value = combined(MAX, value, updates[i])
+        value = extreme(MAX, value, updates, n)
     else:
-        for i in range(n):
-            value = combined(MIN, value, updates[i])
+        value = extreme(MIN, value, updates, n)
     slot[0] = value
 
 

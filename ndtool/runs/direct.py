@@ -177,8 +177,7 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
             if write is not None and columns.suit(panels, panels.length):
                 done = gathers.gather_columns(panels, data, indices, out, threads, tick)
             else:
-                units = bind.bind_units(panels)
-                done = gathers.gather_units(units, data, indices, out, threads, tick)
+                done = gathers.gather_panels(panels, data, indices, out, threads, tick)
         if not done:
             raise operands.changed()
 
