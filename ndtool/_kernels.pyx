@@ -161,14 +161,13 @@ cdef class Change:
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
 
-    cdef int _door(self, Updates* u, int64_t first, int64_t count, bint drops=False) except -1:
+    cdef int _door(self, Updates* u, int64_t first, int64_t count) except -1:
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
-        u.drops = drops
         return 0
 
 
@@ -394,7 +393,7 @@ def scatter(
     cdef int64_t per = a.nd.per_batch
     a._door(&s.walk, indices, piece.first, piece.tuples)
     a._reaches(out.shape[0], 0, 0, piece.column + piece.width)
-    change._door(&s.updates, piece.first, piece.tuples, indices.code == ELSEWHERE)
+    change._door(&s.updates, piece.first, piece.tuples)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a run")
     if by_batches and (piece.first % per or piece.tuples % per):
@@ -429,7 +428,7 @@ def scatter_copies(
     cdef uint64_t bad
     a._door(&s.walk, indices, first, count)
     a._reaches(size, 0, 0, change.pitch)
-    change._door(&s.updates, first, count, indices.code == ELSEWHERE)
+    change._door(&s.updates, first, count)
     s.to = how._rooms(size)
     if s.to == NULL:
         raise ValueError("the scratch buffer is too short")
@@ -457,7 +456,7 @@ def scatter_lines(
     cdef int threads = how.threads
     a._door(&s.walk, indices, first, count)
     a._reaches(out.shape[0], 0, 0, change.pitch)
-    change._door(&s.updates, first, count, indices.code == ELSEWHERE)
+    change._door(&s.updates, first, count)
     s.line = a.nd.reach + change.pitch
     if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
@@ -809,7 +808,7 @@ def scatter_units(
     cdef uint64_t bad
     g._reaches(data.shape[0], 0, change.updates.shape[0])
     g._door(&c, indices, unit, stop, how)
-    change._door(&c.updates, 0, 1, indices.code == ELSEWHERE)
+    change._door(&c.updates, 0, 1)
     if g.p.pitch:
         if out.shape[0] < g._written(g.p.band) or c.rooms == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -923,24 +922,24 @@ def mark(
     """Write the part that each tuple of a piece names a row of, and the row's number there.
 
     `a` addresses rows. origin: the tuple that indices begin with. starts: zeros, one more than
-    there are parts, each of which begins there if it is dealt. Marks have one byte, or two where
-    there are more than NARROW parts.
+    there are parts, each of which begins there if it is dealt. By a rule that lets tuples name
+    nothing there is a part more, the last, of these. Marks have one byte, or two where there are
+    more than NARROW parts.
     """
     cdef Walk walk
     cdef uint64_t bad
     cdef int64_t first = piece.first, count = piece.tuples
+    cdef int64_t parts = boxes.cut.parts + (indices.code == ELSEWHERE)
     if not 0 <= origin <= first:
         raise ValueError("the indices begin after the tuples")
     a._door(&walk, indices, first - origin, count)
     walk.first = first
-    if indices.code == ELSEWHERE:
-        raise ValueError("every tuple must name a row")
-    if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != boxes.cut.parts + 1:
+    if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != parts + 1:
         raise ValueError("the rows are more than the parts hold")
-    if marks.shape[0] < count * (1 + (boxes.cut.parts > NARROW)) or local.shape[0] < count:
+    if marks.shape[0] < count * (1 + (parts > NARROW)) or local.shape[0] < count:
         raise ValueError("the scratch buffer is too short")
     with nogil:
-        bad = mark_rows(&walk, count, &boxes.cut, &marks[0], &local[0], &starts[0])
+        bad = mark_rows(&walk, count, &boxes.cut, parts, &marks[0], &local[0], &starts[0])
     return bad != 0
 
 

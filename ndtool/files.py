@@ -276,14 +276,14 @@ def _run(
         arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
         with _Told(operator, progress) as tick, Job(request, arrays) as job:
             operands = job.check()
-            if job.outside is not None:
-                name_exactly(job.outside, inputs["indices"], called(arguments["data"]))
             if output is None:
                 room = np.zeros(job.inference.nbytes, np.uint8)
                 job.fill(memory.RoomSink(room.data, job.facts), operands, tick)
                 result = as_array(room.data, job.inference.dtype, job.inference.plan.output)
             else:
                 kept = job.run(operands, tick)
+            if job.outside is not None:
+                name_exactly(job.outside, inputs["indices"], called(arguments["data"]))
             warnings = tuple(job.warnings)
     except BoundsError as error:
         name_exactly(error, inputs["indices"], called(arguments["data"]))

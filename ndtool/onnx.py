@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
 
 from ndtool import ops
+from ndtool.errors import RuleError
 from ndtool.rules.operators import OPERATORS
 
 Array = NDArray[Any]
@@ -31,9 +32,8 @@ class _Operator(OpRun):
     operator: str  # ndtool's name
 
     def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
-        opsets = self.run_params["opsets"]
         given = {name: value for name, value in attributes.items() if value is not None}
-        given["spec"] = f"onnx:{opsets.get('', opsets.get('ai.onnx'))}"
+        given["spec"] = self._spec()
         compute = getattr(ops, self.operator)
         if data.dtype.kind not in _STRINGS or given.get("reduction", "none") != "none":
             return (compute(data, *others, **given),)
@@ -44,9 +44,28 @@ class _Operator(OpRun):
         moved = compute(numbers[: data.size].reshape(data.shape), others[0], *updates, **given)
         return (strings[moved.reshape(-1)].reshape(moved.shape),)
 
+    def _spec(self) -> str:
+        opsets = self.run_params["opsets"]
+        return f"onnx:{opsets.get('', opsets.get('ai.onnx'))}"
+
+
+class Scatter(_Operator):
+    """ScatterElements as it was called before it had that name."""
+
+    operator = "scatter_elements"
+
+    def _spec(self) -> str:
+        asked = super()._spec()
+        if asked not in ("onnx:9", "onnx:10"):
+            raise RuleError(f"{asked} has no Scatter: onnx:9 and onnx:10 have it")
+        return "onnx:11"
+
 
 # What `new_ops` of a ReferenceEvaluator takes.
-OPS: tuple[type[OpRun], ...] = tuple(
-    type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
-    for operator in OPERATORS.values()
+OPS: tuple[type[OpRun], ...] = (
+    *(
+        type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
+        for operator in OPERATORS.values()
+    ),
+    Scatter,
 )

@@ -178,6 +178,23 @@ def test_a_cluster_gives_the_bits_of_the_reference(
     assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
 
 
+@pytest.mark.parametrize(("operator", "rule"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
+def test_a_cluster_counts_what_a_rule_changes(
+    stores: Path, workers: Workers, operator: str, rule: str
+) -> None:
+    idx = np.load("idx.npy")
+    idx[31, 7, 1], idx[49, 999, 1] = 512, -5000
+    zarr.open_array("idx.zarr")[...] = idx
+    save(idx=idx)
+    result = done(operator, ".zarr", "out.npy", scheduler=workers.client, out_of_bounds=rule)
+    roles, arguments = CALLS[operator]
+    arrays = [np.load(f"{role}.npy") for role in roles]
+    call = getattr(reference, operator)
+    assert same(load("out.npy"), call(*arrays, **arguments, out_of_bounds=rule))
+    assert result.outside == 2
+    assert "the first: idx.zarr[31, 7, 1] = 512" in result.warnings[0]
+
+
 @pytest.mark.parametrize("operator", CALLS)
 def test_chunks_are_read_once_and_written_once(
     stores: Path, workers: Workers, operator: str

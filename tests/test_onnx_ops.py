@@ -32,7 +32,7 @@ import ndtool.onnx  # noqa: E402
 from ndtool.onnx import OPS  # noqa: E402
 
 
-def model_of(operator: str, version: int, arrays: Any, **attributes: Any) -> Any:
+def model_of(operator: str, version: int, arrays: Any, title: str = "", **attributes: Any) -> Any:
     """Return a model of one node for arrays."""
     names = OPERATORS[operator].inputs
     types = [
@@ -42,7 +42,7 @@ def model_of(operator: str, version: int, arrays: Any, **attributes: Any) -> Any
         helper.make_tensor_value_info(name, kind, array.shape)
         for name, kind, array in zip(names, types, arrays, strict=True)
     ]
-    node = helper.make_node(OPERATORS[operator].title, names, ["o"], **attributes)
+    node = helper.make_node(title or OPERATORS[operator].title, names, ["o"], **attributes)
     output = helper.make_tensor_value_info("o", types[0], None)
     graph = helper.make_graph([node], "g", inputs, [output])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
@@ -60,7 +60,8 @@ def test_the_example_of_the_module() -> None:
 
 def test_which_operators_there_are() -> None:
     assert {(one.op_domain, one.__name__) for one in OPS} == {
-        ("", operator.title) for operator in OPERATORS.values()
+        *(("", operator.title) for operator in OPERATORS.values()),
+        ("", "Scatter"),
     }
 
 
@@ -133,6 +134,21 @@ def test_out_of_bounds_is_an_error_where_the_evaluator_would_wrap() -> None:
     arrays = np.arange(3.0), np.array([0, -4])
     with pytest.raises(BoundsError, match="1 of 2 elements"):
         run("gather_elements", 13, arrays)
+
+
+@pytest.mark.parametrize("version", [9, 10])
+@pytest.mark.parametrize("attributes", [{}, {"axis": -1}])
+def test_the_old_name_of_scatter_elements(version: int, attributes: Any) -> None:
+    arrays = np.zeros((3, 3), "f4"), np.array([[1, 0, -1]]), np.array([[1, 2, 3]], "f4")
+    actual = run("scatter_elements", version, arrays, title="Scatter", **attributes)
+    assert same(actual, reference.scatter_elements(*arrays, **attributes))
+
+
+@pytest.mark.parametrize("version", [8, 11])
+def test_versions_without_the_old_name(version: int) -> None:
+    arrays = np.zeros(3, "f4"), np.array([0]), np.ones(1, "f4")
+    with pytest.raises(ValueError, match=f"onnx:{version} has no Scatter: onnx:9 and onnx:10"):
+        run("scatter_elements", version, arrays, title="Scatter")
 
 
 def test_nodes_in_subgraphs() -> None:

@@ -26,7 +26,7 @@ from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import plan, sweep
+from ndtool.runs import sweep
 from ndtool.runs.cut import cut_for, rows_of
 from ndtool.runs.jobs import Job, Request
 from ndtool.runs.within import within
@@ -129,11 +129,11 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
             if not swept:
                 job.fill(sink, operands)
             elif rows.tuples and rows.width and rows.height > 1:
-                if operands.rule in ("fill", "drop"):  # which are done the direct way
-                    assert plan.choose(operands, 1 << 20, job.facts).cut is None
-                    continue
                 cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
-                assert list(sweep.run(operands, sink, cut, None, silent))
+                counted: list[BoundsError] = []
+                assert list(sweep.run(operands, sink, cut, None, silent, counted.append))
+                before = operands.outside
+                assert [told(one) for one in counted] == ([] if before is None else [told(before)])
             else:
                 continue
             found = room.view(arrays[0].dtype).reshape(job.inference.plan.output)

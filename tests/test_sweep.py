@@ -19,7 +19,7 @@ from ndtool.analysis import reference
 from ndtool.arrays import memory
 from ndtool.cli.options import Size
 from ndtool.engine.gathers import silent
-from ndtool.errors import OutputError
+from ndtool.errors import BoundsError, OutputError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct, sweep
 from ndtool.runs.cut import cut_for, rows_of
@@ -47,6 +47,10 @@ def there(here: Path) -> Path:
     return here
 
 
+def refuse(outside: BoundsError) -> None:
+    raise outside
+
+
 def swept(case: Case, budget: int, threads: int, held: int) -> Any:
     """Return what a sweep within a budget gives, None where there is nothing to sweep."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
@@ -60,7 +64,7 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
         room = np.zeros(job.inference.nbytes, np.uint8)
         sink = memory.RoomSink(room.data, job.facts)
-        phases = list(sweep.run(job.check(), sink, cut, None, silent))
+        phases = list(sweep.run(job.check(), sink, cut, None, silent, refuse))
         assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
         return room.view(arrays[0].dtype).reshape(job.inference.plan.output)
 

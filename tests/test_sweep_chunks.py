@@ -11,13 +11,15 @@ from command import ndtool, save, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import peak
-from strategies import Case, cases, opaque, same
+from strategies import Case, opaque, same
+from test_out_of_bounds import beyond, outcome, told
 
 from ndtool.analysis import reference
 from ndtool.arrays import grid, memory
 from ndtool.arrays.assembly import window
 from ndtool.arrays.source import Facts
 from ndtool.engine.gathers import silent
+from ndtool.errors import BoundsError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import plan, sweep
 from ndtool.runs.jobs import Job, Request
@@ -64,10 +66,16 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data(), cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3))
+@given(st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3))
 def test_chunks_give_the_bits_of_the_reference(
-    given: Any, case: Case, budget: int, threads: int
+    given: Any, drawn: tuple[Case, str], budget: int, threads: int
 ) -> None:
+    case, rule = drawn
+    expected = outcome(
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
+    )
+    if not isinstance(expected, np.ndarray):
+        return
     roles = OPERATORS[case.operator].inputs
     sources: dict[str, Any] = {}
     for role, one in zip(roles, case.arrays, strict=True):
@@ -78,27 +86,28 @@ def test_chunks_give_the_bits_of_the_reference(
             sources[role] = Chunks(facts._replace(order="C"), array)
         else:
             sources[role] = flat
-    request = Request(case.operator, *roles, attributes=Attributes(**case.arguments))
+    request = Request(
+        case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=rule)
+    )
     with Job(request, sources) as job:
         operands = job.check()._replace(indices=memoryview(b""))
         shape = job.inference.plan.output
-        if 0 in shape or 0 in case.arrays[0].shape or not shape:
+        if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
             return
         for one in sources.values():
             if isinstance(one, Chunks):
                 one.counts.clear()
         to = job.facts._replace(grid=steps(given.draw, shape), notes={"chunks": []})
-        operands = operands._replace(stretches={})
+        outside, operands = operands.outside, operands._replace(stretches={}, outside=None)
         cut = plan.cut_chunks(operands, to, budget)
         if cut is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
-        list(sweep.run(operands, sink, cut, None, silent))
-    assert same(
-        out.view(case.arrays[0].dtype),
-        getattr(reference, case.operator)(*case.arrays, **case.arguments),
-    )
+        counted: list[BoundsError] = []
+        list(sweep.run(operands, sink, cut, None, silent, counted.append))
+    assert [told(one) for one in counted] == ([] if outside is None else [told(outside)])
+    assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
 
@@ -160,6 +169,29 @@ def test_a_bad_index_in_a_store_is_named_before_there_is_an_output(stores: Path)
         assert ran.status == 5
         assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in ran.err
         assert state(stores) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [("gather", "fill"), ("gather", "wrap"), ("scatter", "drop"), ("scatter", "clip")],
+)
+def test_indices_that_a_rule_changes_are_counted_on_the_way(
+    stores: Path, call: str, rule: str
+) -> None:
+    idx = zarr.open_array("idx.zarr")
+    idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
+    run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
+    first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
+    for more in (("--dry-run",), ()):
+        ran = ndtool(*run, *more)
+        assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
+        assert ran.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
+        assert "2 of 50000 index tuples are out of bounds" in ran.json["warnings"][0]
+    inputs = len(CALLS[call]) - 2 * (call == "scatter")
+    checked = ndtool(
+        "verify", *CALLS[call][:inputs], "out.npy", *CALLS[call][inputs:], "--out-of-bounds", rule
+    )
+    assert checked.status == 0, checked.err
 
 
 @pytest.mark.parametrize(

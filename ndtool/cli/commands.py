@@ -101,13 +101,13 @@ def _run(
             for source in job.sources.values():
                 source.tick = progress.of(source.facts.nbytes)
             operands = job.check()
-            talk.warn(job.changed)
             if dry_run:
                 kept = job.check_output()
                 job.rehearse(operands)
             elif output is not None:
                 beside = [report.as_sink()] if report else []
                 kept = job.run(operands, progress.of(lambda: job.moved), beside)
+            talk.warn(job.changed)
         if output is None and not dry_run and not talk.json:
             from ndtool.analysis import preview
 

@@ -16,10 +16,15 @@ def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
 
     Where such indices have another rule, only if that has no place to offer.
     """
-    if indices.rule == "error" or lacks_places(plan, indices.rule):
+    if is_error(plan, indices.rule):
         error = found(plan, indices, negatives, threads)
         if error is not None:
             raise error
+
+
+def is_error(plan: Plan, rule: str) -> bool:
+    """Whether an index out of bounds is an error, by its rule or as that has no place for it."""
+    return rule == "error" or lacks_places(plan, rule)
 
 
 def lacks_places(plan: Plan, rule: str) -> bool:

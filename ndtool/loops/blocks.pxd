@@ -6,7 +6,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.indices cimport CLIP, ELSEWHERE, ENTRIES, REFUSE, WRAP, exact, settle, widened
+from ndtool.loops.indices cimport ENTRIES, REFUSE, exact, ruled, settle, widened
 from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, prefetch_run
 
 cdef extern from *:
@@ -16,12 +16,6 @@ cdef extern from *:
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
-    static inline void ndtool_resolve_all(
-        void const *, int64_t const *, Py_ssize_t, int64_t, int64_t *, int
-    ) ndtool_inline;
-    static inline void ndtool_resolve_by(
-        void const *, int64_t const *, Py_ssize_t, int64_t, int64_t *, int, int, int
-    ) ndtool_inline;
     static inline uint64_t ndtool_offsets_2(
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
         uint64_t, int64_t *
@@ -34,7 +28,7 @@ cdef enum:
     MOST_RANK = 64
     LINE = 64            # bytes of a cache line
     FEW = 16             # tuples of one batch that are not worth a call
-    NEAR = 262144        # bytes that fit a core's cache beside all else
+    NEAR = 524288        # bytes that fit a core's cache beside all else
 
 cdef extern from *:
     """
@@ -158,56 +152,30 @@ cdef inline uint64_t offsets_k(
 cdef inline uint64_t resolve(
     const Walk* walk, const uint8_t* stored, Py_ssize_t n, int64_t base, int64_t* offsets
 ) noexcept nogil:
-    """Turn n tuples into offsets, some of them out of bounds; non-zero where that is an error."""
+    """Turn n tuples into offsets, some of them out of bounds; non-zero where that is an error.
+
+    One after the other, wherever they are.
+    """
+    cdef const Nd* nd = walk.nd
     cdef int64_t entries[ENTRIES]
     cdef const int64_t* index
-    cdef bint whole = False
-    if walk.rule == REFUSE:
-        return 1
-    index = exact(stored, walk.kind, n * walk.nd.k, entries, &whole)
-    if whole:
-        resolve_by(walk, index, n, base, offsets, walk.rule, True, walk.nd.k)
-    elif walk.rule == CLIP:
-        resolve_all(walk, index, n, base, offsets, CLIP)
-    elif walk.rule == WRAP:
-        resolve_all(walk, index, n, base, offsets, WRAP)
-    else:
-        resolve_all(walk, index, n, base, offsets, ELSEWHERE)
-    return 0
-
-
-cdef inline void resolve_all "ndtool_resolve_all"(
-    const void* walk, const int64_t* index, Py_ssize_t n, int64_t base, int64_t* offsets, int rule
-) noexcept nogil:
-    cdef int k = (<const Walk*> walk).nd.k
-    if k == 1:
-        resolve_by(walk, index, n, base, offsets, rule, False, 1)
-    elif k == 2:
-        resolve_by(walk, index, n, base, offsets, rule, False, 2)
-    else:
-        resolve_by(walk, index, n, base, offsets, rule, False, k)
-
-
-cdef inline void resolve_by "ndtool_resolve_by"(
-    const void* of, const int64_t* index, Py_ssize_t n, int64_t base, int64_t* offsets, int rule,
-    bint whole, int k
-) noexcept nogil:
-    """The same by one rule; where it and k are constants, so are most of the questions."""
-    cdef const Walk* walk = <const Walk*> of
-    cdef const Nd* nd = walk.nd
     cdef Py_ssize_t i
     cdef int64_t v
     cdef uint64_t sum
     cdef int j
-    cdef bint outside
+    cdef bint whole = False, outside
+    if walk.rule == REFUSE:
+        return 1
+    index = exact(stored, walk.kind, n * nd.k, entries, &whole)
     for i in range(n):
         sum = <uint64_t> base
         outside = False
-        for j in range(k):
-            v = index[k * i + j]
-            outside |= settle(&v, nd.sizes[j], rule, whole)
+        for j in range(nd.k):
+            v = index[nd.k * i + j]
+            outside |= settle(&v, nd.sizes[j], walk.rule, whole)
             sum += <uint64_t> v * <uint64_t> nd.strides[j]
         offsets[i] = walk.elsewhere if outside else <int64_t> sum
+    return 0
 
 
 cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
@@ -271,6 +239,11 @@ cdef inline uint64_t next_offsets(
             at.left += take - 1
         elif take < FEW:
             bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+        elif walk.rule != REFUSE and 1 <= nd.k <= 2:
+            bad = ruled(
+                index + done * nd.k, take, nd.k, nd.sizes, nd.strides, at.base, 0, walk.rule,
+                walk.elsewhere, offsets + done,
+            )
         elif nd.k == 1:
             bad = offsets_1(
                 index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
@@ -402,7 +375,10 @@ cdef inline void gather_block(
 cdef inline void scatter_block(
     uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Copy n consecutive runs of `width` bytes to their offsets, in order."""
+    """Copy n consecutive runs of `width` bytes to their offsets, in order.
+
+    Of more than a line, those to NOWHERE are left out.
+    """
     cdef Py_ssize_t i
     if width == 4:
         for i in range(n):
@@ -421,4 +397,5 @@ cdef inline void scatter_block(
             memcpy(out + offsets[i], updates + 16 * i, 16)
     else:
         for i in range(n):
-            copy_run(out + offsets[i], updates + width * i, width)
+            if offsets[i] != NOWHERE:
+                copy_run(out + offsets[i], updates + width * i, width)

@@ -6,7 +6,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ndtool.loops.blocks cimport (
-    BLOCK, MOST_RANK, Cursor, Walk, block_of, copy_run, offsets_from, seek,
+    BLOCK, MOST_RANK, NOWHERE, Cursor, Walk, block_of, copy_run, offsets_from, seek,
 )
 
 cdef enum:
@@ -44,17 +44,18 @@ cdef inline int64_t mark_of(const uint8_t* marks, bint wide, int64_t t) noexcept
 
 
 cdef inline uint64_t mark_rows(
-    const Walk* walk, int64_t count, const Cut* cut, uint8_t* marks, uint32_t* local,
-    int64_t* starts
+    const Walk* walk, int64_t count, const Cut* cut, int64_t parts, uint8_t* marks,
+    uint32_t* local, int64_t* starts
 ) noexcept nogil:
     """Write the part of each tuple and its row there; non-zero if an index is out of bounds.
 
-    starts: zeros, one more than there are parts; comes to be where each part begins if dealt.
+    parts: those of the cut, and one more where tuples name NOWHERE. starts: zeros, one more than
+    there are parts; comes to be where each part begins if dealt.
     """
     cdef int64_t offsets[BLOCK]
     cdef int64_t t = 0, take, i, part, row
     cdef int shift = cut.shift
-    cdef bint wide = cut.parts > NARROW
+    cdef bint wide = parts > NARROW
     cdef Cursor at
     seek(&at, walk, 0)
     while t < count:
@@ -62,7 +63,10 @@ cdef inline uint64_t mark_rows(
         if offsets_from(&at, walk, t, take, offsets):
             return 1
         for i in range(take):
-            if shift >= 0:
+            if offsets[i] == NOWHERE:
+                part = cut.parts
+                row = 0
+            elif shift >= 0:
                 part = offsets[i] >> shift
                 row = offsets[i] - (part << shift)
             else:
@@ -74,7 +78,7 @@ cdef inline uint64_t mark_rows(
             local[t + i] = <uint32_t> row
             starts[part + 1] += 1
         t += take
-    for part in range(cut.parts):
+    for part in range(parts):
         starts[part + 1] += starts[part]
     return 0
 

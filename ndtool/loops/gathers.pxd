@@ -12,7 +12,7 @@ from ndtool.loops.blocks cimport (
     BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
     gather_block, next_batch, next_offsets, offsets_from, resolve, seek,
 )
-from ndtool.loops.indices cimport ENTRIES, widened
+from ndtool.loops.indices cimport ENTRIES, REFUSE, ruled, widened
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, touch,
 )
@@ -101,6 +101,10 @@ cdef extern from *:
     bint has_turns "ndtool_has_turns"() noexcept nogil
 
 
+cdef enum:
+    ASTRAY = 16          # turns that are likely to have indices out of bounds after one that has
+
+
 cdef struct Gather:
     Walk walk
     const uint8_t* source     # the first wanted byte of the run at offset 0
@@ -185,6 +189,9 @@ cdef inline uint64_t gather_far(const Gather* g, int64_t t, int64_t stop) noexce
     cdef uint8_t* to = g.to + t * g.width
     cdef Cursor at
     cdef Turn turn
+    cdef bint by_rule = walk.rule != REFUSE and 1 <= nd.k <= 2
+    cdef int astray = 0                     # turns that begin by rule: one before had to
+    cdef uint64_t bad
     cdef Py_ssize_t held = 0                # bytes in the stage
     turn.nd = nd
     turn.source = g.source
@@ -200,12 +207,18 @@ cdef inline uint64_t gather_far(const Gather* g, int64_t t, int64_t stop) noexce
         turn.base = at.base
         turn.stored = walk.index + t * walk.entry
         turn.index = widened(turn.stored, walk.kind, turn.more * nd.k, entries)
+        turn.known = astray > 0
+        bad = ruled_turn(&turn, walk) if turn.known else 0
         turn.to = to
         if g.streamed:
             turn.to = stage + held
-        if take_turn(&turn, g.width) and resolve(
-            walk, turn.stored, turn.more, turn.base, turn.later
-        ):
+        bad |= take_turn(&turn, g.width)
+        if turn.known:
+            astray -= 1
+        elif bad and by_rule:
+            bad = ruled_turn(&turn, walk)
+            astray = ASTRAY
+        if bad and resolve(walk, turn.stored, turn.more, turn.base, turn.later):
             return 1
         if g.streamed:
             to += stream_whole(to, stage, held + turn.n * g.width, &held)
@@ -232,8 +245,17 @@ cdef struct Turn:
     const uint8_t* stored                   # the same tuples, where they are in memory
     Py_ssize_t entry
     int64_t* later                          # receives their offsets
+    bint known                              # whether these stand there
     Py_ssize_t more
     int64_t base
+
+
+cdef inline uint64_t ruled_turn(const Turn* turn, const Walk* walk) noexcept nogil:
+    """Find where the later runs are by the rule for indices out of bounds; non-zero if it cannot."""
+    return ruled(
+        turn.index, turn.more, turn.nd.k, turn.nd.sizes, turn.nd.strides, turn.base, 0, walk.rule,
+        walk.elsewhere, turn.later,
+    )
 
 
 cdef inline uint64_t take_turn(const Turn* turn, Py_ssize_t width) noexcept nogil:
@@ -255,6 +277,8 @@ cdef inline uint64_t by_components "ndtool_by_components"(
     const void* turn, Py_ssize_t width, bint usual
 ) noexcept nogil:
     cdef int k = (<const Turn*> turn).nd.k
+    if (<const Turn*> turn).known:
+        return copy_and_ask(turn, width, usual, 0)
     if k == 1:
         return copy_and_ask(turn, width, usual, 1)
     if k == 2:
@@ -267,8 +291,8 @@ cdef inline uint64_t copy_and_ask "ndtool_copy_and_ask"(
 ) noexcept nogil:
     """Copy a run, check the tuple that comes as many later, ask for its run, and so on.
 
-    Non-zero if an index is out of bounds. Between two passes over a block, one that checks and one
-    that copies, nothing would be asked for.
+    k: the components of a tuple, 0 where its place is known. Non-zero if an index is out of bounds.
+    Between two passes over a block, one that checks and one that copies, nothing would be asked for.
     """
     cdef const Turn* turn = <const Turn*> of
     cdef const Nd* nd = turn.nd
@@ -286,13 +310,14 @@ cdef inline uint64_t copy_and_ask "ndtool_copy_and_ask"(
         if i < more:
             if i % 8 == 0:
                 prefetch_lines(stored + i // 8 * eight, eight)
-            place = base
+            place = base if k else <uint64_t> later[i]
             for j in range(k):
                 v = index[k * i + j]
                 v += nd.wraps[j] & (v >> 63)
                 bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
                 place += <uint64_t> v * <uint64_t> nd.strides[j]
-            later[i] = <int64_t> place
+            if k:
+                later[i] = <int64_t> place
             prefetch(source + <int64_t> place)
             if not usual:
                 prefetch(source + <int64_t> place + width - 1)

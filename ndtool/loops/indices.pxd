@@ -13,7 +13,24 @@ cdef extern from *:
     #include <stdint.h>
     static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_clones;
     static inline int ndtool_settle(int64_t *, int64_t, int, int) ndtool_inline;
+    static inline uint64_t ndtool_ruled(
+        int64_t const *, Py_ssize_t, int, int64_t const *, int64_t const *, uint64_t, uint64_t, int,
+        int64_t, int64_t *
+    ) ndtool_clones;
+    static inline uint64_t ndtool_ruled_by(
+        int64_t const *, Py_ssize_t, int, int64_t, int64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+        int, int64_t, int64_t *
+    ) ndtool_inline;
+    static inline int64_t ndtool_moved(
+        int64_t, int64_t, double, int, int64_t *, uint64_t *
+    ) ndtool_inline;
+    /* 1.5 * 2^52, whose last bit is worth 1: a double to which it is added is rounded to a whole
+       number, which stands in its lowest bits */
+    #define NDTOOL_ROUNDING 6755399441055744.0
+    #define NDTOOL_ROUNDING_BITS ((uint64_t) 0x4338000000000000)
     """
+    const double ROUNDING "NDTOOL_ROUNDING"
+    const uint64_t ROUNDING_BITS "NDTOOL_ROUNDING_BITS"
 
 cdef enum:
     ENTRIES = 1024       # indices widened at once
@@ -83,6 +100,86 @@ cdef inline void widen "ndtool_widen"(
     else:
         for i in range(n):
             block[i] = <int8_t> indices[i]
+
+
+cdef inline uint64_t ruled "ndtool_ruled"(
+    const int64_t* index, Py_ssize_t n, int k, const int64_t* sizes, const int64_t* strides,
+    uint64_t base, uint64_t drift, int rule, int64_t elsewhere, int64_t* offsets
+) noexcept nogil:
+    """offsets[i] = base + i * drift + what tuple i, of 1 or 2 components, comes to by a rule.
+
+    Non-zero if an index is too far out to be wrapped so.
+    """
+    cdef int64_t size = sizes[0], size2 = sizes[k - 1]
+    cdef uint64_t stride = strides[0], stride2 = strides[k - 1]
+    if k == 1 and rule == CLIP:
+        return ruled_by(
+            index, n, 1, size, 0, stride, 0, base, drift, CLIP, elsewhere, offsets
+        )
+    if k == 1 and rule == WRAP:
+        return ruled_by(
+            index, n, 1, size, 0, stride, 0, base, drift, WRAP, elsewhere, offsets
+        )
+    if k == 1:
+        return ruled_by(
+            index, n, 1, size, 0, stride, 0, base, drift, ELSEWHERE, elsewhere, offsets
+        )
+    if rule == CLIP:
+        return ruled_by(
+            index, n, 2, size, size2, stride, stride2, base, drift, CLIP, elsewhere, offsets
+        )
+    if rule == WRAP:
+        return ruled_by(
+            index, n, 2, size, size2, stride, stride2, base, drift, WRAP, elsewhere, offsets
+        )
+    return ruled_by(
+        index, n, 2, size, size2, stride, stride2, base, drift, ELSEWHERE, elsewhere, offsets
+    )
+
+
+cdef inline uint64_t ruled_by "ndtool_ruled_by"(
+    const int64_t* index, Py_ssize_t n, int k, int64_t size, int64_t size2, uint64_t stride,
+    uint64_t stride2, uint64_t base, uint64_t drift, int rule, int64_t elsewhere, int64_t* offsets
+) noexcept nogil:
+    """The same, without branches: where k and the rule are constants, loops become vectors."""
+    cdef Py_ssize_t i
+    cdef int64_t v, outside
+    cdef uint64_t sum, far = 0
+    cdef double inverse = 1.0 / size, inverse2 = 1.0 / size2 if k == 2 else 0.0
+    for i in range(n):
+        outside = 0
+        v = moved(index[k * i], size, inverse, rule, &outside, &far)
+        sum = base + <uint64_t> v * stride
+        if k == 2:
+            v = moved(index[2 * i + 1], size2, inverse2, rule, &outside, &far)
+            sum += <uint64_t> v * stride2
+        offsets[i] = (<int64_t> sum & ~outside) | (elsewhere & outside)
+        base += drift
+    return far >> 52
+
+
+cdef inline int64_t moved "ndtool_moved"(
+    int64_t v, int64_t size, double inverse, int rule, int64_t* outside, uint64_t* far
+) noexcept nogil:
+    """Return an index as a rule has it; `outside` gets all bits where its tuple goes elsewhere.
+
+    inverse: 1 / size. far: gets bits from 2^52 on if wrapping was not exact: it is within 2^51.
+    """
+    cdef uint64_t bits
+    cdef double quotient
+    if rule == WRAP:
+        bits = <uint64_t> v + ROUNDING_BITS
+        far[0] |= bits ^ ROUNDING_BITS
+        memcpy(&quotient, &bits, 8)
+        quotient = (quotient - ROUNDING) * inverse + ROUNDING
+        memcpy(&bits, &quotient, 8)
+        v = <int64_t> (<uint64_t> v - (bits - ROUNDING_BITS) * <uint64_t> size)
+        return v + (size & (v >> 63))
+    v += size & (v >> 63)
+    if rule == CLIP:
+        return min(max(v, 0), size - 1)
+    outside[0] |= -<int64_t> (<uint64_t> v >= <uint64_t> size)
+    return v
 
 
 cdef inline bint settle "ndtool_settle"(

@@ -7,11 +7,14 @@
 # leaves out what falls on others.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, MOST_RANK, NEAR, NOWHERE, ask_runs, gather_block, offsets_1
-from ndtool.loops.indices cimport BYTES, CLIP, REFUSE, exact, settle, widened
+from ndtool.loops.blocks cimport (
+    BLOCK, LINE, MOST_RANK, NEAR, ask_runs, gather_block, offsets_1,
+)
+from ndtool.loops.indices cimport BYTES, REFUSE, exact, ruled, settle, widened
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
-from ndtool.loops.runs cimport Updates, apply_block
+from ndtool.loops.runs cimport BIN, Updates, apply_block, bin_of
 from ndtool.loops.views cimport copy_line
 
 cdef enum:
@@ -77,16 +80,23 @@ cdef inline Unit unit_at(const Panels* p, int64_t number) noexcept nogil:
 
 
 cdef inline uint64_t unit_offsets(
-    const Panels* p, const Unit* u, const int64_t* index, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t* offsets
+    const Units* c, const Unit* u, const int64_t* index, int64_t rows, int64_t step,
+    int64_t column_stride, int64_t elsewhere, int64_t* offsets
 ) noexcept nogil:
     """Turn rows of indices into byte offsets from the unit's first element in the band."""
+    cdef const Panels* p = c.p
     cdef uint64_t bad = 0
-    cdef int64_t i, n = u.columns
+    cdef int64_t i, n = u.columns, base = -p.low * step
     for i in range(rows):
-        bad |= offsets_1(
-            index + i * n, n, p.size, p.wrap, step, -p.low * step, column_stride, offsets + i * n
-        )
+        if c.rule == REFUSE:
+            bad |= offsets_1(
+                index + i * n, n, p.size, p.wrap, step, base, column_stride, offsets + i * n
+            )
+        else:
+            bad |= ruled(
+                index + i * n, n, 1, &p.size, &step, base, column_stride, c.rule, elsewhere,
+                offsets + i * n,
+            )
     return bad
 
 
@@ -94,39 +104,20 @@ cdef inline uint64_t resolve_unit(
     const Units* c, const Unit* u, int64_t place, int64_t rows, int64_t step,
     int64_t column_stride, int64_t elsewhere, int64_t* offsets
 ) noexcept nogil:
-    """Do the same for rows with indices out of bounds; non-zero where that is an error."""
+    """Do the same one after the other, wherever they are; non-zero where that is an error."""
     cdef int64_t entries[BLOCK]
     cdef const int64_t* index
-    cdef int64_t i, n = u.columns, base = -c.p.low * step
-    cdef bint whole = False
+    cdef int64_t i, j, v, n = u.columns, base = -c.p.low * step
+    cdef bint whole = False, outside
     if c.rule == REFUSE:
         return 1
     index = exact(c.index + place * (c.kind & BYTES), c.kind, rows * n, entries, &whole)
     for i in range(rows):
-        resolve_line(
-            index + i * n, n, c.p.size, c.rule, whole, step, base, column_stride, elsewhere,
-            offsets + i * n,
-        )
+        for j in range(n):
+            v = index[i * n + j]
+            outside = settle(&v, c.p.size, c.rule, whole)
+            offsets[i * n + j] = elsewhere if outside else v * step + base + j * column_stride
     return 0
-
-
-cdef inline void resolve_line(
-    const int64_t* index, int64_t n, int64_t size, int rule, bint whole, int64_t step,
-    int64_t base, int64_t column_stride, int64_t elsewhere, int64_t* offsets
-) noexcept nogil:
-    """Turn a row of indices into offsets, by the rule for those out of bounds."""
-    cdef int64_t i, v
-    cdef bint outside
-    if rule == CLIP and not whole:
-        for i in range(n):
-            v = index[i]
-            settle(&v, size, CLIP, False)
-            offsets[i] = v * step + base + i * column_stride
-        return
-    for i in range(n):
-        v = index[i]
-        outside = settle(&v, size, rule, whole)
-        offsets[i] = elsewhere if outside else v * step + base + i * column_stride
 
 
 cdef inline void leave_out(
@@ -186,6 +177,7 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
     cdef uint8_t* out = c.to + u.index * p.item
     cdef uint8_t* to
     cdef const int64_t* index
+    cdef int64_t elsewhere
     cdef bint streamed = c.streamed and p.item <= STAGED
     cdef bint near = p.size * u.columns * p.item <= NEAR
     if room:
@@ -193,6 +185,7 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
         source = room
         step = u.columns * p.item
         column_stride = p.item
+    elsewhere = c.filling - source
     while row < p.length:
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
@@ -200,9 +193,9 @@ cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noe
         if u.rows == 1 and row + SOON < p.length:
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
-        if unit_offsets(p, &u, index, rows, step, column_stride, offsets) and resolve_unit(
-            c, &u, place, rows, step, column_stride, c.filling - source, offsets
-        ):
+        if unit_offsets(
+            c, &u, index, rows, step, column_stride, elsewhere, offsets
+        ) and resolve_unit(c, &u, place, rows, step, column_stride, elsewhere, offsets):
             return 1
         if not room and not near:
             ask_runs(source, offsets, rows * u.columns)
@@ -230,11 +223,15 @@ cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) no
     cdef int bytes_each = c.kind & BYTES
     cdef uint8_t* to = c.to + u.data
     cdef const int64_t* index
+    cdef int64_t bin[BIN]
+    cdef int64_t elsewhere
     if room:
         pack(p, &u, c.data + u.data, room)
         to = room
         step = u.columns * p.item
         column_stride = p.item
+    memset(bin, 0, LINE)
+    elsewhere = bin_of(bin, to, p.item)
     while row < p.length:
         rows = min(u.rows, p.length - row)
         place = u.index + row * p.index_step
@@ -243,9 +240,9 @@ cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) no
             soon = place + SOON * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
             prefetch_lines(updates + soon * p.item, u.columns * p.item)
-        if unit_offsets(p, &u, index, rows, step, column_stride, offsets) and resolve_unit(
-            c, &u, place, rows, step, column_stride, NOWHERE, offsets
-        ):
+        if unit_offsets(
+            c, &u, index, rows, step, column_stride, elsewhere, offsets
+        ) and resolve_unit(c, &u, place, rows, step, column_stride, elsewhere, offsets):
             return 1
         if p.band < p.size:
             leave_out(p, &u, rows, offsets)

@@ -5,7 +5,7 @@
 # `..._range` the walk over some of its tuples. Tuples are numbered from the walk's first one.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
@@ -18,6 +18,7 @@ from ndtool.loops.reductions cimport Reduced, reduce_block, reduce_rows
 
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
+    BIN = 8              # numbers in a line, into which short updates are dropped
 
 
 cdef inline Py_ssize_t kept(
@@ -44,7 +45,11 @@ cdef struct Updates:
     const uint8_t* first      # that of the walk's first tuple
     Py_ssize_t pitch          # bytes from one to the next
     int code, op              # of the arithmetic type and the reduction; 0 for none, which copies
-    bint drops                # whether some tuples name NOWHERE
+
+
+cdef inline int64_t bin_of(const int64_t* bin, const uint8_t* to, Py_ssize_t width) noexcept nogil:
+    """Return the offset from `to` of a bin of a line, where updates are dropped if they are short."""
+    return <const uint8_t*> bin - to if width <= LINE else NOWHERE
 
 
 cdef enum:                    # how threads share a scatter
@@ -103,17 +108,21 @@ cdef inline uint64_t scatter_short(
     const Scatter* s, uint8_t* to, int64_t t, int64_t stop
 ) noexcept nogil:
     cdef int64_t offsets[2 * BLOCK]
+    cdef int64_t bin[BIN]
     cdef const Nd* nd = s.walk.nd
+    cdef Walk walk = s.walk
     cdef Cursor at
     cdef Py_ssize_t width = s.updates.pitch
     cdef int64_t n, known = 0, step = min(block_of(nd), SHORT)
-    seek(&at, &s.walk, t)
+    memset(bin, 0, LINE)
+    walk.elsewhere = bin_of(bin, to, width)
+    seek(&at, &walk, t)
     while t < stop:
         n = min(step, stop - t)
-        if not known and offsets_from(&at, &s.walk, t, n, offsets):
+        if not known and offsets_from(&at, &walk, t, n, offsets):
             return 1
         known = 0 if nd.near else min(step, stop - t - n)
-        if known and offsets_from(&at, &s.walk, t + n, known, offsets + n):
+        if known and offsets_from(&at, &walk, t + n, known, offsets + n):
             return 1
         apply_short(&s.updates, to, offsets, s.updates.first + t * width, n, known)
         memcpy(offsets, offsets + n, known * 8)
@@ -182,13 +191,17 @@ cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noex
     cdef const Nd* nd = s.walk.nd
     cdef uint8_t* window = s.windows + thread * s.line
     cdef int64_t offsets[BLOCK]
+    cdef int64_t bin[BIN]
+    cdef Walk walk = s.walk
     cdef Cursor at
     cdef Py_ssize_t width = s.updates.pitch
     cdef int64_t t = s.batches * part // s.parts * nd.per_batch
     cdef int64_t stop = s.batches * (part + 1) // s.parts * nd.per_batch
     cdef int64_t take, end, base
     cdef double share = nd.reach / <double> nd.per_batch
-    seek(&at, &s.walk, t)
+    memset(bin, 0, LINE)
+    walk.elsewhere = bin_of(bin, window, width)
+    seek(&at, &walk, t)
     while t < stop:
         base, at.base = at.base, 0
         memcpy(window, s.data + base, s.line)
@@ -196,7 +209,7 @@ cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noex
         while t < end:
             take = min(SHORT, end - t)
             ask_next_batch(&at, nd, s.data + base, take, share)
-            if offsets_from(&at, &s.walk, t, take, offsets):
+            if offsets_from(&at, &walk, t, take, offsets):
                 return 1
             apply_short(&s.updates, window, offsets, s.updates.first + t * width, take, 0)
             t += take
@@ -231,48 +244,7 @@ cdef inline void apply_block(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n <= BLOCK short updates, without those that go nowhere, which alone is negative."""
-    cdef int64_t signs = 0
-    cdef Py_ssize_t i
-    if u.drops:
-        for i in range(n):
-            signs |= offsets[i]
-    if signs < 0:
-        apply_some(u, to, offsets, updates, n, width)
-    else:
-        apply_all(u, to, offsets, updates, n, width)
-
-
-cdef inline void apply_some(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
-    Py_ssize_t width,
-) noexcept nogil:
-    """Apply those of n updates that go somewhere; the shortest ones are put together first."""
-    cdef int64_t left[BLOCK]
-    cdef int64_t room[BLOCK]
-    cdef uint8_t* stage = <uint8_t*> room
-    cdef Py_ssize_t i, first = 0
-    if width == 4 or width == 8:
-        for i in range(n):
-            left[first] = offsets[i]
-            if width == 4:
-                memcpy(stage + 4 * first, updates + 4 * i, 4)
-            else:
-                memcpy(stage + 8 * first, updates + 8 * i, 8)
-            first += offsets[i] >= 0
-        apply_all(u, to, left, stage, first, width)
-        return
-    for i in range(n):
-        if offsets[i] < 0:
-            apply_all(u, to, offsets + first, updates + first * width, i - first, width)
-            first = i + 1
-    apply_all(u, to, offsets + first, updates + first * width, n - first, width)
-
-
-cdef inline void apply_all(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
-    Py_ssize_t width,
-) noexcept nogil:
+    """Apply n <= BLOCK short updates."""
     cdef Reduced r = Reduced(to, offsets, updates, n, width, NULL, width, 0)
     if u.op:
         reduce_block(u.code, u.op, &r)

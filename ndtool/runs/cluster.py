@@ -254,11 +254,12 @@ def run(
     where: tuple[str | None, dict[str, str]],
     cluster: Cluster,
     tick: Tick,
+    note: sweep.Note,
 ) -> Iterator[str]:
     """Do a run on a cluster, into a sink; yield the name of each phase before it begins.
 
     where: the directory of what tasks keep, None for that of the output, and the inputs by the
-    names that workers know.
+    names that workers know. note: for indices out of bounds that are no error.
     """
     place: Shared | None = sink.shared() if hasattr(sink, "shared") else None
     if place is None:
@@ -275,7 +276,7 @@ def run(
     call = worker.Call(token, __version__, named, inference, cut, place, folder.inside)
     try:
         each = partial(cluster.each, call)
-        yield from sweep.phases(inference, cut, Folder(folder.inside), each, tick)
+        yield from sweep.phases(inference, cut, Folder(folder.inside), each, tick, note)
         cluster.finish(token)
     except BaseException:
         cluster.abandon(token)

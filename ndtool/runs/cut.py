@@ -20,7 +20,7 @@ from ndtool.rules.shapes import ElementsPlan, Shape
 
 LOCAL = 4  # bytes of a row's number within its part
 TABLE = 512  # bytes of a task's table of parts, beside 8 for each part
-MOST_PARTS = 1 << 16
+MOST_PARTS = (1 << 16) - 1  # one number of two bytes is that of tuples that name none
 MOST_ROWS = 1 << 32  # of a part
 MOST_WORKERS = 4
 
@@ -28,13 +28,14 @@ MOST_WORKERS = 4
 class Rows(NamedTuple):
     """How many index tuples there are, the bytes of each; the rows of data, the bytes of each.
 
-    over: the axes that number the rows.
+    over: the axes that number the rows. strays: whether some tuples may name none of them.
     """
 
     tuples: int
     entry: int
     over: Shape
     width: int
+    strays: bool = False
 
     @property
     def height(self) -> int:
@@ -87,9 +88,14 @@ class Cut(NamedTuple):
         return prod(self.step) * self.rows.width
 
     @property
+    def piles(self) -> int:
+        """How many piles tuples are sorted into: one for each part, the last for strays."""
+        return self.parts + self.rows.strays
+
+    @property
     def mark(self) -> int:
-        """Bytes of the number of a part."""
-        return 1 if self.parts <= MARKED else 2
+        """Bytes of the number of a pile."""
+        return 1 if self.piles <= MARKED else 2
 
     @property
     def pitch(self) -> int:
@@ -141,11 +147,12 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return what a call is in rows; flat: whether data have no other order than that of rows."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
+    strays = inference.attributes.out_of_bounds in ("fill", "drop")
     if isinstance(plan, ElementsPlan):
-        rows = Rows(prod(plan.indices), size, plan.data, itemsize)
+        rows = Rows(prod(plan.indices), size, plan.data, itemsize, strays)
     else:
         over = plan.batch + plan.sizes
-        rows = Rows(plan.tuples, plan.k * size, over, plan.width * itemsize)
+        rows = Rows(plan.tuples, plan.k * size, over, plan.width * itemsize, strays)
     return rows._replace(over=(rows.height,)) if flat else rows
 
 

@@ -125,7 +125,7 @@ def checked(operands: Operands) -> Operands:
     error = check.found(plan, operands.bound, operands.negatives, operands.threads)
     if error is None:
         return operands
-    if rule == "error" or check.lacks_places(plan, rule) or not isinstance(error, BoundsError):
+    if check.is_error(plan, rule) or not isinstance(error, BoundsError):
         raise error
     return operands._replace(outside=error)
 

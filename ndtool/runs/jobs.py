@@ -11,7 +11,7 @@ from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
 from ndtool.engine import threads, tuning
 from ndtool.engine.gathers import Tick, silent
-from ndtool.errors import BoundsError, NdtoolError, OutputError, UsageError, called
+from ndtool.errors import BoundsError, NdtoolError, OutputError, called
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -145,21 +145,25 @@ class Job:
     def check(self) -> Operands:
         """Return the inputs as the kernels take them; BoundsError if an index is out of bounds.
 
-        Where they are too large to be put together, the run checks them before it has an output.
+        Where they are too large to be put together, the run checks, or counts, them before it has
+        an output.
         """
         operands = direct.unchecked(self.inference, self.sources, self.threads)
         if self.request.on_cluster and self.inference.nbytes:
             self._plan_on_cluster(operands)
             return operands
-        strict = self.request.attributes.out_of_bounds == "error"  # else they are counted first
-        if strict and self._may_be_in_chunks and self._plan_by_chunks(operands):
+        if self._may_be_in_chunks and self._plan_by_chunks(operands):
             return operands
         with self._named():
             operands = direct.checked(operands)
-        self.outside = operands.outside
-        if self.outside is not None:
-            inference.point_out(self.outside, self.inference.inputs)
+        if operands.outside is not None:
+            self._note(operands.outside)
         return operands
+
+    def _note(self, outside: BoundsError) -> None:
+        """Keep what is known of indices out of bounds that are no error."""
+        inference.point_out(outside, self.inference.inputs)
+        self.outside = outside
 
     @property
     def _may_be_in_chunks(self) -> bool:
@@ -184,11 +188,6 @@ class Job:
         from ndtool.runs import cluster
 
         request = self.request
-        if request.attributes.out_of_bounds != "error":
-            raise UsageError(
-                f"out of bounds: {request.attributes.out_of_bounds} on a cluster, which counts no"
-                " indices that a rule changes: expected error"
-            )
         self._seen = cluster.arguments(
             request.arguments, self.sources, request.output, request.attributes.reduction
         )
@@ -215,7 +214,7 @@ class Job:
             from ndtool.runs import sweep
 
             with self._named():
-                sweep.check(operands, cut)
+                sweep.check(operands, cut, self._note)
 
     def run(
         self, operands: Operands, tick: Tick = silent, beside: Sequence[sink.Sink] = ()
@@ -272,11 +271,11 @@ class Job:
         if self._cluster is None:
             from ndtool.runs import sweep
 
-            return sweep.run(operands, output, cut, self.request.spill, tick)
+            return sweep.run(operands, output, cut, self.request.spill, tick, self._note)
         from ndtool.runs import cluster
 
         where = self.request.spill, self._seen
-        return cluster.run(operands, output, cut, where, self._cluster, tick)
+        return cluster.run(operands, output, cut, where, self._cluster, tick, self._note)
 
     def plan(self, operands: Operands) -> "Plan":
         """Choose a way to run, once."""

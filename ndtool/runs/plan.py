@@ -52,10 +52,8 @@ def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
 
     Where no array is in chunks, indices must have been checked.
     """
-    cut, reason = None, "some tuples name nothing of data"
-    if operands.rule not in ("fill", "drop"):
-        chunked = in_chunks(operands, to)
-        cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
+    chunked = in_chunks(operands, to)
+    cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
     if cut is not None:
         return planned("sweep", operands, cut, reason)
     gathers, output = "updates" not in operands.sources, operands.inference.nbytes

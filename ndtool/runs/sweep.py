@@ -33,12 +33,15 @@ from ndtool.runs.tasks import Arrays, Bad, Done, Work
 
 Take = Callable[[int, Any], None]  # is given each task that is done, and what it returned
 Each = Callable[[str, int, Take], None]  # does tasks 0 to n - 1 of a phase
+Note = Callable[[BoundsError], object]  # is given what is known of indices out of bounds
 
 
-def run(operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick) -> Iterator[str]:
+def run(
+    operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick, note: Note
+) -> Iterator[str]:
     """Do a run in this process, into a sink; yield the name of each phase before it begins.
 
-    spill: the directory of a temporary file, None for TMPDIR.
+    spill: the directory of a temporary file, None for TMPDIR. note: for what is no error.
     """
     with ExitStack() as stack:
         output = _output(operands, sink, cut, stack)
@@ -52,19 +55,19 @@ def run(operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick)
             in_threads(work, phase, count, take, 1 if in_order else cut.workers)
 
         try:
-            yield from phases(operands.inference, cut, store, each, tick)
+            yield from phases(operands.inference, cut, store, each, tick, note)
         except BoundsError:
             if operands.indices:  # all of them were within bounds
                 raise operands.changed() from None
             raise
 
 
-def check(operands: Operands, cut: Cut) -> None:
-    """Raise BoundsError if an index is out of bounds, having read all of them by blocks."""
+def check(operands: Operands, cut: Cut, note: Note) -> None:
+    """Read all indices by blocks; raise BoundsError if one is out of bounds, or note it."""
     work = Work(operands.inference, cut, arrays(operands, cut, None), Store(0, 0, None, {}))
-    found = _Refusal(operands.inference)
-    in_threads(work, "check", cut.blocks, found.add, cut.workers)
-    found.tell()
+    outside = _Outside(operands.inference)
+    in_threads(work, "check", cut.blocks, outside.add, cut.workers)
+    outside.tell(note)
 
 
 def in_threads(work: Work, phase: str, count: int, take: Take, workers: int) -> None:
@@ -79,14 +82,16 @@ def in_threads(work: Work, phase: str, count: int, take: Take, workers: int) -> 
     crew.share(do, iter(range(count)), workers)
 
 
-def phases(inference: Inference, cut: Cut, keep: Keep, each: Each, tick: Tick) -> Iterator[str]:
+def phases(
+    inference: Inference, cut: Cut, keep: Keep, each: Each, tick: Tick, note: Note
+) -> Iterator[str]:
     """Have all tasks done, phase by phase; yield the name of each before it begins."""
-    meter, tables, refusal = _Meter(tick, cut), _Tables(cut), _Refusal(inference)
+    meter, tables, outside = _Meter(tick, cut), _Tables(cut), _Outside(inference)
     rows = cut.rows
     yield "split"
-    with_ends = partial(_ended, tables, refusal)
+    with_ends = partial(_ended, tables, outside)
     each("split", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.entry, with_ends))
-    refusal.tell()
+    outside.tell(note)
     keep.tabulate(Table("starts", cut.blocks), tables.starts)
     yield "sweep"
     places = tables.places() if cut.gathers else memoryview(b"")
@@ -102,14 +107,15 @@ def phases(inference: Inference, cut: Cut, keep: Keep, each: Each, tick: Tick) -
         each("replay", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.width))
 
 
-def _ended(tables: _Tables, refusal: _Refusal, block: int, end: Done | Bad) -> None:
+def _ended(tables: _Tables, outside: _Outside, block: int, end: Done | Bad) -> None:
     if isinstance(end, Done):
         tables.add(block, end)
+        outside.add(block, end.outside)
     else:
-        refusal.add(block, end)
+        outside.add(block, end)
 
 
-class _Refusal:
+class _Outside:
     """Collects indices that are out of bounds."""
 
     def __init__(self, inference: Inference) -> None:
@@ -121,8 +127,8 @@ class _Refusal:
         if end is not None:
             self._bad[block] = end
 
-    def tell(self) -> None:
-        """Raise BoundsError if there are any: the first one, and how many."""
+    def tell(self, note: Note) -> None:
+        """Raise BoundsError if there are any: the first one, and how many; or note it."""
         if not self._bad:
             return
         plan, negatives = self._inference.plan, self._inference.row.negatives
@@ -130,7 +136,10 @@ class _Refusal:
         count = sum(one.tuples for one in self._bad.values())
         if isinstance(plan, NdPlan) and plan.repeated:
             count = first.tuples  # every block has all of them
-        raise indices.bounds_error(plan, first[:3], count, negatives)
+        error = indices.bounds_error(plan, first[:3], count, negatives)
+        if indices.is_error(plan, self._inference.attributes.out_of_bounds):
+            raise error
+        note(error)
 
 
 class _Tables:

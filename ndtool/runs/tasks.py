@@ -1,6 +1,7 @@
 """The tasks of a sweep: pure functions of what is open and a number.
 
-    split   a block of index tuples (and updates): sorted stably by the part of data they touch
+    split   a block of index tuples (and updates): sorted stably by the part of data they touch;
+            those that a rule lets name nothing are the last
     sweep   a part of data, read once, in order: its rows gathered, or the updates of all blocks
             applied in the order of the blocks, and the part written, once
     replay  gathers only: the rows of a block, put back into the order of its tuples and written
@@ -26,6 +27,7 @@ from ndtool.arrays import grid
 from ndtool.arrays.grid import Box
 from ndtool.arrays.pieces import Reader, Writer, read_stretch, write_stretch
 from ndtool.engine import bind, copies, crew
+from ndtool.engine.check import is_error
 from ndtool.errors import OutputError
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
@@ -39,10 +41,14 @@ Take = Callable[[int], memoryview]
 
 
 class Done(NamedTuple):
-    """What a task returns: which attempt counts; of split, where the tuples of each part begin."""
+    """What a task returns: which attempt counts; of split, where the tuples of each part begin.
+
+    outside: what of a block is out of bounds, where that is no error.
+    """
 
     attempt: int
     starts: bytes = b""
+    outside: Bad | None = None
 
 
 class Bad(NamedTuple):
@@ -69,9 +75,11 @@ class Work:
 
     def __init__(self, inference: Inference, cut: Cut, arrays: Arrays, keep: Keep) -> None:
         self.inference, self.cut, self.arrays, self.keep = inference, cut, arrays, keep
-        plan, dtype = inference.plan, inference.dtype
+        plan, dtype, rule = inference.plan, inference.dtype, inference.attributes.out_of_bounds
+        self.rule = "error" if is_error(plan, rule) else rule
         self.rows = bind.bind_rows(plan, inference.row.negatives)
         self.boxes = bind.bind_boxes(cut.rows.over, cut.step)
+        self.filling = inference.filling * (cut.rows.width // dtype.itemsize)  # a row
         self.reduction = inference.attributes.reduction
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether the arithmetic needs another byte order than data's, and than that of updates.
@@ -94,14 +102,12 @@ class Work:
     def indices(self, first: int, n: int, take: Take) -> tuple[Indices, int]:
         """Return indices, among them those of n tuples, and the tuple that they begin with."""
         dtype = self.inference.inputs["indices"].dtype
-        rule = self.inference.attributes.out_of_bounds
-        rule = rule if rule in ("clip", "wrap") else "error"  # where all tuples name a row
         if self._repeated is not None:
-            return bind.bind_indices(self._repeated, dtype, rule), 0
+            return bind.bind_indices(self._repeated, dtype, self.rule), 0
         room = take(n * self.cut.rows.entry)
         if room:  # tuples may have no components
             read_stretch(self.arrays.indices, first, room)
-        return bind.bind_indices(room, dtype, rule), first
+        return bind.bind_indices(room, dtype, self.rule), first
 
     @contextmanager
     def part(self) -> Iterator[memoryview]:
@@ -149,7 +155,7 @@ def split(work: Work, block: int) -> Done | Bad:
     """Deal the tuples of a block by part, and keep them; return where each part begins."""
     cut, keep = work.cut, work.keep
     first, n, width = block * cut.block, cut.tuples(block), cut.rows.width
-    starts = memoryview(bytearray(8 * (cut.parts + 1))).cast("q")
+    starts = memoryview(bytearray(8 * (cut.piles + 1))).cast("q")
     with work.desk() as take:
         marks, local, dealt = take(n * cut.mark), take(n * LOCAL), take(n * LOCAL)
         indices, origin = work.indices(first, n, take)
@@ -159,6 +165,7 @@ def split(work: Work, block: int) -> Done | Bad:
             if (bad := _bad(work, indices, origin, n)) is None:
                 raise OutputError("indices changed during the run")
             return bad
+        outside = None if work.rule == "error" else _bad(work, indices, origin, n)
         piece = keep.create(spilling.Piece("split", block, first * cut.pitch))
         _deal(marks, starts[:-1], local, dealt, n, back=False)
         keep.write(piece, 0, dealt)
@@ -172,7 +179,7 @@ def split(work: Work, block: int) -> Done | Bad:
             _deal(marks, starts[:-1], updates, ordered, n, back=False)
             keep.write(piece, n * LOCAL, ordered)
         keep.finish(piece)
-    return Done(piece.attempt, bytes(starts))
+    return Done(piece.attempt, bytes(starts[: cut.parts + 1]), outside)
 
 
 def sweep(work: Work, part: int) -> Done:
@@ -206,6 +213,9 @@ def replay(work: Work, block: int) -> Done:
             nbytes = counts[part] * width
             keep.read(piece, before[part] * width, found[at : at + nbytes])
             at += nbytes
+        if cut.rows.strays:
+            counts.append(n - sum(counts))
+            found[at:] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
         _deal(marks, starts, found, out, n, back=True)
         assert work.arrays.output is not None
