@@ -133,7 +133,7 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
                     assert plan.choose(operands, 1 << 20, job.facts).cut is None
                     continue
                 cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
-                assert list(sweep.run(operands, sink, cut, None, silent))
+                assert list(sweep.run(operands, sink, cut, silent))
             else:
                 continue
             found = room.view(arrays[0].dtype).reshape(job.inference.plan.output)

@@ -1,8 +1,10 @@
 """Arrays larger than memory: a sweep gives what the direct way gives, bit for bit, or nothing."""
 
 import json
+import os
 import signal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,10 @@ from strategies import Case, cases, opaque, same
 
 from ndtool import files
 from ndtool.analysis import reference
-from ndtool.arrays import memory
+from ndtool.arrays import memory, spill
 from ndtool.cli.options import Size
 from ndtool.engine.gathers import silent
-from ndtool.errors import OutputError
+from ndtool.errors import NdtoolError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import direct, sweep
 from ndtool.runs.cut import cut_for, rows_of
@@ -60,7 +62,7 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
         room = np.zeros(job.inference.nbytes, np.uint8)
         sink = memory.RoomSink(room.data, job.facts)
-        phases = list(sweep.run(job.check(), sink, cut, None, silent))
+        phases = list(sweep.run(job.check(), sink, cut, silent))
         assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
         return room.view(arrays[0].dtype).reshape(job.inference.plan.output)
 
@@ -174,15 +176,23 @@ def test_the_first_bad_index_of_any_block_is_named(
     assert state(there) == before
 
 
-def test_an_index_that_changes_during_the_run_is_told(there: Path) -> None:
-    request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20)
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [("error", r"idx\.npy\[40, 500, 0\] = -1025"), ("fill", "changed during the run")],
+    ids=["found by the sweep", "checked before"],
+)
+def test_an_index_that_changes_during_the_run_is_told(there: Path, rule: str, told: str) -> None:
+    request = Request(
+        "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
+        attributes=Attributes(out_of_bounds=rule),
+    )  # fmt: skip
     with Job(request) as job:
         operands = job.check()
         assert job.plan(operands).way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
-        with pytest.raises(OutputError, match="changed during the run"):
+        with pytest.raises(NdtoolError, match=told):
             job.run(operands)
     assert not Path("out.npy").exists()
 
@@ -208,6 +218,37 @@ def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
     ran = ndtool(*GATHER, *LITTLE, "--spill", "nowhere", "-o", "other.npy")
     assert (ran.status, ran.err) == (7, "error: nowhere: No such file or directory\n")
     assert not Path("other.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
+def test_every_temporary_file_goes_where_it_shall(
+    there: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    opened: list[str | None] = []
+    real = spill._open_unnamed
+
+    def note(directory: str) -> int:
+        opened.append(directory)
+        return real(directory)
+
+    monkeypatch.setattr(spill, "_open_unnamed", note)
+    order = np.asfortranarray if kind == "indices too" else np.asarray
+    save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
+    (there / "spill").mkdir()
+    os.mkfifo("pipe")
+    feeder = Thread(target=lambda: Path("pipe").write_bytes(Path("data.npy").read_bytes()))
+    data = "pipe" if kind == "data by a pipe" else "data.npy"
+    if data == "pipe":
+        feeder.start()
+    request = Request(
+        "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
+    )
+    with Job(request) as job:
+        operands = job.check()
+        assert job.plan(operands).way == "sweep"
+        job.run(operands)
+    assert opened == ["spill"] * (2 + (kind != "updates in Fortran's order"))
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])

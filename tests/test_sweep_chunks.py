@@ -94,7 +94,7 @@ def test_chunks_give_the_bits_of_the_reference(
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
-        list(sweep.run(operands, sink, cut, None, silent))
+        list(sweep.run(operands, sink, cut, silent))
     assert same(
         out.view(case.arrays[0].dtype),
         getattr(reference, case.operator)(*case.arrays, **case.arguments),

@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
     """Choose a way; limit: bytes of memory, None for what there is; to: what the output will be.
 
-    Where no array is in chunks, indices must have been checked.
+    Where no array is in chunks, indices must be row-major, or have been checked.
     """
     cut, reason = None, "some tuples name nothing of data"
     if operands.rule not in ("fill", "drop"):
@@ -191,7 +191,9 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
     """
     addressing = bind_rows(operands.inference.plan, operands.negatives)
     boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
-    indices = operands.bound_by("error" if operands.outside is None else "clip")
+    given = operands.indices or operands.stretch("indices").buffer
+    rule = "error" if operands.outside is None else "clip"
+    indices = operands._replace(indices=given).bound_by(rule)
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = highest = 0
     lowest = rows.height
@@ -199,7 +201,7 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
         piece = Piece(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
         if _kernels.mark(addressing, indices, 0, piece, boxes, marks, local, starts):
-            continue  # changed since they were checked, as the run itself will find
+            continue  # out of bounds, as the run itself will find
         wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]
