@@ -224,8 +224,8 @@ out = np.lib.format.open_memmap("out.npy", "w+", data.dtype, data.shape)
 """
 DUCKDB = """
 import duckdb
-data_, wanted = {"value": data}, {"place": np.asarray(idx[:, 0])}
-duckdb.sql("SET memory_limit = '500MB'")
+data_, wanted = {"value": np.asarray(data)}, {"place": np.asarray(idx[:, 0])}
+duckdb.sql("SET memory_limit = '500MB'; SET max_temp_directory_size = '20GB'")
 """
 PEERS = {
     "numpy": {

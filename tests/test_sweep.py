@@ -18,12 +18,13 @@ from strategies import Case, cases, opaque, same
 
 from ndtool import files
 from ndtool.analysis import reference
-from ndtool.arrays import memory, spill
+from ndtool.arrays import local, memory, spill
 from ndtool.cli.options import Size
+from ndtool.engine import tuning
 from ndtool.engine.gathers import silent
 from ndtool.errors import NdtoolError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import direct, sweep
+from ndtool.runs import direct, plan, sweep
 from ndtool.runs.cut import cut_for, rows_of
 from ndtool.runs.jobs import Job, Request
 
@@ -153,6 +154,42 @@ def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> Non
     ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
     assert ran.json["plan"]["way"] == "direct"
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
+
+
+@pytest.mark.parametrize(
+    ("tuples", "cached", "page", "limit", "way"),
+    [
+        (2_000, 0.0, 1 << 13, None, "direct"),
+        (2_000, 0.0, tuning.RANDOM, None, "sweep"),
+        (2_000, 0.0, 1 << 13, 1 << 24, "direct"),
+        (10_000, 0.0, 1 << 13, None, "sweep"),
+        (10_000, 1.0, tuning.RANDOM, None, "direct"),
+        (10_000, 1.0, tuning.RANDOM, 1 << 24, "sweep"),
+    ],
+    ids=[
+        "pages are found fast", "and slowly", "within a limit", "more pages than memory holds",
+        "all in memory", "more than a limit allows",
+    ],
+)  # fmt: skip
+def test_what_a_page_takes_decides(
+    here: Path, monkeypatch: pytest.MonkeyPatch,
+    tuples: int, cached: float, page: int, limit: int | None, way: str,
+) -> None:  # fmt: skip
+    np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
+    save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
+    monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
+    monkeypatch.setattr(local.Stretch, "cached", lambda self, turn=0: cached)
+    monkeypatch.setattr(plan, "page_cost", lambda data, ahead: page)
+    with Job(Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)) as job:
+        assert job.plan(job.check()).way == way
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_a_page_takes_is_measured(there: Path, ahead: bool) -> None:
+    with local.open_file("data.npy") as file:
+        stretch = file.stretch(0, file.size, "data")
+        assert 0 < plan.page_cost(stretch, ahead) <= tuning.RANDOM
+        stretch.release()
 
 
 def test_the_output_may_be_data(there: Path) -> None:

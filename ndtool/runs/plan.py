@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import MARKED, Piece
+from ndtool.arrays.local import Stretch
 from ndtool.arrays.source import Facts, Flat
 from ndtool.engine import memory, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
@@ -164,13 +166,39 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     if cut.memory > allowed:
         return None, f"a sweep would take {cut.memory} bytes of memory, more than {allowed}"
     near, reach = sampled(operands, rows)
-    jumps = rows.tuples * (1 - near) * max(1 - allowed / size, 0.25)
+    far = rows.tuples * (1 - near)
+    jumps = far * max(1 - allowed / size, 0.25)
     if memory.holds(reach, allowed):
         jumps = min(jumps, reach / PAGE)  # what was read stays there
-    direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
-    sweep = cost(cut)
+    jump, sweep = tuning.RANDOM, cost(cut)
+    if gathers and there.mapped and sweep < jumps * (jump + rows.width):
+        absent = 1 - there.cached(1) if limit is None else 1.0
+        touched = min(int(far * (PAGE + rows.width)), reach)
+        if memory.holds(int(touched * absent), allowed):
+            ahead = not isinstance(operands.inference.plan, ElementsPlan)
+            jump = max(PAGE, int(absent * page_cost(there, ahead)))
+    direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
     return (cut if sweep < direct else None), reason
+
+
+def page_cost(data: Stretch, ahead: bool) -> int:
+    """Return how many bytes of a file are read in order in the time that a page of it takes.
+
+    ahead: whether many pages are asked for at once, as a gather of rows does.
+    """
+    size = len(data.buffer)
+    room = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
+    places = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
+    started = perf_counter()
+    for place in places if ahead else ():
+        data.advise("willneed", place, 1)
+    for place in places:
+        data.read(place, room[:1])
+    found = perf_counter()
+    data.read(size // 4, room)
+    each, whole = (found - started) / len(places), perf_counter() - found
+    return min(int(each / whole * len(room)), tuning.RANDOM)
 
 
 def cost(cut: Cut) -> int:
