@@ -178,7 +178,7 @@ def test_what_a_page_takes_decides(
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
-    monkeypatch.setattr(local.Stretch, "cached", lambda self, turn=0: cached)
+    monkeypatch.setattr(local.Stretch, "cached", lambda *_, **__: cached)
     monkeypatch.setattr(plan, "page_cost", lambda data, ahead: page)
     with Job(Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)) as job:
         assert job.plan(job.check()).way == way

@@ -197,8 +197,8 @@ class Stretch(NamedTuple):
         except (OSError, ValueError):
             pass  # only advice
 
-    def cached(self, turn: int = 0) -> float:
-        """Return about which share of the bytes is in memory, 1 where that cannot be told.
+    def cached(self, turn: int = 0, unknown: float = 1.0) -> float:
+        """Return about which share of the bytes is in memory, `unknown` where that cannot be told.
 
         turn: 0 or 1, to look at other places, as the system may begin to read what was looked for.
         """
@@ -212,7 +212,7 @@ class Stretch(NamedTuple):
             except BlockingIOError:
                 pass  # it would have to be read
             except (OSError, AttributeError):
-                return 1.0
+                return unknown
         return present / SAMPLES
 
     def release(self) -> None:

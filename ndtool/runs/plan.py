@@ -172,7 +172,7 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
         jumps = min(jumps, reach / PAGE)  # what was read stays there
     jump, sweep = tuning.RANDOM, cost(cut)
     if gathers and there.mapped and sweep < jumps * (jump + rows.width):
-        absent = 1 - there.cached(1) if limit is None else 1.0
+        absent = 1 - there.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(far * (PAGE + rows.width)), reach)
         if memory.holds(int(touched * absent), allowed):
             ahead = not isinstance(operands.inference.plan, ElementsPlan)
