@@ -224,8 +224,10 @@ out = np.lib.format.open_memmap("out.npy", "w+", data.dtype, data.shape)
 """
 DUCKDB = """
 import duckdb
-data_, wanted = {"value": data}, {"place": np.asarray(idx[:, 0])}
-duckdb.sql("SET memory_limit = '500MB'")
+half = len(data) // 2  # as it takes less than 2^31 rows from an array
+low, high = {"value": np.asarray(data[:half])}, {"value": np.asarray(data[half:])}
+data_, wanted = "(FROM low UNION ALL FROM high)", {"place": np.asarray(idx[:, 0])}
+duckdb.sql("SET memory_limit = '500MB'; SET max_temp_directory_size = '20GB'")
 """
 PEERS = {
     "numpy": {
@@ -261,8 +263,8 @@ out[:] = summed.collect(engine="streaming")["value"].to_numpy()
     "duckdb": {
         "nd": DUCKDB
         + """
-found = duckdb.sql('''
-    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM data_),
+found = duckdb.sql(f'''
+    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM {data_}),
          w AS (SELECT row_number() OVER () AS nth, place FROM wanted)
     SELECT value FROM w JOIN t USING (place) ORDER BY nth
 ''')
@@ -272,8 +274,8 @@ np.save("out.npy", found.fetchnumpy()["value"])
         + SCATTERED
         + """
 more = {"place": wanted["place"], "value": upd}
-summed = duckdb.sql('''
-    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM data_)
+summed = duckdb.sql(f'''
+    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM {data_})
     SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM more)
     GROUP BY place ORDER BY place
 ''')

@@ -442,6 +442,8 @@ def test_what_is_in_memory(monkeypatch, wrong, share):
     with opened("x.npy") as source:
         assert source.whole().mapped
         assert source.whole().cached() == share
+        known = wrong == errno.EAGAIN
+        assert source.whole().cached(1, unknown=0.5) == (share if known else 0.5)
 
 
 def test_a_closed_descriptor_is_no_input():

@@ -131,7 +131,7 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
             elif rows.tuples and rows.width and rows.height > 1:
                 cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
                 counted: list[BoundsError] = []
-                assert list(sweep.run(operands, sink, cut, None, silent, counted.append))
+                assert list(sweep.run(operands, sink, cut, silent, counted.append))
                 before = operands.outside
                 assert [told(one) for one in counted] == ([] if before is None else [told(before)])
             else:

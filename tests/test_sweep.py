@@ -1,8 +1,10 @@
 """Arrays larger than memory: a sweep gives what the direct way gives, bit for bit, or nothing."""
 
 import json
+import os
 import signal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ from strategies import Case, cases, opaque, same
 
 from ndtool import files
 from ndtool.analysis import reference
-from ndtool.arrays import memory
+from ndtool.arrays import local, memory, spill
 from ndtool.cli.options import Size
+from ndtool.engine import tuning
 from ndtool.engine.gathers import silent
-from ndtool.errors import BoundsError, OutputError
+from ndtool.errors import BoundsError, NdtoolError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import direct, sweep
+from ndtool.runs import direct, plan, sweep
 from ndtool.runs.cut import cut_for, rows_of
 from ndtool.runs.jobs import Job, Request
 
@@ -64,7 +67,7 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
         room = np.zeros(job.inference.nbytes, np.uint8)
         sink = memory.RoomSink(room.data, job.facts)
-        phases = list(sweep.run(job.check(), sink, cut, None, silent, refuse))
+        phases = list(sweep.run(job.check(), sink, cut, silent, refuse))
         assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
         return room.view(arrays[0].dtype).reshape(job.inference.plan.output)
 
@@ -157,6 +160,42 @@ def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> Non
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
 
 
+@pytest.mark.parametrize(
+    ("tuples", "cached", "page", "limit", "way"),
+    [
+        (2_000, 0.0, 1 << 13, None, "direct"),
+        (2_000, 0.0, tuning.RANDOM, None, "sweep"),
+        (2_000, 0.0, 1 << 13, 1 << 24, "direct"),
+        (10_000, 0.0, 1 << 13, None, "sweep"),
+        (10_000, 1.0, tuning.RANDOM, None, "direct"),
+        (10_000, 1.0, tuning.RANDOM, 1 << 24, "sweep"),
+    ],
+    ids=[
+        "pages are found fast", "and slowly", "within a limit", "more pages than memory holds",
+        "all in memory", "more than a limit allows",
+    ],
+)  # fmt: skip
+def test_what_a_page_takes_decides(
+    here: Path, monkeypatch: pytest.MonkeyPatch,
+    tuples: int, cached: float, page: int, limit: int | None, way: str,
+) -> None:  # fmt: skip
+    np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
+    save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
+    monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
+    monkeypatch.setattr(local.Stretch, "cached", lambda *_, **__: cached)
+    monkeypatch.setattr(plan, "page_cost", lambda data, ahead: page)
+    with Job(Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)) as job:
+        assert job.plan(job.check()).way == way
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_a_page_takes_is_measured(there: Path, ahead: bool) -> None:
+    with local.open_file("data.npy") as file:
+        stretch = file.stretch(0, file.size, "data")
+        assert 0 < plan.page_cost(stretch, ahead) <= tuning.RANDOM
+        stretch.release()
+
+
 def test_the_output_may_be_data(there: Path) -> None:
     assert ndtool(*SCATTER, "-o", "direct.npy").status == 0
     assert ndtool(*SCATTER, *LITTLE, "-o", "data.npy").status == 0
@@ -178,15 +217,23 @@ def test_the_first_bad_index_of_any_block_is_named(
     assert state(there) == before
 
 
-def test_an_index_that_changes_during_the_run_is_told(there: Path) -> None:
-    request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20)
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [("error", r"idx\.npy\[40, 500, 0\] = -1025"), ("fill", "changed during the run")],
+    ids=["found by the sweep", "checked before"],
+)
+def test_an_index_that_changes_during_the_run_is_told(there: Path, rule: str, told: str) -> None:
+    request = Request(
+        "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
+        attributes=Attributes(out_of_bounds=rule),
+    )  # fmt: skip
     with Job(request) as job:
         operands = job.check()
         assert job.plan(operands).way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
-        with pytest.raises(OutputError, match="changed during the run"):
+        with pytest.raises(NdtoolError, match=told):
             job.run(operands)
     assert not Path("out.npy").exists()
 
@@ -212,6 +259,37 @@ def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
     ran = ndtool(*GATHER, *LITTLE, "--spill", "nowhere", "-o", "other.npy")
     assert (ran.status, ran.err) == (7, "error: nowhere: No such file or directory\n")
     assert not Path("other.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
+def test_every_temporary_file_goes_where_it_shall(
+    there: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    opened: list[str | None] = []
+    real = spill._open_unnamed
+
+    def note(directory: str) -> int:
+        opened.append(directory)
+        return real(directory)
+
+    monkeypatch.setattr(spill, "_open_unnamed", note)
+    order = np.asfortranarray if kind == "indices too" else np.asarray
+    save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
+    (there / "spill").mkdir()
+    os.mkfifo("pipe")
+    feeder = Thread(target=lambda: Path("pipe").write_bytes(Path("data.npy").read_bytes()))
+    data = "pipe" if kind == "data by a pipe" else "data.npy"
+    if data == "pipe":
+        feeder.start()
+    request = Request(
+        "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
+    )
+    with Job(request) as job:
+        operands = job.check()
+        assert job.plan(operands).way == "sweep"
+        job.run(operands)
+    assert opened == ["spill"] * (2 + (kind != "updates in Fortran's order"))
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])

@@ -105,7 +105,7 @@ def test_chunks_give_the_bits_of_the_reference(
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(sweep.run(operands, sink, cut, None, silent, counted.append))
+        list(sweep.run(operands, sink, cut, silent, counted.append))
     assert [told(one) for one in counted] == ([] if outside is None else [told(outside)])
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}

@@ -39,12 +39,13 @@ def assembled(
     label: str,
     threads: int,
     tick: Tick | None,
+    directory: str | None,
 ) -> Stretch:
     """Return an array's blocks in row-major order, each read once by its number.
 
     touched: which of them are to be read, of a grid; the others are holes in a file without a
     name, or zeros. label: what an error calls the room for all of them. tick: told which share of
-    them is there.
+    them is there. directory: of that file.
     """
     total, numbers, used = cut.blocks, iter(range(cut.blocks)), None
     if touched is not None:
@@ -52,7 +53,7 @@ def assembled(
         numbers = touched(cut.step)
         if 2 * total < cut.blocks:
             used = _extents(cut, touched(cut.step))
-    room = spill.room(prod(cut.shape) * cut.itemsize, label, used)
+    room = spill.room(prod(cut.shape) * cut.itemsize, label, used, directory)
     whole = as_array(room, cut.shape, cut.itemsize)
 
     def put(number: int) -> None:

@@ -197,22 +197,22 @@ class Stretch(NamedTuple):
         except (OSError, ValueError):
             pass  # only advice
 
-    def cached(self) -> float:
-        """Return about which share of the bytes is in memory, 1 where that cannot be told.
+    def cached(self, turn: int = 0, unknown: float = 1.0) -> float:
+        """Return about which share of the bytes is in memory, `unknown` where that cannot be told.
 
-        To be asked once: the system may begin to read what was looked for.
+        turn: 0 or 1, to look at other places, as the system may begin to read what was looked for.
         """
         if not self.mapped or self.place is None or self.position is None:
             return 1.0
         present, room = 0, [bytearray(1)]
         for i in range(SAMPLES):
-            at = self.position + (2 * i + 1) * len(self.buffer) // (2 * SAMPLES)
+            at = self.position + (4 * i + 2 + turn) * len(self.buffer) // (4 * SAMPLES)
             try:
                 present += os.preadv(self.place.fd, room, at, os.RWF_NOWAIT)
             except BlockingIOError:
                 pass  # it would have to be read
             except (OSError, AttributeError):
-                return 1.0
+                return unknown
         return present / SAMPLES
 
     def release(self) -> None:

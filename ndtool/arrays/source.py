@@ -208,10 +208,13 @@ class Flat:
             self._place.close()
 
 
-def whole(source: Source, touched: Touched | None = None, threads: int = 1) -> Stretch:
+def whole(
+    source: Source, touched: Touched | None = None, threads: int = 1, directory: str | None = None
+) -> Stretch:
     """Return all bytes of an array: its own, or its blocks put together in row-major order.
 
     touched: what must be right at least; blocks without any of it are not read, and are zeros.
+    directory: where they are put together if memory is too little, None for TMPDIR.
     """
     stretch = source.whole(touched)
     if stretch is None:
@@ -222,7 +225,9 @@ def whole(source: Source, touched: Touched | None = None, threads: int = 1) -> S
         blocks = None if touched is None else touched.blocks
         label = f"temporary copy of {called(source.name)}"
         at_once = max(threads, source.at_once)
-        stretch = assembly.assembled(cut, source.block, blocks, label, at_once, source.tick)
+        stretch = assembly.assembled(
+            cut, source.block, blocks, label, at_once, source.tick, directory
+        )
     return stretch
 
 

@@ -20,16 +20,22 @@ Fill = Callable[[Callable[[int, memoryview], object]], object]
 MEMORY = 4 << 20  # bytes beyond this go to a temporary file: a run may need six such rooms
 
 
-def room(nbytes: int, label: str, used: Iterable[tuple[int, int]] | None = None) -> memoryview:
+def room(
+    nbytes: int,
+    label: str,
+    used: Iterable[tuple[int, int]] | None = None,
+    directory: str | None = None,
+) -> memoryview:
     """Return writable bytes, zero at first; they go with their last user.
 
-    used: the stretches that will be written, None for all: only these take space. Raises
-    ResourceError, which calls the bytes `label`, where there is no room for so many.
+    used: the stretches that will be written, None for all: only these take space. directory: see
+    `unnamed_file`. Raises ResourceError, which calls the bytes `label`, where there is no room for
+    so many.
     """
     try:
         if nbytes <= MEMORY:
             return memoryview(bytearray(nbytes))
-        fd = unnamed_file()
+        fd = unnamed_file(directory)
         try:
             reserve(fd, nbytes, label, used)
             return map_bytes(fd, 0, nbytes, writable=True)
@@ -43,7 +49,7 @@ def room(nbytes: int, label: str, used: Iterable[tuple[int, int]] | None = None)
         raise failure(exc, label, OutputError) from None
 
 
-def filled(nbytes: int, label: str, fill: Fill) -> memoryview:
+def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
     """Return read-only bytes as `fill(write)` writes them, by write(start, bytes), all of them.
 
     Written to a file they cost less than stores through a map of it. Raises as `room` does.
@@ -57,7 +63,7 @@ def filled(nbytes: int, label: str, fill: Fill) -> memoryview:
         fill(store)
         return space.toreadonly()
     try:
-        fd = unnamed_file()
+        fd = unnamed_file(directory)
         try:
             reserve(fd, nbytes, label)
             fill(partial(write_at, fd))
@@ -112,8 +118,9 @@ def _open_unnamed(directory: str) -> int:
 class Spool:
     """Bytes that arrive in pieces: kept in memory up to MEMORY, then in an unnamed file."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str | None = None) -> None:
         self.size = 0
+        self._directory = directory
         self._memory = bytearray()
         self._fd: int | None = None
 
@@ -121,7 +128,7 @@ class Spool:
         """Append `piece`; ResourceError if there is no room for it."""
         try:
             if self._fd is None and self.size + len(piece) > MEMORY:
-                self._fd = unnamed_file()
+                self._fd = unnamed_file(self._directory)
                 self._write_file(self._memory)
                 self._memory = bytearray()
             if self._fd is None:

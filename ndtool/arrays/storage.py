@@ -111,6 +111,14 @@ def advise_random(fd: int) -> None:
         pass  # only advice
 
 
+def will_need(fd: int, start: int, nbytes: int) -> None:
+    """Have bytes of a file read that are needed soon, without waiting for them."""
+    try:
+        os.posix_fadvise(fd, start, nbytes, os.POSIX_FADV_WILLNEED)
+    except (OSError, AttributeError):
+        pass  # only advice
+
+
 def let_go(fd: int, start: int, nbytes: int) -> None:
     """Have pages of a file written, and dropped where they are: they are not needed again soon."""
     try:

@@ -13,11 +13,15 @@ from ndtool.errors import InputError, NdtoolError, UsageError, called
 
 
 class Stream:
-    """A descriptor from which consecutive arrays are read; `name` is the argument for it."""
+    """A descriptor from which consecutive arrays are read; `name` is the argument for it.
 
-    def __init__(self, fd: int, name: str) -> None:
+    directory: where they are kept if memory is too little, None for TMPDIR.
+    """
+
+    def __init__(self, fd: int, name: str, directory: str | None = None) -> None:
         self._fd = fd
         self._name = name
+        self._directory = directory
         self._count = 0
         try:
             self._status = os.fstat(fd)
@@ -60,7 +64,7 @@ class Stream:
         from ndtool.arrays.spill import Spool
 
         header = npy.read(self._exactly, None, label)
-        spool = Spool()
+        spool = Spool(self._directory)
         buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
         left = header.nbytes
         while left:
@@ -94,8 +98,8 @@ class Stream:
 class Streams(Stream):
     """Standard input, and the pipes that a run reads; make it before opening files."""
 
-    def __init__(self, fd: int = 0) -> None:
-        super().__init__(fd, "-")
+    def __init__(self, fd: int = 0, directory: str | None = None) -> None:
+        super().__init__(fd, "-", directory)
         self._pipes: dict[tuple[int, int], Stream] = {}
 
     def pipe(self, path: str) -> Stream | None:
@@ -119,7 +123,7 @@ class Streams(Stream):
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as exc:
                 raise failure(exc, path) from None
-            self._pipes[place] = _Pipe(fd, path)
+            self._pipes[place] = _Pipe(fd, path, self._directory)
         return self._pipes[place]
 
 

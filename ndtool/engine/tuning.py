@@ -40,7 +40,9 @@ BANDS = 2  # of a scatter's rows, if its tiles fit: each goes over all indices a
 LEAST_MEMORY = 1 << 20  # bytes that a run can be told to keep to
 COUNTED_ON = 1 << 24  # bytes of memory, however little there is at the moment
 SWEPT = 1 << 30  # bytes of memory that a sweep takes at most, unless told otherwise
-RANDOM = 1 << 17  # bytes that are read in order while a disk finds one page
+RANDOM = 1 << 17  # bytes that are read in order while a disk finds one page, at most
+FOUND = 64  # pages that are read to tell that
+ORDERED = 1 << 22  # bytes that are read in order to tell that
 SORTING = 64  # bytes that are read in order while a tuple is sorted
 
 # Arrays

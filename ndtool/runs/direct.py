@@ -27,7 +27,8 @@ class Operands(NamedTuple):
 
     sources: by the standards' names. stretches: their bytes, as far as they were asked for.
     indices: their bytes in row-major order; none before they were checked. outside: what is known
-    of those out of bounds, which another rule than "error" lets through.
+    of those out of bounds, which another rule than "error" lets through. spill: the directory of
+    temporary files, None for TMPDIR.
     """
 
     inference: Inference
@@ -36,6 +37,7 @@ class Operands(NamedTuple):
     indices: memoryview
     threads: int
     outside: BoundsError | None = None
+    spill: str | None = None
 
     @property
     def bound(self) -> Indices:
@@ -70,7 +72,9 @@ class Operands(NamedTuple):
 
                 dtype = self.inference.inputs["indices"].dtype
                 touched = Gathered(self.inference.plan, self.indices, dtype, self.rule)
-            self.stretches[role] = source.whole(self.sources[role], touched, self.threads)
+            self.stretches[role] = source.whole(
+                self.sources[role], touched, self.threads, self.spill
+            )
         return self.stretches[role]
 
     def is_fortran(self, role: str) -> bool:
@@ -82,6 +86,11 @@ class Operands(NamedTuple):
         _, dtype, shape = self.inference.inputs[role]
         strides = layouts.contiguous(shape, dtype.itemsize, self.is_fortran(role))
         return Operand(self.stretch(role).buffer, 0, strides)
+
+    def is_right(self, role: str) -> bool:
+        """Whether an input's elements stand in row-major order."""
+        _, dtype, shape = self.inference.inputs[role]
+        return copies.is_right(shape, self.operand(role).strides, dtype, dtype.order)
 
     def put_right(self, role: str, order: str, aligned: bool) -> memoryview:
         """Return an input's bytes in row-major order and a byte order, where they are if they can.
@@ -99,6 +108,7 @@ class Operands(NamedTuple):
             len(stretch.buffer),
             f"temporary copy of {called(name)}",
             lambda write: copies.write_right(data, shape, dtype, order, write, self.threads),
+            self.spill,
         )
 
     def changed(self) -> OutputError:
@@ -108,9 +118,11 @@ class Operands(NamedTuple):
         )
 
 
-def unchecked(inference: Inference, sources: dict[str, Source], threads: int) -> Operands:
+def unchecked(
+    inference: Inference, sources: dict[str, Source], threads: int, spill: str | None = None
+) -> Operands:
     """Return the inputs, of which nothing was read."""
-    return Operands(inference, sources, {}, memoryview(b""), threads)
+    return Operands(inference, sources, {}, memoryview(b""), threads, spill=spill)
 
 
 def checked(operands: Operands) -> Operands:
@@ -132,11 +144,12 @@ def checked(operands: Operands) -> Operands:
 
 @contextmanager
 def whole_output(
-    sink: Sink, threads: int = 1, tick: Tick | None = None
+    sink: Sink, threads: int = 1, tick: Tick | None = None, directory: str | None = None
 ) -> Iterator[tuple[memoryview, Write | None]]:
     """Give all of an output as writable bytes, and what is faster than stores to them, if any.
 
     They are the sink's own where it has them, else a room that is written to it at the end.
+    directory: where it is if memory is too little, None for TMPDIR.
     """
     out = sink.map()
     if out is not None:
@@ -144,7 +157,7 @@ def whole_output(
         return
     from ndtool.arrays import spill
 
-    room = spill.room(sink.facts.nbytes, f"temporary copy of {sink.name}")
+    room = spill.room(sink.facts.nbytes, f"temporary copy of {sink.name}", directory=directory)
     yield room, None
     deliver(room, sink, threads, tick)
 
@@ -153,7 +166,7 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
     """Gather into a sink."""
     inference, data = operands.inference, operands.operand("data")
     if not len(data.buffer):
-        with whole_output(sink, operands.threads, tick) as (out, _):
+        with whole_output(sink, operands.threads, tick, operands.spill) as (out, _):
             gathers.fill(out, inference.filling * (tuning.WRITTEN // inference.dtype.itemsize or 1))
         return
     plan, itemsize, stretch = inference.plan, inference.dtype.itemsize, operands.stretch("data")
@@ -169,7 +182,7 @@ def gather(operands: Operands, sink: Sink, tick: Tick) -> None:
         _gather_pieces(operands, runs, data, sink, tick, one_by_one)
         return
     indices, threads = operands.bound, operands.threads
-    with whole_output(sink, threads, tick) as (out, write):
+    with whole_output(sink, threads, tick, operands.spill) as (out, write):
         if runs is not None:
             done = gathers.gather(runs, data, indices, out, threads)
         else:
@@ -245,7 +258,7 @@ def scatter(operands: Operands, sink: Sink, tick: Tick) -> None:
     order = dtype.order if reduction == "none" else NATIVE
     updates = operands.put_right("updates", order, reduction != "none")
     data, shape = operands.operand("data"), inference.plan.data
-    with whole_output(sink, operands.threads, tick) as (out, write):
+    with whole_output(sink, operands.threads, tick, operands.spill) as (out, write):
         source = data.buffer
         if not copies.is_right(shape, data.strides, dtype, order):
             if write is None:

@@ -29,7 +29,7 @@ class Request(NamedTuple):
 
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
     archive it goes to loses its other members. memory: bytes that it may take, pages of files
-    included, None for what there is. spill: the directory of its temporary file, None for TMPDIR.
+    included, None for what there is. spill: the directory of temporary files, None for TMPDIR.
     scheduler: the address of a cluster's, a file that tells it, or a client; workers: how many to
     start, None for none. chunks, shards, codec: see Storing.
     """
@@ -101,7 +101,7 @@ class Job:
             raise
 
     def _open(self, given: dict[str, Source]) -> None:
-        streams = Streams()
+        streams = Streams(directory=self.request.spill)
         for role, argument in self.request.arguments.items():
             source = given.get(role) or names.open_source(
                 argument, streams, literals=role == "indices"
@@ -148,11 +148,11 @@ class Job:
         Where they are too large to be put together, the run checks, or counts, them before it has
         an output.
         """
-        operands = direct.unchecked(self.inference, self.sources, self.threads)
+        operands = direct.unchecked(self.inference, self.sources, self.threads, self.request.spill)
         if self.request.on_cluster and self.inference.nbytes:
             self._plan_on_cluster(operands)
             return operands
-        if self._may_be_in_chunks and self._plan_by_chunks(operands):
+        if self._may_be_large and self._plan_unchecked(operands):
             return operands
         with self._named():
             operands = direct.checked(operands)
@@ -166,19 +166,20 @@ class Job:
         self.outside = outside
 
     @property
-    def _may_be_in_chunks(self) -> bool:
-        """Whether it is worth looking if what there is should be read chunk by chunk."""
+    def _may_be_large(self) -> bool:
+        """Whether it is worth looking if memory holds what there is."""
         moved = sum(one.facts.nbytes for one in self.sources.values()) + self.inference.nbytes
         least = tuning.COUNTED_ON if self.request.memory is None else self.request.memory
         return self.request.output is not None and moved > least // 2
 
-    def _plan_by_chunks(self, operands: Operands) -> bool:
-        """Choose a way if an array is in chunks; whether it is one without whole arrays."""
+    def _plan_unchecked(self, operands: Operands) -> bool:
+        """Choose a way if that can be; whether it is a sweep, which checks indices as it goes."""
         from ndtool.runs import plan
 
-        assert self.request.output is not None, "there are chunks only where there is an output"
+        assert self.request.output is not None, "nothing is large where there is no output"
         to = names.planned(self.request.output, self.facts, self.storing)
-        if not plan.in_chunks(operands, to):
+        strict = self.request.attributes.out_of_bounds == "error"  # else they are counted first
+        if not plan.in_chunks(operands, to) and not (strict and operands.is_right("indices")):
             return False
         self.planned = plan.choose(operands, self.request.memory, to)
         return self.planned.cut is not None
@@ -271,7 +272,7 @@ class Job:
         if self._cluster is None:
             from ndtool.runs import sweep
 
-            return sweep.run(operands, output, cut, self.request.spill, tick, self._note)
+            return sweep.run(operands, output, cut, tick, self._note)
         from ndtool.runs import cluster
 
         where = self.request.spill, self._seen

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import MARKED, Piece
+from ndtool.arrays.local import Stretch
 from ndtool.arrays.source import Facts, Flat
 from ndtool.engine import memory, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
@@ -50,7 +52,7 @@ class Plan(NamedTuple):
 def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
     """Choose a way; limit: bytes of memory, None for what there is; to: what the output will be.
 
-    Where no array is in chunks, indices must have been checked.
+    Where no array is in chunks, indices must be row-major, or have been checked.
     """
     chunked = in_chunks(operands, to)
     cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
@@ -162,13 +164,39 @@ def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
     if cut.memory > allowed:
         return None, f"a sweep would take {cut.memory} bytes of memory, more than {allowed}"
     near, reach = sampled(operands, rows)
-    jumps = rows.tuples * (1 - near) * max(1 - allowed / size, 0.25)
+    far = rows.tuples * (1 - near)
+    jumps = far * max(1 - allowed / size, 0.25)
     if memory.holds(reach, allowed):
         jumps = min(jumps, reach / PAGE)  # what was read stays there
-    direct = int(jumps * (tuning.RANDOM + rows.width) * (1 if gathers else 2))
-    sweep = cost(cut)
+    jump, sweep = tuning.RANDOM, cost(cut)
+    if gathers and there.mapped and sweep < jumps * (jump + rows.width):
+        absent = 1 - there.cached(1, unknown=0.0) if limit is None else 1.0
+        touched = min(int(far * (PAGE + rows.width)), reach)
+        if memory.holds(int(touched * absent), allowed):
+            ahead = not isinstance(operands.inference.plan, ElementsPlan)
+            jump = max(PAGE, int(absent * page_cost(there, ahead)))
+    direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
     return (cut if sweep < direct else None), reason
+
+
+def page_cost(data: Stretch, ahead: bool) -> int:
+    """Return how many bytes of a file are read in order in the time that a page of it takes.
+
+    ahead: whether many pages are asked for at once, as a gather of rows does.
+    """
+    size = len(data.buffer)
+    room = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
+    places = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
+    started = perf_counter()
+    for place in places if ahead else ():
+        data.advise("willneed", place, 1)
+    for place in places:
+        data.read(place, room[:1])
+    found = perf_counter()
+    data.read(size // 4, room)
+    each, whole = (found - started) / len(places), perf_counter() - found
+    return min(int(each / whole * len(room)), tuning.RANDOM)
 
 
 def cost(cut: Cut) -> int:
@@ -189,7 +217,9 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
     """
     addressing = bind_rows(operands.inference.plan, operands.negatives)
     boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
-    indices = operands.bound_by("error" if operands.outside is None else "clip")
+    given = operands.indices or operands.stretch("indices").buffer
+    rule = "error" if operands.outside is None else "clip"
+    indices = operands._replace(indices=given).bound_by(rule)
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = highest = 0
     lowest = rows.height
@@ -197,7 +227,7 @@ def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
         piece = Piece(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
         if _kernels.mark(addressing, indices, 0, piece, boxes, marks, local, starts):
-            continue  # changed since they were checked, as the run itself will find
+            continue  # out of bounds, as the run itself will find
         wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]

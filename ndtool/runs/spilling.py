@@ -44,6 +44,9 @@ class Keep(Protocol):
     def finish(self, piece: Piece) -> None:
         """Complete a piece."""
 
+    def expect(self, piece: Piece, at: int, nbytes: int) -> None:
+        """Be told of bytes of a piece that will be read soon."""
+
     def read(self, piece: Piece, at: int, room: memoryview) -> None:
         """Fill a room with bytes of a piece."""
 
@@ -52,6 +55,19 @@ class Keep(Protocol):
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         """Return lines of a table, one after the other."""
+
+
+def read_all(keep: Keep, wanted: list[tuple[Piece, int, int]], room: memoryview) -> None:
+    """Fill a room with bytes of pieces, one after the other; wanted: where, and how many, of each.
+
+    All of them are told before the first is read, so that a disk has many to choose from.
+    """
+    for piece, start, nbytes in wanted:
+        keep.expect(piece, start, nbytes)
+    at = 0
+    for piece, start, nbytes in wanted:
+        keep.read(piece, start, room[at : at + nbytes])
+        at += nbytes
 
 
 class Store:
@@ -94,6 +110,13 @@ class Store:
 
     def finish(self, piece: Piece) -> None:
         pass
+
+    def expect(self, piece: Piece, at: int, nbytes: int) -> None:
+        first = self._phases[piece.phase] + piece.start + at - self._held
+        start, stop = max(0, first), first + nbytes
+        if start < stop:
+            assert self._fd is not None
+            storage.will_need(self._fd, start, stop - start)
 
     def read(self, piece: Piece, at: int, room: memoryview) -> None:
         start = self._phases[piece.phase] + piece.start + at
@@ -149,6 +172,9 @@ class Folder:
             os.close(self._files.pop(piece))  # a network file system tells now what went wrong
         except OSError as exc:
             raise _told(exc) from None
+
+    def expect(self, piece: Piece, at: int, nbytes: int) -> None:
+        pass  # of many files, on file systems that have ways of their own
 
     def read(self, piece: Piece, at: int, room: memoryview) -> None:
         self._fill(self._file(piece), at, room)

@@ -36,16 +36,14 @@ Each = Callable[[str, int, Take], None]  # does tasks 0 to n - 1 of a phase
 Note = Callable[[BoundsError], object]  # is given what is known of indices out of bounds
 
 
-def run(
-    operands: Operands, sink: Sink, cut: Cut, spill: str | None, tick: Tick, note: Note
-) -> Iterator[str]:
+def run(operands: Operands, sink: Sink, cut: Cut, tick: Tick, note: Note) -> Iterator[str]:
     """Do a run in this process, into a sink; yield the name of each phase before it begins.
 
-    spill: the directory of a temporary file, None for TMPDIR. note: for what is no error.
+    note: for what is no error.
     """
     with ExitStack() as stack:
         output = _output(operands, sink, cut, stack)
-        store = Store(cut.kept, cut.held, spill, {"split": 0, "sweep": cut.sorted})
+        store = Store(cut.kept, cut.held, operands.spill, {"split": 0, "sweep": cut.sorted})
         stack.callback(store.close)
         work = Work(operands.inference, cut, arrays(operands, cut, output), store)
         last = "replay" if cut.gathers else "sweep"
@@ -194,7 +192,8 @@ def arrays(operands: Operands, cut: Cut, output: Writer | None) -> Arrays:
             return GridReader(source, len(over))
         stretch, (_, dtype, shape) = operands.stretch(role), operands.inference.inputs[role]
         if operands.is_fortran(role) and len(shape) > 1:
-            stretch = Stretch(operands.put_right(role, dtype.order, False))
+            checked = operands.indices if role == "indices" else None
+            stretch = Stretch(checked or operands.put_right(role, dtype.order, False))
         return FlatReader(stretch, over, turn)
 
     return Arrays(
@@ -219,7 +218,8 @@ def _output(operands: Operands, sink: Sink, cut: Cut, stack: ExitStack) -> Write
     """Return an output as tasks write it, by way of a room where a sink takes no such pieces."""
     room = None
     if not suits(operands, sink.facts, cut) or (sink.streamed and len(cut.rows.over) > 1):
-        room, _ = stack.enter_context(direct.whole_output(sink, operands.threads))
+        whole = direct.whole_output(sink, operands.threads, directory=operands.spill)
+        room, _ = stack.enter_context(whole)
     return writer(sink, cut, operands.inference.plan, room)
 
 

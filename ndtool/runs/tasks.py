@@ -207,15 +207,15 @@ def replay(work: Work, block: int) -> Done:
         attempt = keep.lines(work.starts, 0, 1)[block]
         piece = spilling.Piece("split", block, block * cut.block * cut.pitch, attempt)
         keep.read(piece, n * LOCAL, marks)
-        at = 0
-        for part in filter(counts.__getitem__, range(cut.parts)):
-            piece = spilling.Piece("sweep", part, bases[part] * width, attempts[part])
-            nbytes = counts[part] * width
-            keep.read(piece, before[part] * width, found[at : at + nbytes])
-            at += nbytes
+        wanted = [
+            (spilling.Piece("sweep", part, bases[part] * width, attempts[part]),
+             before[part] * width, counts[part] * width)
+            for part in filter(counts.__getitem__, range(cut.parts))
+        ]  # fmt: skip
+        spilling.read_all(keep, wanted, found)
         if cut.rows.strays:
             counts.append(n - sum(counts))
-            found[at:] = work.filling * counts[-1]
+            found[len(found) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
         _deal(marks, starts, found, out, n, back=True)
         assert work.arrays.output is not None
@@ -309,16 +309,16 @@ def _fetched(
     work: Work, batch: Batch, attempts: memoryview, what: str, take: Take
 ) -> tuple[memoryview, int]:
     """Return what is kept for some tuples, "local" or "rows", and how many they are."""
-    cut, at = work.cut, 0
+    cut = work.cut
     size = LOCAL if what == "local" else cut.rows.width
     n = sum(stop - first for _, first, stop in batch)
     room = take(n * size)
+    wanted = []
     for block, first, stop in batch:
         piece = spilling.Piece("split", block, block * cut.block * cut.pitch, attempts[block])
         before = 0 if what == "local" else cut.tuples(block) * LOCAL
-        nbytes = (stop - first) * size
-        work.keep.read(piece, before + first * size, room[at : at + nbytes])
-        at += nbytes
+        wanted.append((piece, before + first * size, (stop - first) * size))
+    spilling.read_all(work.keep, wanted, room)
     return room, n
 
 
