@@ -1,5 +1,6 @@
 """`ndtool model`: the nodes of our operators in a model, and what they do on inputs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, ndtool, state
 from test_onnx_backend import CASES, OPERATORS
+from test_page import MARKUP, Page
 
 from ndtool.analysis import engines
 from ndtool.analysis import model as models
@@ -305,6 +307,49 @@ def test_what_the_evaluator_cannot_run() -> None:
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert ran.status == 4
     assert ran.err.startswith("error: m.onnx: the onnx package cannot run it: Node type 'Odd'")
+
+
+def test_the_page_of_a_model(here: Path) -> None:
+    embedding()
+    ran = ndtool("model", "m.onnx", "--html", "p.html")
+    assert (ran.status, ran.err) == (0, "")
+    words = " ".join(Page("p.html").words.split())
+    assert "$ ndtool model m.onnx --html p.html" in words
+    for cell in ("take GatherND-13", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"):
+        assert cell in words
+    assert "Other engines" not in words
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
+    assert ndtool(*command).status == 0
+    words = " ".join(Page("p.html").words.split())
+    assert "taken float32[2,3] ok" in words
+    assert words.count(f"numpy {np.__version__} 1 same") == 2
+    np.savez("in.npz", rows=np.array([[1], [4]]))
+    assert ndtool(*command, "--json").json["error"] == "BoundsError"
+    words = " ".join(Page("p.html").words.split())
+    assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in words
+
+
+def test_the_page_of_a_model_takes_no_place(here: Path) -> None:
+    embedding()
+    os.rename("m.onnx", "m.html")
+    before = state(here)
+    for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
+        assert ndtool("model", "m.html", "--html", page).status == status
+    os.mkdir("inputs")
+    assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
+    assert state(here) == before
+
+
+def test_names_in_a_models_page_are_text() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], [MARKUP], name=MARKUP)
+    inputs = [named("d", FLOAT, ["<b>", 3]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [named(MARKUP)]))
+    assert ndtool("model", "m.onnx", "--html", "p.html").status == 0
+    page = Page("p.html")
+    assert MARKUP in page.words
+    assert "<b>" in page.words
+    assert [tag for tag, _ in page.tags].count("script") == 1
 
 
 @pytest.mark.parametrize("columns", [60, 200])

@@ -17,7 +17,7 @@ from ndtool.rules.operators import OPERATORS, Attributes, Operator
 
 if TYPE_CHECKING:
     from ndtool.cli.page import Report
-    from ndtool.runs.jobs import Job
+    from ndtool.runs.jobs import Job, Request
 
 
 class Help(NamedTuple):
@@ -171,6 +171,18 @@ def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | No
             raise
         report.publish()
     talk.written(html)
+
+
+@contextmanager
+def reporting_on(html: str | None, request: "Request", talk: Talk) -> "Iterator[Report | None]":
+    """Do the same for a call whose inputs nobody has open: they are read once more for it."""
+    if html is None:
+        yield None
+        return
+    from ndtool.cli import page
+
+    with page.job_to_verify(request) as job, reporting(html, job, talk) as report:
+        yield report
 
 
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
