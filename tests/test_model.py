@@ -82,6 +82,71 @@ def test_an_output_that_follows_from_the_inputs() -> None:
     assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
 
 
+@pytest.mark.parametrize(
+    ("data", "indices", "output", "assumed"),
+    [
+        (["N", 5, "D"], ["N", "M", 1], ("N", "M", "D"), ()),
+        (["N", 5, 3], ["B", None, 1], ("B", None, 3), ("data's axis 0 (N) and indices' axis 0 (B) are equal",)),
+        ([None, 5, None], [2, 4, 1], (2, 4, None), ("data's axis 0 (data.shape[0]) and indices' axis 0 (2) are equal",)),
+        ([-1, 5], [-1, 1], (None,), ("data's axis 0 (data.shape[0]) and indices' axis 0 (indices.shape[0]) are equal",)),
+        (["N", 5, 3], ["N", 4, "K"], None, ()),
+        ([2, 5, 3], [3, 4, 1], None, ()),
+    ],
+)  # fmt: skip
+def test_an_output_whose_sizes_have_names(
+    data: Any, indices: Any, output: Any, assumed: tuple[str, ...]
+) -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], "taken", batch_dims=1)
+    after = helper.make_node("Identity", ["o"], ["p"])
+    inputs = [named("d", FLOAT, data), named("i", INT64, indices)]
+    save_model(helper.make_graph([node, after], "g", inputs, [named("p")]))
+    (one,) = models.nodes("m.onnx")
+    assert (one.output.shape, one.assumed) == (output, assumed)
+    ran = ndtool("model", "m.onnx")
+    told = ran.out.decode().splitlines()[2:]
+    assert told == [f"assumed: taken: {sentence}" for sentence in assumed]
+    (record,) = ndtool("model", "m.onnx", "--json").json["nodes"]
+    assert record["assumed"] == list(assumed)
+    assert record["output"]["shape"] == (output and list(output))
+
+
+@pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
+def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
+    node = helper.make_node("Scatter", ["d", "i", "u"], ["o"], axis=1)
+    inputs = [named("d", FLOAT, [1, 3]), named("i", INT64, [1, "N"]), named("u", FLOAT, [1, "N"])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o")]), opset)
+    (one,) = models.nodes("m.onnx")
+    assert (one.node.operator, one.node.title, one.version) == (
+        "scatter_elements", "Scatter", version
+    )  # fmt: skip
+    assert one.output == Known("float32", (1, 3)) or one.output.shape is None
+    np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    (ran,) = outcome.nodes
+    if version is None:
+        assert outcome.error is not None
+        assert outcome.error.status == 4
+    else:
+        assert (outcome.error, ran.runs, ran.found) == (None, 1, Known("float32", (1, 3)))
+        assert [report.result for report in ran.reports] == ["same"]
+
+
+def test_types_of_less_than_a_byte_have_their_names() -> None:
+    kinds = {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "UINT2": "uint2", "FLOAT4E2M1": "float4_e2m1fn"}  # fmt: skip
+    kinds = {title: name for title, name in kinds.items() if hasattr(onnx.TensorProto, title)}
+    nodes, inputs, held = [], [named("i", INT64, [1, 1])], []
+    for title in kinds:
+        kind = getattr(onnx.TensorProto, title)
+        nodes += [
+            helper.make_node("GatherND", [name, "i"], [f"{name}o"]) for name in (title, f"{title}h")
+        ]
+        inputs.append(named(title, kind, [4]))
+        held.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
+    save_model(helper.make_graph(nodes, "g", inputs, [], initializer=held), 25)
+    found = [(one.inputs["data"][1], one.output.dtype) for one in models.nodes("m.onnx")]
+    assert found == [(Known(name, (4,)), name) for name in kinds.values() for _ in range(2)]
+
+
 def nested() -> None:
     """Save a model with a node in each branch of an If, and one in a function."""
     inner = helper.make_node("Gather", ["x", "i"], ["o"], axis=1, name="a/b")
@@ -247,6 +312,7 @@ def test_the_command_line(here: Path) -> None:
             "indices": {"name": "rows", "dtype": "int64", "shape": ["N", 1]},
         },
         "output": {"name": "taken", "dtype": "float32", "shape": [2, 3]},
+        "assumed": [],
     }  # fmt: skip
     assert put["engines"][0]["result"] == "same"
     assert put["engines"][0]["equal"] == 12

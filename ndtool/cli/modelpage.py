@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ndtool.analysis.model import Outcome
     from ndtool.cli.talk import Talk
 
-    Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+    Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
 
 
 def check(path: str, model: str, inputs: str | None) -> None:
@@ -26,8 +26,8 @@ def check(path: str, model: str, inputs: str | None) -> None:
 
 
 def write(path: str, model: str, outcome: Outcome, shown: Table, talk: Talk) -> None:
-    """Write the page of a model; shown: its nodes, as columns and rows."""
-    columns, rows = shown
+    """Write the page of a model; shown: its nodes, as columns and rows, and what is assumed."""
+    columns, rows, assumed = shown
     nodes = wide(markup.table(columns, rows, class_="nodes"))
     none = element("p", "The model has no node of our operators.", class_="hint")
     root = pageparts.document_of(
@@ -36,7 +36,7 @@ def write(path: str, model: str, outcome: Outcome, shown: Table, talk: Talk) -> 
         element("p", called(model), class_="call"),
         pageparts.command(talk.arguments),
         None if outcome.error is None else pageparts.failure(outcome.error),
-        section("Nodes", nodes if rows else none),
+        section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),
         *_engines(outcome),
     )
     drawn = document.create(path, markup.page(root))

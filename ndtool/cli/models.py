@@ -49,7 +49,7 @@ def _model(
         with against.telling(talk) as tell:
             outcome = run(model, inputs, engines or (), how, tell)
     if html is not None:
-        modelpage.write(html, model, outcome, cells(outcome), talk)
+        modelpage.write(html, model, outcome, (*cells(outcome), assumed(outcome)), talk)
     _tell(talk, outcome)
 
 
@@ -59,6 +59,7 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
     if not talk.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1))
+        put("".join(f"{line}\n" for line in assumed(outcome)))
         rows = [
             (printable(one.node.node), *row)
             for one in outcome.nodes
@@ -90,6 +91,7 @@ def _record(one: ModelNode) -> dict[str, Any]:
             for role, (name, known) in one.inputs.items()
         },
         "output": {"name": node.output, "dtype": known.dtype, "shape": known.shape},
+        "assumed": one.assumed if one.found is None else (),
     }
     if one.runs is not None:
         record |= {"runs": one.runs, "engines": against.records(one.reports)}
@@ -101,6 +103,16 @@ def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     computed = any(one.runs is not None for one in outcome.nodes)
     columns = (*_COLUMNS, "computed") if computed else _COLUMNS
     return columns, [_cells(one) for one in outcome.nodes]
+
+
+def assumed(outcome: Outcome) -> list[str]:
+    """Return what is assumed of sizes, a line each; of nodes that were computed nothing is."""
+    return [
+        f"assumed: {printable(one.node.node)}: {printable(sentence)}"
+        for one in outcome.nodes
+        for sentence in one.assumed
+        if one.found is None
+    ]
 
 
 def _cells(one: ModelNode) -> tuple[str, ...]:
