@@ -9,16 +9,26 @@ cdef extern from * nogil:
 
     #define ND_SIGNALS 65
     #define ND_DIES (-1) /* a status: the process dies of the signal, once the file is gone */
-    static struct { int status; Py_ssize_t length; char words[2048]; } nd_endings[ND_SIGNALS];
+    static struct { int status, fd; Py_ssize_t length; char words[2048]; } nd_endings[ND_SIGNALS];
     #define ND_LEFT 64 /* files that may have a hidden name at once */
     static struct { int folder; char name[256]; } nd_left[ND_LEFT];
     enum { ND_RUNNING, ND_SETTLED, ND_ENDING };
     static int nd_state = ND_RUNNING;
 
+    static int nd_say(int fd, const char *words, Py_ssize_t length)
+    {
+        Py_ssize_t done = 0, more;
+        while (done < length) {
+            more = write(fd, words + done, length - done);
+            if (more <= 0) return 0;
+            done += more;
+        }
+        return 1;
+    }
+
     static void nd_end(int number, siginfo_t *info, void *context)
     {
-        int before = ND_RUNNING, dies = nd_endings[number].status == ND_DIES, slot;
-        Py_ssize_t done = 0, more;
+        int before = ND_RUNNING, dies = nd_endings[number].status == ND_DIES, slot, fd;
         (void)context;
         if (number == SIGBUS && info->si_code != BUS_ADRERR) {
             signal(number, SIG_DFL); /* no lost page but a bug or a kill: a core dump tells more */
@@ -38,15 +48,12 @@ cdef extern from * nogil:
             raise(number); /* comes when this returns */
             return;
         }
-        while (done < nd_endings[number].length) {
-            more = write(2, nd_endings[number].words + done, nd_endings[number].length - done);
-            if (more <= 0) break;
-            done += more;
-        }
+        for (fd = nd_endings[number].fd; fd <= 2; fd++) /* stderr, if stdout is closed */
+            if (nd_say(fd, nd_endings[number].words, nd_endings[number].length)) break;
         _exit(nd_endings[number].status);
     }
 
-    static void nd_end_on(int number, int status, const char *words, Py_ssize_t length)
+    static void nd_end_on(int number, int status, int fd, const char *words, Py_ssize_t length)
     {
         struct sigaction old, act;
         if (number <= 0 || number >= ND_SIGNALS) return;
@@ -58,6 +65,7 @@ cdef extern from * nogil:
         memcpy(nd_endings[number].words, words, length);
         nd_endings[number].length = length;
         nd_endings[number].status = status;
+        nd_endings[number].fd = fd;
         memset(&act, 0, sizeof act);
         act.sa_sigaction = nd_end;
         act.sa_flags = SA_SIGINFO;
@@ -91,7 +99,7 @@ cdef extern from * nogil:
             while (before == ND_ENDING) pause();
     }
     """
-    void nd_end_on(int number, int status, const char* words, Py_ssize_t length)
+    void nd_end_on(int number, int status, int fd, const char* words, Py_ssize_t length)
     int nd_remember(int folder, const char* name)
     void nd_forget(int slot)
     void nd_settle(int settled)

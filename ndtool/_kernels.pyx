@@ -980,9 +980,9 @@ cdef class Turn:
         leave(self.file)
 
 
-def end_on(int number, int status, bytes words) -> None:
+def end_on(int number, int status, int fd, bytes words) -> None:
     """From now on, end the process when a signal comes, unless it is ignored; see endings.py."""
-    nd_end_on(number, status, words, len(words))
+    nd_end_on(number, status, fd, words, len(words))
 
 
 def remember(int folder, bytes name) -> int:

@@ -22,18 +22,21 @@ _FAULTS = ("SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")  # Pyt
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
-def prepare(lost: bytes, stopped: bytes) -> None:
-    """End the process with words on stderr at a lost page, with others when asked to stop."""
-    words = {name: (status, stopped) for name, status in STOPS.items()}
-    words["SIGBUS"] = (Status.OUTPUT, lost)
-    for name, (status, text) in words.items():
+def prepare(lost: bytes, fd: int, stopped: bytes) -> None:
+    """End the process with words at a lost page, with others on stderr when asked to stop.
+
+    fd: the standard stream where the words about a lost page go.
+    """
+    words = {name: (status, 2, stopped) for name, status in STOPS.items()}
+    words["SIGBUS"] = (Status.OUTPUT, fd, lost)
+    for name, (status, stream, text) in words.items():
         number = getattr(signal, name, None)
         if number is not None:
-            _kernels.end_on(number, status, text)
+            _kernels.end_on(number, status, stream, text)
     rest = {getattr(signal, name, 0) for name in (*words, *(f"SIG{name}" for name in _HARMLESS))}
     _prepared[:] = signal.valid_signals() - rest
     for number in _prepared:
-        _kernels.end_on(number, _DIES, b"")
+        _kernels.end_on(number, _DIES, 2, b"")
 
 
 def remember(folder: int, name: str) -> int:

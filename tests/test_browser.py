@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +349,67 @@ def test_names_are_never_run(browser: Browser) -> None:
     assert browser.sentence == f"output[0] = {BADNAME} from data[0], named by indices[0] = (0)"
     assert browser.run("return document.querySelectorAll('img, script').length") == 2
     assert (browser.complaints, len(browser.requests)) == ([], 1)
+
+
+def engines_page() -> None:
+    """Write the page of a call that engines were asked about."""
+    save(data=DATA, indices=NAMED)
+    files = "data.npy", "indices.npy"
+    ran = ndtool("verify", "gather-nd", *files, "--against", "numpy", "--html", "p.html")
+    assert ran.status == 0
+
+
+def model_page() -> None:
+    """Write the page of a model whose names are markup, which was computed."""
+    onnx = pytest.importorskip("onnx")
+    helper = pytest.importorskip("onnx.helper")
+    node = helper.make_node("GatherND", ["data", "rows"], ["out"], name=BADNAME)
+    shapes = {"data": (1, [3, 4, 2]), "rows": (7, ["N", 2]), "out": (1, None)}
+    known = {name: helper.make_tensor_value_info(name, *one) for name, one in shapes.items()}
+    graph = helper.make_graph([node], "g", [known["data"], known["rows"]], [known["out"]])
+    opsets = [helper.make_opsetid("", 13)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "m.onnx")
+    np.savez("in.npz", data=DATA, rows=NAMED)
+    command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
+    assert ndtool(*command).status == 0
+
+
+@pytest.mark.parametrize("write", [engines_page, model_page])
+def test_pages_of_engines_and_models_can_be_read(
+    browser: Browser, write: Callable[[], None]
+) -> None:
+    write()
+    for scheme in ("light", "dark"):
+        browser.see("p.html", scheme)
+        found = browser.run(CONTRAST)
+        assert len(found) > 15
+        assert [one for one in found if one[0] < 4.5] == []
+        assert (browser.complaints, len(browser.requests)) == ([], 1)
+    browser.see("p.html", width=360)
+    assert browser.run("return document.documentElement.scrollWidth") <= 360
+    browser.see("p.html", "dark", media="print")
+    assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    clipped = (
+        "return [...document.querySelectorAll('.wide')].map(n => getComputedStyle(n).overflowX)"
+    )
+    assert set(browser.run(clipped)) == {"visible"}
+
+
+def test_names_in_a_model_are_never_run(browser: Browser) -> None:
+    model_page()
+    browser.see("p.html")  # selenium would fail with an alert open
+    rows = browser.run(
+        "return [...document.querySelectorAll('tbody tr')].map(r => r.cells[0].innerText)"
+    )
+    assert rows == [BADNAME, BADNAME]
+    assert browser.run("return document.querySelectorAll('img, script').length") == 1
+
+
+def test_hovering_on_a_page_of_engines(browser: Browser) -> None:
+    engines_page()
+    browser.see("p.html")
+    browser.hover("output-5")
+    assert browser.lit == {"output-5", "data-7", "indices-4", "indices-5"}
 
 
 def test_pictures_are_pages_and_images(browser: Browser) -> None:

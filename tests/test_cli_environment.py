@@ -188,6 +188,42 @@ def test_a_missing_folder_is_called_that(here):
             assert not os.path.exists(folder)
 
 
+def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
+    env = {
+        "NDTOOL_FILL": "7",
+        "NDTOOL_CHUNKS": "1,3",
+        "NDTOOL_SHARDS": "2,3",
+        "NDTOOL_CODEC": "none",
+    }
+    for command in (
+        (*RUN, "-o", "out.npy"),
+        ("explain", *RUN, "--at", "0,0"),
+        ("stats", *RUN),
+        ("infer", *RUN),
+        ("verify", *RUN, "out.npy"),
+        ("convert", "out.npy", "copy.npy"),
+    ):
+        ran = ndtool(*command, env=env)
+        assert (ran.status, ran.err) == (0, "")
+    assert right()
+    assert right("copy.npy")
+    ran = ndtool("gather", "data.npy", "[9]", "--out-of-bounds", "fill", "-o", "out.npy", env=env)
+    assert (ran.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
+    for option in (("--fill", "7"), ("--chunks", "1,3"), ("--codec", "none")):
+        assert ndtool(*RUN, *option, "-o", "out.npy").status == 2
+
+
+def test_a_variable_sets_the_chunks_of_stores(here):
+    pytest.importorskip("zarr")
+    for output in ("out.zarr", "copy.zarr"):
+        command = (
+            ("convert", "data.npy") if output == "copy.zarr" else ("gather", "data.npy", "[0]")
+        )
+        to = (output,) if output == "copy.zarr" else ("-o", output)
+        assert ndtool(*command, *to, env={"NDTOOL_CHUNKS": "1,2"}).status == 0
+        assert ndtool("inspect", output, "--json").json["arrays"][0]["chunks"] == [1, 2]
+
+
 def test_outputs_that_other_programs_write(here):
     before = state(here)
     for name in ("out.csv", "out[b].csv", "OUT.CSV", "out.npy.gz", "out.parquet", "x.json", "f.pt"):
@@ -197,6 +233,11 @@ def test_outputs_that_other_programs_write(here):
             assert (ran.status, ran.out) == (2, b"")
             said = f"error: {name}: {ending} is not written: expected .npy, .npz, .safetensors, .pb"
             assert ran.err.splitlines()[-1].startswith(said)
+    for name, ending in (("x.csv:a", ".csv"), ("x.CSV:a:b", ".CSV"), ("x.npz.txt:a.b", ".txt")):
+        ran = ndtool(*RUN, "-o", name)
+        assert (ran.status, ran.out) == (2, b"")
+        assert f"{name}: {ending} is not written: expected .npy" in ran.err
+    assert state(here) == before
     assert ".NPZ is not written: " in ndtool(*RUN, "-o", "out.NPZ").err
     assert "in small letters" in ndtool(*RUN, "-o", "out.NPZ").err
     assert state(here) == before

@@ -292,6 +292,30 @@ def test_verify_of_a_truncated_input(here: Path) -> None:
 
 
 @linux
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_lost_page_in_json(closed: bool) -> None:
+    program = """
+import mmap, os, sys
+from ndtool import endings
+from ndtool.cli.talk import Talk
+talk = Talk()
+talk.json = True
+endings.prepare(*talk.last_words())
+with open("lost", "w+b") as file:
+    file.truncate(4096)
+    pages = mmap.mmap(file.fileno(), 4096)
+    file.truncate(0)
+    if sys.argv[1] == "True":
+        os.close(1)
+    pages[0]
+"""
+    ran = python(program, closed)
+    said, other = (ran.err.encode(), ran.out) if closed else (ran.out, ran.err.encode())
+    assert (ran.status, other) == (7, b"")
+    assert json.loads(said)["message"] == LOST.removeprefix("error: ").strip()
+
+
+@linux
 def test_an_input_that_loses_its_name(here: Path) -> None:
     process, rest = waiting_for([*NDTOOL, *PIPED])
     os.unlink("data.npy")
@@ -926,8 +950,8 @@ def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     )
     monkeypatch.setattr(endings._kernels, "end_on", lambda *words: listened.append(words))
-    endings.prepare(b"lost", b"stopped")
-    assert listened == [(2, 130, b"stopped"), (15, 143, b"stopped"), (14, -1, b"")]
+    endings.prepare(b"lost", 1, b"stopped")
+    assert listened == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 
 PROMISES = FIXTURES.parent / "docs" / "reliability.md"

@@ -1,5 +1,6 @@
 """`ndtool model`: the nodes of our operators in a model, and what they do on inputs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, ndtool, state
 from test_onnx_backend import CASES, OPERATORS
+from test_page import MARKUP, Page
 
 from ndtool.analysis import engines
 from ndtool.analysis import model as models
@@ -78,6 +80,71 @@ def test_an_output_that_follows_from_the_inputs() -> None:
     inputs = [named("d", FLOAT, [2, 5, 3]), named("i", INT64, [2, 4, 1])]
     save_model(helper.make_graph([node, after], "g", inputs, [named("p")]))
     assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("data", "indices", "output", "assumed"),
+    [
+        (["N", 5, "D"], ["N", "M", 1], ("N", "M", "D"), ()),
+        (["N", 5, 3], ["B", None, 1], ("B", None, 3), ("data's axis 0 (N) and indices' axis 0 (B) are equal",)),
+        ([None, 5, None], [2, 4, 1], (2, 4, None), ("data's axis 0 (data.shape[0]) and indices' axis 0 (2) are equal",)),
+        ([-1, 5], [-1, 1], (None,), ("data's axis 0 (data.shape[0]) and indices' axis 0 (indices.shape[0]) are equal",)),
+        (["N", 5, 3], ["N", 4, "K"], None, ()),
+        ([2, 5, 3], [3, 4, 1], None, ()),
+    ],
+)  # fmt: skip
+def test_an_output_whose_sizes_have_names(
+    data: Any, indices: Any, output: Any, assumed: tuple[str, ...]
+) -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"], "taken", batch_dims=1)
+    after = helper.make_node("Identity", ["o"], ["p"])
+    inputs = [named("d", FLOAT, data), named("i", INT64, indices)]
+    save_model(helper.make_graph([node, after], "g", inputs, [named("p")]))
+    (one,) = models.nodes("m.onnx")
+    assert (one.output.shape, one.assumed) == (output, assumed)
+    ran = ndtool("model", "m.onnx")
+    told = ran.out.decode().splitlines()[2:]
+    assert told == [f"assumed: taken: {sentence}" for sentence in assumed]
+    (record,) = ndtool("model", "m.onnx", "--json").json["nodes"]
+    assert record["assumed"] == list(assumed)
+    assert record["output"]["shape"] == (output and list(output))
+
+
+@pytest.mark.parametrize(("opset", "version"), [(9, 9), (10, 9), (11, None)])
+def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: int | None) -> None:
+    node = helper.make_node("Scatter", ["d", "i", "u"], ["o"], axis=1)
+    inputs = [named("d", FLOAT, [1, 3]), named("i", INT64, [1, "N"]), named("u", FLOAT, [1, "N"])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o")]), opset)
+    (one,) = models.nodes("m.onnx")
+    assert (one.node.operator, one.node.title, one.version) == (
+        "scatter_elements", "Scatter", version
+    )  # fmt: skip
+    assert one.output == Known("float32", (1, 3)) or one.output.shape is None
+    np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    (ran,) = outcome.nodes
+    if version is None:
+        assert outcome.error is not None
+        assert outcome.error.status == 4
+    else:
+        assert (outcome.error, ran.runs, ran.found) == (None, 1, Known("float32", (1, 3)))
+        assert [report.result for report in ran.reports] == ["same"]
+
+
+def test_types_of_less_than_a_byte_have_their_names() -> None:
+    kinds = {"INT4": "int4", "UINT4": "uint4", "INT2": "int2", "UINT2": "uint2", "FLOAT4E2M1": "float4_e2m1fn"}  # fmt: skip
+    kinds = {title: name for title, name in kinds.items() if hasattr(onnx.TensorProto, title)}
+    nodes, inputs, held = [], [named("i", INT64, [1, 1])], []
+    for title in kinds:
+        kind = getattr(onnx.TensorProto, title)
+        nodes += [
+            helper.make_node("GatherND", [name, "i"], [f"{name}o"]) for name in (title, f"{title}h")
+        ]
+        inputs.append(named(title, kind, [4]))
+        held.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
+    save_model(helper.make_graph(nodes, "g", inputs, [], initializer=held), 25)
+    found = [(one.inputs["data"][1], one.output.dtype) for one in models.nodes("m.onnx")]
+    assert found == [(Known(name, (4,)), name) for name in kinds.values() for _ in range(2)]
 
 
 def nested() -> None:
@@ -245,6 +312,7 @@ def test_the_command_line(here: Path) -> None:
             "indices": {"name": "rows", "dtype": "int64", "shape": ["N", 1]},
         },
         "output": {"name": "taken", "dtype": "float32", "shape": [2, 3]},
+        "assumed": [],
     }  # fmt: skip
     assert put["engines"][0]["result"] == "same"
     assert put["engines"][0]["equal"] == 12
@@ -305,6 +373,49 @@ def test_what_the_evaluator_cannot_run() -> None:
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert ran.status == 4
     assert ran.err.startswith("error: m.onnx: the onnx package cannot run it: Node type 'Odd'")
+
+
+def test_the_page_of_a_model(here: Path) -> None:
+    embedding()
+    ran = ndtool("model", "m.onnx", "--html", "p.html")
+    assert (ran.status, ran.err) == (0, "")
+    words = " ".join(Page("p.html").words.split())
+    assert "$ ndtool model m.onnx --html p.html" in words
+    for cell in ("take GatherND-13", "table float32[4,3], rows int64[N,1]", "taken float32[N,3]"):
+        assert cell in words
+    assert "Other engines" not in words
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
+    assert ndtool(*command).status == 0
+    words = " ".join(Page("p.html").words.split())
+    assert "taken float32[2,3] ok" in words
+    assert words.count(f"numpy {np.__version__} 1 same") == 2
+    np.savez("in.npz", rows=np.array([[1], [4]]))
+    assert ndtool(*command, "--json").json["error"] == "BoundsError"
+    words = " ".join(Page("p.html").words.split())
+    assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in words
+
+
+def test_the_page_of_a_model_takes_no_place(here: Path) -> None:
+    embedding()
+    os.rename("m.onnx", "m.html")
+    before = state(here)
+    for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
+        assert ndtool("model", "m.html", "--html", page).status == status
+    os.mkdir("inputs")
+    assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
+    assert state(here) == before
+
+
+def test_names_in_a_models_page_are_text() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], [MARKUP], name=MARKUP)
+    inputs = [named("d", FLOAT, ["<b>", 3]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [named(MARKUP)]))
+    assert ndtool("model", "m.onnx", "--html", "p.html").status == 0
+    page = Page("p.html")
+    assert MARKUP in page.words
+    assert "<b>" in page.words
+    assert [tag for tag, _ in page.tags].count("script") == 1
 
 
 @pytest.mark.parametrize("columns", [60, 200])

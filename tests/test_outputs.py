@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 import zipfile
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -739,6 +741,19 @@ def test_room_that_cannot_be_had(way, monkeypatch, wrong):
     ):
         save("x.npy")
     assert os.listdir() == []
+
+
+def test_clean_leaves_what_is_somebody_elses(here):
+    name = ".x.ndtool-0123456789ab"
+    for folder, files in ((name, ()), (f"{name}-01234567", ("new",)), (f"{name}-89abcdef", ("a",))):
+        os.mkdir(folder)
+        for file in files:
+            Path(folder, file).write_bytes(b"x")
+    assert sorted(ndtool("clean", ".", "--json").json["removed"]) == [
+        f"./{name}", f"./{name}-01234567"
+    ]  # fmt: skip
+    assert os.listdir(f"{name}-89abcdef") == ["a"]
+    shutil.rmtree(f"{name}-89abcdef")
 
 
 def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, execute, ndtool, save
@@ -17,9 +18,14 @@ from test_properties import call, many, told
 
 from ndtool.analysis import drawing, reference
 from ndtool.analysis.drawing import Drawing
+from ndtool.analysis.engines import Report
+from ndtool.analysis.verify import Opened, compare, recomputed
 from ndtool.arrays import document, sink
 from ndtool.cli import markup
+from ndtool.cli.page import Report as PageReport
+from ndtool.cli.talk import Talk
 from ndtool.errors import OutputError
+from ndtool.runs.jobs import Job, Request
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -408,10 +414,64 @@ def test_a_verification_with_a_page_reads_no_pipe() -> None:
     assert "--html reads standard input twice: expected a file, no pipe" in ran.err
 
 
-def test_a_page_tells_nothing_of_other_engines() -> None:
-    ran = ndtool("verify", "scatter-nd", *saved(), "--against", "numpy", "--html", "p.html")
-    assert (ran.status, Path("p.html").exists()) == (2, False)
-    assert "--html tells nothing of other engines: expected no --against" in ran.err
+def test_a_page_tells_what_other_engines_gave() -> None:
+    command = "verify", "scatter-nd", *saved(), "--against", "numpy", "--html", "p.html"
+    ran = ndtool(*command)
+    assert (ran.status, ran.err) == (0, "")
+    page = Page("p.html")
+    assert f"numpy {np.__version__} 1 same" in " ".join(page.words.split())
+    assert len(page.cells) == 4 + 3 + 3 + 4
+    saved(output=np.array([1.5, 30, 3, 21], np.float32))
+    ran = ndtool(*command[:5], "output.npy", *command[5:], "--json")
+    assert (ran.status, ran.json["engines"][0]["result"]) == (8, "same")
+    page = Page("p.html")
+    assert "3 of 4 elements have the same bits" in page.words
+    assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
+
+
+def test_a_page_marks_where_engines_differ(here: Path) -> None:
+    saved()
+    request = Request("scatter_nd", "data.npy", "indices.npy", "updates.npy")
+    wrong = np.float32([1.5, 30, 3, 21])
+    with Opened(request) as call:
+        compared = compare(request, call.arrays, wrong, recomputed(request, call.arrays))
+    answers = [
+        Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", compared),
+        Report("yours", None, None, "missing", None, "pip install yours"),
+    ]
+    with click.Context(click.Command("verify")), Job(request) as job:
+        told = PageReport("p.html", job, Talk())
+        told.answered(answers)
+        told.publish()
+    page = Page("p.html")
+    assert [name for name, one in page.cells.items() if one.get("class")] == ["output-3"]
+    classes = [one["class"] for _, one in page.tags if str(one.get("class")).startswith("result")]
+    assert classes == ["result different", "result missing"]
+    for words in (
+        f"mine {MARKUP}, 2 threads", "3 of 4 elements have the same bits", "pip install yours",
+        "largest: [3] is 21.0, not 20.0: 524288 ulps apart",
+    ):  # fmt: skip
+        assert words in page.words
+
+
+def test_a_page_of_engines_where_an_index_is_out_of_bounds() -> None:
+    saved()
+    ran = ndtool("verify", "gather", "data.npy", "[0, 7]", "--against", "numpy", "--html", "p.html")
+    assert ran.status == 5
+    page = Page("p.html")
+    assert "indices out of bounds: 1 of 2 elements" in page.words
+    assert "refused" in page.words
+    assert page.cells["indices-1"]["class"] == "beyond"
+
+
+def test_a_page_of_engines_takes_the_place_of_no_input() -> None:
+    files = saved()
+    os.rename("data.npy", "data.html")
+    before = Path("data.html").read_bytes()
+    ran = ndtool(
+        "verify", "scatter-nd", "data.html", *files[1:], "--against", "numpy", "--html", "data.html"
+    )
+    assert (ran.status, ran.out, Path("data.html").read_bytes()) == (2, b"", before)
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing() -> None:

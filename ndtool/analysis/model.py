@@ -23,23 +23,27 @@ from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printa
 from ndtool.rules import dtypes, inference, shapes, specs
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.symbols import Symbol
 from ndtool.runs.jobs import Request
 
 Arrays = dict[str, NDArray[Any]]
 _DATA_SET = "test_data_set_0"  # of ONNX's backend tests
+_OLD, _OLD_VERSIONS = "Scatter", (9, 10)  # ScatterElements under its first name, and when it had it
 
 
 class ModelNode(NamedTuple):
     """A node. version: of its operator, None where ONNX had none. inputs: by role.
 
-    runs: how often it was computed, None where nothing was. found: what its output was then.
-    reports: how engines did on what came to it first.
+    assumed: what must be true of sizes that the model leaves open for the output to be that. runs:
+    how often it was computed, None where nothing was. found: what its output was then. reports: how
+    engines did on what came to it first.
     """
 
     node: OperatorNode
     version: int | None
     inputs: dict[str, tuple[str, Known]]
     output: Known
+    assumed: tuple[str, ...] = ()
     runs: int | None = None
     found: Known | None = None
     reports: tuple[Report, ...] = ()
@@ -63,13 +67,16 @@ def _described(known: KnownNode) -> ModelNode:
     given = dict(zip(operator.inputs, node.inputs, strict=False))
     inputs = {role: (name, types[name]) for role, name in given.items()}
     output = types[node.output] if node.output else Known(None, None)
-    if output.shape is None:
-        output = _inferred(node, {role: one for role, (_, one) in inputs.items()}) or output
+    inferred = _inferred(node, {role: one for role, (_, one) in inputs.items()})
+    if output.shape is None and inferred is not None:
+        return ModelNode(node, _version(node), inputs, *inferred)
     return ModelNode(node, _version(node), inputs, output)
 
 
 def _version(node: OperatorNode) -> int | None:
     """Return the version of an operator that its operator set means."""
+    if node.title == _OLD:
+        return _OLD_VERSIONS[0] if node.version in _OLD_VERSIONS else None
     try:
         row = specs.resolve(f"onnx:{node.version}", node.operator)
     except NdtoolError:
@@ -77,23 +84,43 @@ def _version(node: OperatorNode) -> int | None:
     return row.version
 
 
-def _inferred(node: OperatorNode, known: dict[str, Known]) -> Known | None:
-    """Return what a node gives, None where the model does not say enough of what it takes."""
-    sizes: dict[str, tuple[int, ...]] = {}
+def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
+    """Return what a node gives, and what is assumed then.
+
+    None where the model does not say enough of what it takes.
+    """
+    sizes: dict[str, shapes.Shape] = {}
     for role in OPERATORS[node.operator].inputs:
         shape = known[role].shape if role in known else None
-        whole_numbers = [size for size in shape or () if isinstance(size, int) and size >= 0]
-        if shape is None or len(whole_numbers) < len(shape):
+        if shape is None:
             return None
-        sizes[role] = tuple(whole_numbers)
+        sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
     attributes = _attributes(node.attributes)
     if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
         return None  # the model has another kind of value there
     try:
-        plan = shapes.infer(node.operator, sizes, attributes)[1]
+        trace, plan = shapes.infer(node.operator, sizes, attributes)
     except NdtoolError:
         return None
-    return Known(known["data"].dtype, plan.output)
+    return Known(known["data"].dtype, tuple(map(_said, plan.output))), trace.assumed
+
+
+class _Open(Symbol):
+    """A size of which a model says nothing: it is called after its place."""
+
+
+def _size(role: str, axis: int, size: int | str | None) -> int:
+    """Return a size of an input as rules take it."""
+    if isinstance(size, str):
+        return Symbol(size)
+    return _Open(f"{role}.shape[{axis}]") if size is None or size < 0 else size
+
+
+def _said(size: int) -> int | str | None:
+    """Return a size as a model says it."""
+    if isinstance(size, _Open):
+        return None
+    return str(size) if isinstance(size, Symbol) else size
 
 
 def _attributes(values: dict[str, Any]) -> Attributes:

@@ -31,7 +31,7 @@ def _tensor(message: Message) -> Known:
         if field.number == 1:
             name = "string" if field.value == STRING else None
             element = ELEMENTS.get(field.value)
-            known = known._replace(dtype=name if element is None else element.dtype.name)
+            known = known._replace(dtype=name if element is None else element.name)
         elif field.number == 2:
             sizes = map(_size, _parts(message.within(field), 1))
             known = known._replace(shape=tuple(sizes))

@@ -12,6 +12,7 @@ from ndtool.arrays.targets import exists
 from ndtool.errors import OutputError, printable
 
 _HERE, _EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
+_INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name
 
 
 class NewFolder:
@@ -46,7 +47,7 @@ class NewFolder:
     @property
     def inside(self) -> str:
         """Where to make it."""
-        return os.path.join(self._hidden, "new")
+        return os.path.join(self._hidden, _INSIDE)
 
     def _made(self) -> bool:
         """Make the hidden folder; False where a sweep came between it and its lock."""
@@ -142,8 +143,9 @@ def _locked(path: str, kind: int = os.O_DIRECTORY) -> int:
 def sweep(parent: str, every: bool = False) -> list[str]:
     """Remove what processes that were killed left: of this system, and no longer locked.
 
-    every: whatever system it is of, files too. Where a store was on its way from one name to the
-    other, it may be the only one, and stays. Returns what was removed.
+    every: whatever system it is of, files too. A folder with anything that runs do not make there
+    is somebody else's, and stays, as does one in which a store was on its way from one name to the
+    other: it may be the only one. Returns what was removed.
     """
     boot = "(-[0-9a-f-]{8})?" if every else f"-{_boot()}"
     if boot == "-":
@@ -157,9 +159,11 @@ def sweep(parent: str, every: bool = False) -> list[str]:
 def _removed(path: str, files: bool) -> bool:
     try:
         status = os.lstat(path)
-        if status.st_uid != os.geteuid() or os.path.lexists(f"{path}/old"):
+        if status.st_uid != os.geteuid():
             return False
         is_folder = stat.S_ISDIR(status.st_mode)
+        if is_folder and not set(os.listdir(path)) <= {_INSIDE}:
+            return False
         if not is_folder and not (files and stat.S_ISREG(status.st_mode)):
             return False
         held = _locked(path, os.O_DIRECTORY if is_folder else 0)

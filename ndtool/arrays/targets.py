@@ -121,15 +121,20 @@ class Target(NamedTuple):
 
 
 def require_ours(path: str) -> None:
-    """Raise UsageError if a path, or a URL's, promises what other programs write."""
-    ending = os.path.splitext(path)[1]
-    if ending.lower() in _OTHERS:
-        raise UsageError(
-            f"{printable(path)}: {ending} is not written:"
-            " expected .npy, .npz, .safetensors, .pb or .zarr"
-            + ", in small letters"
-            * (ending != ending.lower())
-        )
+    """Raise UsageError if a path, or a URL's, promises what other programs write.
+
+    What follows a colon would be a member if the file were one of ours.
+    """
+    name = os.path.basename(path)
+    for part in (name, name.partition(":")[0]):
+        ending = os.path.splitext(part)[1]
+        if ending.lower() in _OTHERS:
+            raise UsageError(
+                f"{printable(path)}: {ending} is not written:"
+                " expected .npy, .npz, .safetensors, .pb or .zarr"
+                + ", in small letters"
+                * (ending != ending.lower())
+            )
 
 
 def exists(target: str) -> OutputError:

@@ -40,6 +40,12 @@ class Element(NamedTuple):
     field: int
     bits: int
 
+    @property
+    def name(self) -> str:
+        """The name of the type, also where its elements are unpacked into larger ones."""
+        packed = self.dtype.kind != "V" and self.bits < 8 * self.dtype.itemsize
+        return self.title.lower() if packed else self.dtype.name
+
 
 def _element(title: str, name: str, field: int, bits: int = 0) -> Element:
     dtype = dtypes.from_name(name)

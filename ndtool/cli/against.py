@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
+from ndtool.cli.commands import reporting_on
 from ndtool.cli.console import put
 from ndtool.cli.talk import Talk, table
 from ndtool.errors import redacted
@@ -33,18 +34,25 @@ def telling(talk: Talk) -> Iterator[Told]:
         yield tell
 
 
-def verify(talk: Talk, request: Request, names: tuple[str, ...], how: How) -> None:
+def verify(
+    talk: Talk, request: Request, names: tuple[str, ...], how: How, html: str | None
+) -> None:
     """Show how engines do, and an output if there is one; raise what is wrong."""
     from ndtool.analysis import engines
 
-    with telling(talk) as tell:
-        verdict = engines.verify(request, names, how, tell)
-    told = records(verdict.reports)
-    if not talk.json:
-        put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
-    if verdict.error is not None:
-        verdict.error.more["engines"] = told
-        raise verdict.error
+    with reporting_on(html, request, talk) as report:
+        with telling(talk) as tell:
+            verdict = engines.verify(request, names, how, tell)
+        told = records(verdict.reports)
+        if report:
+            report.answered(verdict.reports)
+        if not talk.json:
+            put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
+        if verdict.error is not None:
+            verdict.error.more["engines"] = told
+            raise verdict.error
+        if report and verdict.compared is not None:
+            report.compared(verdict.compared)
     if talk.json:
         talk.answer(lambda: _record(request, verdict, told), str)
     elif request.output is not None and verdict.compared is not None:

@@ -17,7 +17,7 @@ from ndtool.rules.operators import OPERATORS, Attributes, Operator
 
 if TYPE_CHECKING:
     from ndtool.cli.page import Report
-    from ndtool.runs.jobs import Job
+    from ndtool.runs.jobs import Job, Request
 
 
 class Help(NamedTuple):
@@ -89,6 +89,7 @@ def _run(
     elif output is not None:
         _require_no_terminal(output, "without -o, a preview is shown")
     talk.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
+    _drop_idle(output or "-", asked)
     attributes = attributes_of(operator, asked)
     request = jobs.Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **asked
@@ -125,6 +126,7 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     talk.data_on_stdout = _is_stdout(output)
     endings.prepare(*talk.last_words())
+    _drop_idle(output, asked)
     request = convert.Request(output=output, clobber=not no_clobber, **asked)
     with convert.Conversion(request) as conversion:
         talk.warn(conversion.warnings)
@@ -173,10 +175,43 @@ def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | No
     talk.written(html)
 
 
+@contextmanager
+def reporting_on(html: str | None, request: "Request", talk: Talk) -> "Iterator[Report | None]":
+    """Do the same for a call whose inputs nobody has open: they are read once more for it."""
+    if html is None:
+        yield None
+        return
+    from ndtool.cli import page
+
+    with page.job_to_verify(request) as job, reporting(html, job, talk) as report:
+        yield report
+
+
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
     """Take the attributes that an operator has, and its rule, out of what was asked for."""
+    if asked.get("out_of_bounds") != "fill" and _is_by_variable("fill"):
+        del asked["fill"]
     names = (*OPERATORS[operator].attributes, "out_of_bounds", "fill")
     return Attributes(**{name: asked.pop(name) for name in names if name in asked})
+
+
+def _drop_idle(output: str, asked: dict[str, Any]) -> None:
+    """Drop what variables say of chunks where the output has none: they are set for others."""
+    idle = [option.name or "" for option in options.STORING if _is_by_variable(option.name or "")]
+    if not idle:
+        return
+    from ndtool.arrays import formats, local, names
+
+    path = names.parse(output).path
+    known = formats.suffixed(path)
+    if not local.is_store(path) and not (known and known[0].chunks):
+        asked.update(dict.fromkeys(idle))
+
+
+def _is_by_variable(name: str) -> bool:
+    """Whether an option is set by its variable."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.ENVIRONMENT
 
 
 def asks_for_array(words: list[str]) -> bool:

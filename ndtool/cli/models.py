@@ -31,10 +31,15 @@ def _model(
     runs: int,
     threads: int | None,
     timeout: int,
+    html: str | None,
 ) -> None:
     from ndtool.analysis.engines import How
     from ndtool.analysis.model import Outcome, nodes, run
 
+    if html is not None:
+        from ndtool.cli import modelpage
+
+        modelpage.check(html, model, inputs)
     if inputs is None:
         if engines is not None:
             raise UsageError("--against compares what nodes give: expected --inputs, too")
@@ -43,6 +48,8 @@ def _model(
         how = How(runs=runs, threads=threads, timeout=timeout)
         with against.telling(talk) as tell:
             outcome = run(model, inputs, engines or (), how, tell)
+    if html is not None:
+        modelpage.write(html, model, outcome, (*cells(outcome), assumed(outcome)), talk)
     _tell(talk, outcome)
 
 
@@ -50,13 +57,13 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
     """Show nodes; raise what is wrong with one."""
     told = [_record(one) for one in outcome.nodes]
     if not talk.json:
-        computed = any(one.runs is not None for one in outcome.nodes)
-        columns = (*_COLUMNS, "computed") if computed else _COLUMNS
-        put(table(columns, [_cells(one) for one in outcome.nodes], columns[2:], 1))
+        columns, shown = cells(outcome)
+        put(table(columns, shown, columns[2:], 1))
+        put("".join(f"{line}\n" for line in assumed(outcome)))
         rows = [
-            (printable(one.node.node), *cells)
+            (printable(one.node.node), *row)
             for one in outcome.nodes
-            for cells in against.cells(one.reports)
+            for row in against.cells(one.reports)
         ]
         if rows:
             put("\n")
@@ -84,10 +91,28 @@ def _record(one: ModelNode) -> dict[str, Any]:
             for role, (name, known) in one.inputs.items()
         },
         "output": {"name": node.output, "dtype": known.dtype, "shape": known.shape},
+        "assumed": one.assumed if one.found is None else (),
     }
     if one.runs is not None:
         record |= {"runs": one.runs, "engines": against.records(one.reports)}
     return record
+
+
+def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a table of nodes: its columns, and a row for each."""
+    computed = any(one.runs is not None for one in outcome.nodes)
+    columns = (*_COLUMNS, "computed") if computed else _COLUMNS
+    return columns, [_cells(one) for one in outcome.nodes]
+
+
+def assumed(outcome: Outcome) -> list[str]:
+    """Return what is assumed of sizes, a line each; of nodes that were computed nothing is."""
+    return [
+        f"assumed: {printable(one.node.node)}: {printable(sentence)}"
+        for one in outcome.nodes
+        for sentence in one.assumed
+        if one.found is None
+    ]
 
 
 def _cells(one: ModelNode) -> tuple[str, ...]:
@@ -125,6 +150,7 @@ def model() -> click.Command:
             options.INPUTS,
             *options.ENGINES,
             options.THREADS,
+            options.HTML,
             options.QUIET,
             options.JSON,
         ),

@@ -262,7 +262,7 @@ HTML = _option(
     "--html",
     type=Document(".html"),
     metavar="FILE.html",
-    help="Write a page about the call: its trace, its statistics, and small arrays drawn.",
+    help="Write a page about the call, to send to somebody: what was found, small arrays drawn.",
 )
 PLOT = _option(
     "plot",

@@ -5,29 +5,23 @@ It is the same for the same inputs and words: nothing of a clock or a terminal i
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-import platform
-import shlex
 import stat
 from contextlib import closing
-from importlib import resources
 from math import prod
 from typing import TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element
 
 import click
-import numpy as np
 
-from ndtool import __version__
 from ndtool.analysis import drawing, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays import document, names, sink
 from ndtool.arrays.streams import Streams
-from ndtool.cli import answers, figures, markup, pictures, records
+from ndtool.cli import answers, figures, markup, pageparts, pictures, records
 from ndtool.cli.markup import element
 from ndtool.cli.pagegrids import Found, Grids
+from ndtool.cli.pageparts import section, wide
 from ndtool.cli.sentences import number_of
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, printable
 from ndtool.rules.inference import Given
@@ -35,13 +29,11 @@ from ndtool.rules.shapes import described
 from ndtool.runs.jobs import Job, Request
 
 if TYPE_CHECKING:
+    from ndtool.analysis.engines import Report as Answer
     from ndtool.analysis.explain import Element as Explained
     from ndtool.analysis.explain import Origin
     from ndtool.analysis.verify import Comparison
     from ndtool.cli.talk import Talk
-
-_ICON = "data:,"  # or a browser asks for one
-_LONGEST = 300  # characters of a word of the command line
 
 
 class Report:
@@ -62,7 +54,7 @@ class Report:
         """Put explanations in, and mark what they are about."""
         plan = self._job.inference.plan
         told = answers.told(self._job, elements, origins)
-        self._answers.append(_section("Explanation", *map(_told, told)))
+        self._answers.append(section("Explanation", *map(_told, told)))
         for role, shape, positions in (
             ("output", plan.output, [one.at for one in elements]),
             ("data", plan.data, [one.position for one in origins]),
@@ -72,13 +64,19 @@ class Report:
     def compared(self, compared: Comparison) -> None:
         """Put in how the output compares with what it must be."""
         self._verifies = True
-        equal = compared.total - compared.different
-        lines = [f"{equal} of {compared.total} elements have the same bits"]
-        parts = [element("p", line) for line in lines + figures.differences(compared)]
-        if rows := figures.distances(compared):
-            cells = [(name, str(count)) for name, count in rows]
-            parts.append(markup.table(figures.DISTANCE_COLUMNS, cells))
-        self._answers.append(_section("Comparison", *parts))
+        parts = pageparts.comparison(compared)
+        self._answers.append(section("Comparison", *parts))
+
+    def answered(self, answers: list[Answer]) -> None:
+        """Put in what other engines gave; where one differs first is marked."""
+        table = markup.table(pageparts.ENGINE_COLUMNS, map(pageparts.engine, answers))
+        parts = [wide(table), *pageparts.differing(answers)]
+        self._answers.append(section("Other engines", *parts))
+        firsts = [
+            one.compared.first.position for one in answers if one.compared and one.compared.first
+        ]
+        shape = self._job.inference.plan.output
+        self._asked += [f"output-{number_of(at, shape)}" for at in firsts]
 
     def as_sink(self, error: NdtoolError | None = None) -> sink.Sink:
         """Return the page, complete, for who publishes it; error: what the call ended with."""
@@ -110,18 +108,18 @@ class Report:
                 self.stats = stats.stats(job, progress.of(nbytes))
         drawn = self._drawing()
         command = click.get_current_context().command_path
-        return document_of(
+        return pageparts.document_of(
             f"{command}: {called(job.inference.inputs['data'].name)}",
             element("h1", command),
             element("p", records.title(job.inference), class_="call"),
-            element("pre", _command(self._talk.arguments), class_="command"),
-            None if error is None else _error(error),
+            pageparts.command(self._talk.arguments),
+            None if error is None else pageparts.failure(error),
             *(element("p", warning, class_="warning") for warning in job.warnings),
             *self._answers,
             *drawn[:1],
-            _section("Arrays", _arrays(job)),
+            section("Arrays", _arrays(job)),
             _statistics(job, self.stats),
-            _section("Shape inference", _trace(job)),
+            section("Shape inference", _trace(job)),
             *drawn[1:],
         )
 
@@ -136,7 +134,7 @@ class Report:
                 if prod(shape) > drawing.LIMIT
             ]
             text = f"Not drawn: {', '.join(large)}; up to {drawing.LIMIT} are."
-            return [_section("Drawing", element("p", text, class_="hint"))]
+            return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         found = self._given_output(drawn) if expected is not None else None
         wrong = [f"found-{n}" for n, (_, differs) in enumerate(found or []) if differs]
@@ -144,8 +142,8 @@ class Report:
         listed = grids.sources()
         text = "Without the output: an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
-        parts = [_section("Drawing", missing, grids.figure(self._asked + wrong))]
-        return parts + ([] if listed is None else [_section("Sources", listed)])
+        parts = [section("Drawing", missing, grids.figure(self._asked + wrong))]
+        return parts + ([] if listed is None else [section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
         """Return the elements of the output that is verified; None where it is of another kind."""
@@ -175,11 +173,11 @@ def plot(path: str, job: Job, found: Stats, talk: Talk) -> None:
     content = pictures.file(path, picture)
     if content is None:
         content = markup.page(
-            document_of(
+            pageparts.document_of(
                 picture.title,
                 element("p", records.title(job.inference), class_="call"),
-                element("pre", _command(talk.arguments), class_="command"),
-                _wide(pictures.svg(picture)),
+                pageparts.command(talk.arguments),
+                wide(pictures.svg(picture)),
             )
         )
     drawn = document.create(path, content)
@@ -230,63 +228,12 @@ def _mode(path: str) -> int:
         return 0  # to be told by who opens it
 
 
-def document_of(title: str, *parts: Element | None) -> Element:
-    """Return a whole page; nothing but what is in it may run, or be loaded."""
-    style, script = (
-        resources.files("ndtool.cli").joinpath(f"page.{kind}").read_text("utf-8")
-        for kind in ("css", "js")
-    )
-    policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)};"
-        " base-uri 'none'; form-action 'none'"
-    )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("link", rel="icon", href=_ICON),
-        element("title", title),
-        markup.verbatim("style", style),
-    )
-    versions = f"ndtool {__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
-    body = element(
-        "body",
-        element("main", *(part for part in parts if part is not None)),
-        element("footer", element("p", versions)),
-        markup.verbatim("script", script),
-    )
-    return element("html", head, body, lang="en")
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _command(arguments: list[str]) -> str:
-    words = (printable(word, _LONGEST) for word in arguments)
-    return f"$ ndtool {shlex.join(words)}"
-
-
-def _section(title: str, *parts: Element | None) -> Element:
-    return element("section", element("h2", title), *parts)
-
-
-def _error(error: NdtoolError) -> Element:
-    places = [element("li", place) for place in error.places]
-    hint = element("p", f"hint: {error.hint}") if error.hint else None
-    message = element("p", element("strong", "error: "), error.message)
-    return element("section", message, element("ul", *places), hint, class_="error")
-
-
 def _told(one: answers.Told) -> Element:
     rows = [element("tr", *(element("td", cell) for cell in row)) for row in one.rows]
     if one.more:
         rows.insert(one.place, element("tr", element("td", f"… {one.more}", colspan=5)))
     shown = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", one.title), _wide(shown))
+    return element("div", element("h3", one.title), wide(shown))
 
 
 def _arrays(job: Job) -> Element:
@@ -296,7 +243,7 @@ def _arrays(job: Job) -> Element:
     ]
     output = "" if job.request.output in (None, "-") else called(job.request.output)
     kind = described(job.inference.dtype, job.inference.plan.output)
-    return _wide(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+    return wide(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
 
 
 def _statistics(job: Job, found: Stats) -> Element:
@@ -305,16 +252,11 @@ def _statistics(job: Job, found: Stats) -> Element:
     components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
     lines = element("ul", *(element("li", line) for line in others))
     picture = pictures.svg(pictures.picture(job, found)) if found.distinct else None
-    return _section(
-        "Statistics of the indices", element("p", count), _wide(components), lines, _wide(picture)
+    return section(
+        "Statistics of the indices", element("p", count), wide(components), lines, wide(picture)
     )
 
 
 def _trace(job: Job) -> Element:
     cells = records.trace_cells(job.inference.trace)
-    return _wide(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
-
-
-def _wide(part: Element | None) -> Element:
-    """Return what may be wider than the page, in what scrolls then."""
-    return element("div", part, class_="wide")
+    return wide(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))

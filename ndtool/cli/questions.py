@@ -1,6 +1,5 @@
 """The commands that answer a question about a call, a file or a standard."""
 
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from ndtool.cli.commands import (
     attributes_of,
     command,
     reporting,
+    reporting_on,
 )
 from ndtool.cli.talk import Talk
 from ndtool.errors import NdtoolError, UsageError
@@ -116,19 +116,11 @@ def _verify(
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     endings.prepare(*talk.last_words())
     if engines is not None:
-        if html is not None:
-            raise UsageError("--html tells nothing of other engines: expected no --against")
         from ndtool.analysis.engines import How
 
-        against.verify(talk, request, engines, How(within, runs, threads, timeout))
+        against.verify(talk, request, engines, How(within, runs, threads, timeout), html)
         return
-    with ExitStack() as opened:
-        report = None
-        if html is not None:
-            from ndtool.cli import page
-
-            job = opened.enter_context(page.job_to_verify(request))
-            report = opened.enter_context(reporting(html, job, talk))
+    with reporting_on(html, request, talk) as report:
         with talk.progress() as progress:
             compared = verify.verify(request, progress.of(0), within)
         if report:

@@ -193,12 +193,12 @@ class Talk:
         if self._for_people():
             say(f"wrote {printable(name)}\n")
 
-    def last_words(self) -> tuple[bytes, bytes]:
-        """Return what is left to say when a page is lost, and when the run is stopped."""
+    def last_words(self) -> tuple[bytes, int, bytes]:
+        """Return what to say at a lost page, to which stream, and what when the run is stopped."""
         clear = b"\r\x1b[K" if self._for_people() else b""
         exc = OutputError(LOST)
         text = _json(exc.fields()) if self.json else f"error: {exc}\n"
-        return clear + text.encode(), clear
+        return clear + text.encode(), 1 if self.json and not self.data_on_stdout else 2, clear
 
     def bug(self, traceback: str) -> None:
         """Ask for a report of what should not have happened."""
