@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.arrays import names, sink
+from ndtool.arrays import names, places, sink
 from ndtool.arrays.source import Facts, Source
 from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
@@ -29,9 +29,9 @@ class Request(NamedTuple):
 
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
     archive it goes to loses its other members. memory: bytes that it may take, pages of files
-    included, None for what there is. spill: the directory of its temporary file, None for TMPDIR.
-    scheduler: the address of a cluster's, a file that tells it, or a client; workers: how many to
-    start, None for none. chunks, shards, codec: see Storing.
+    included, None for what there is. spill: the directory of its temporary files, of a cluster's
+    perhaps a URL, None for TMPDIR. scheduler: the address of a cluster's, a file that tells it, or
+    a client; workers: how many to start, None for none. chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -82,6 +82,7 @@ class Job:
         self.planned: Plan | None = None
         self.phase = ""
         self.outside: BoundsError | None = None
+        self._spill = _spill(request)
         self._stack = ExitStack()
         self._cluster: Cluster | None = None
         try:
@@ -272,10 +273,10 @@ class Job:
         if self._cluster is None:
             from ndtool.runs import sweep
 
-            return sweep.run(operands, output, cut, self.request.spill, tick)
+            return sweep.run(operands, output, cut, self._spill, tick)
         from ndtool.runs import cluster
 
-        where = self.request.spill, self._seen
+        where = self._spill, self._seen
         return cluster.run(operands, output, cut, where, self._cluster, tick)
 
     def plan(self, operands: Operands) -> "Plan":
@@ -329,3 +330,13 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _spill(request: Request) -> str | None:
+    """Return where temporary files go; UsageError for a URL without a cluster."""
+    where = None if request.spill is None else places.local_path(request.spill)
+    if where is not None and places.is_url(where) and not request.on_cluster:
+        raise UsageError(
+            f"--spill {called(where)}: only a cluster keeps files at a URL: expected a directory"
+        )
+    return where

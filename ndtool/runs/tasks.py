@@ -200,13 +200,14 @@ def replay(work: Work, block: int) -> Done:
         attempt = keep.lines(work.starts, 0, 1)[block]
         piece = spilling.Piece("split", block, block * cut.block * cut.pitch, attempt)
         keep.read(piece, n * LOCAL, marks)
-        at = 0
-        for part in filter(counts.__getitem__, range(cut.parts)):
-            piece = spilling.Piece("sweep", part, bases[part] * width, attempts[part])
-            nbytes = counts[part] * width
-            keep.read(piece, before[part] * width, found[at : at + nbytes])
-            at += nbytes
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
+
+        def fetch(part: int) -> None:
+            piece = spilling.Piece("sweep", part, bases[part] * width, attempts[part])
+            at, nbytes = starts[part] * width, counts[part] * width
+            keep.read(piece, before[part] * width, found[at : at + nbytes])
+
+        crew.share(fetch, filter(counts.__getitem__, range(cut.parts)), keep.at_once)
         _deal(marks, starts, found, out, n, back=True)
         assert work.arrays.output is not None
         write_stretch(work.arrays.output, block * cut.block, out)
@@ -299,17 +300,20 @@ def _fetched(
     work: Work, batch: Batch, attempts: memoryview, what: str, take: Take
 ) -> tuple[memoryview, int]:
     """Return what is kept for some tuples, "local" or "rows", and how many they are."""
-    cut, at = work.cut, 0
+    cut, keep = work.cut, work.keep
     size = LOCAL if what == "local" else cut.rows.width
-    n = sum(stop - first for _, first, stop in batch)
-    room = take(n * size)
-    for block, first, stop in batch:
+    places = list(accumulate((stop - first for _, first, stop in batch), initial=0))
+    room = take(places[-1] * size)
+
+    def fetch(number: int) -> None:
+        block, first, _ = batch[number]
         piece = spilling.Piece("split", block, block * cut.block * cut.pitch, attempts[block])
         before = 0 if what == "local" else cut.tuples(block) * LOCAL
-        nbytes = (stop - first) * size
-        work.keep.read(piece, before + first * size, room[at : at + nbytes])
-        at += nbytes
-    return room, n
+        here = room[places[number] * size : places[number + 1] * size]
+        keep.read(piece, before + first * size, here)
+
+    crew.share(fetch, iter(range(len(batch))), keep.at_once)
+    return room, places[-1]
 
 
 def _bound(
