@@ -22,7 +22,9 @@ from strategies import same
 from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
 
 from ndtool.arrays import claims, names, shared, source, upload, zarrwriter
+from ndtool.arrays.source import Facts
 from ndtool.errors import BoundsError, OutputError, UsageError
+from ndtool.rules import dtypes
 from ndtool.runs import spilling
 from ndtool.runs.spilling import Objects, Piece, Table
 
@@ -351,11 +353,30 @@ def test_an_array_that_is_complete_stays(metadata: str, s3: Bucket) -> None:
     assert sorted(s3.keys()) == sorted(["x.zarr/c/0/0", f"x.zarr/{metadata}"])
 
 
+def test_what_others_made_meanwhile_stays(s3: Bucket) -> None:
+    sink = begun_here(f"{ROOT}/x.zarr")
+    s3.put("x.zarr/c/0/0", b"another's")
+    with pytest.raises(OutputError, match=r"^s3://bucket/x.zarr was made by others during the run"):
+        sink.shared()
+    sink.abort()
+    assert s3.keys() == ["x.zarr/c/0/0"]
+    s3.empty()
+    sink = begun_here(f"{ROOT}/x.zarr")
+    assert sink.shared() is not None
+    s3.put("x.zarr/zarr.json", b"another's")
+    with pytest.raises(OutputError, match=r"zarr.json was made by others during the run"):
+        sink.finish().take_name()
+    sink.abort()
+    assert s3.keys() == ["x.zarr/zarr.json"]
+
+
+def begun_here(target: str) -> Any:
+    facts = Facts(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
+    return names.create(target, facts)
+
+
 def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
-    facts = names.planned(f"{ROOT}/x.zarr", shape_of((4, 4)), names.DEFAULT)
-    sink = zarrwriter.ZarrSink(
-        names._target(f"{ROOT}/x.zarr", True, False, False, names.DEFAULT)[1], facts
-    )
+    sink = begun_here(f"{ROOT}/x.zarr")
     told = sink.shared()
     assert isinstance(told, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
@@ -363,13 +384,6 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
         zarrwriter.Chunks.again(told)
     sink.abort()
     assert s3.keys() == []
-
-
-def shape_of(shape: tuple[int, ...]) -> Any:
-    from ndtool.arrays.source import Facts
-    from ndtool.rules import dtypes
-
-    return Facts(dtypes.from_descr("<i4"), shape, "C", shape, {})
 
 
 @settings(max_examples=30)

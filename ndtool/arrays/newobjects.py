@@ -30,7 +30,13 @@ class NewObjects(RemoteFolder):
         self._path, self._claim = path, Claim(url, path)
 
     def shared(self) -> tuple[dict[str, bytes], Mark]:
-        """Return what others need who write chunks: the metadata, and what says whose it is."""
+        """Return what others need who write chunks: the metadata, and what says whose it is.
+
+        They replace what is there, as a task may be done again; so nothing must be.
+        """
+        if self.listed(self._path):
+            where = redacted(inside(self.url, self._path) if self._path else self.url)
+            raise OutputError(f"{where} was made by others during the run")
         self._shared = True
         return self._held, self._claim.mark
 
