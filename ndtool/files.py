@@ -71,12 +71,12 @@ class Options(TypedDict, total=False):
     dtype: what elements stored as void are, such as "bfloat16". threads: 1..1024. spec: what must
     be satisfied. out_of_bounds, fill: what becomes of indices out of bounds, as in ndtool.gather_nd
     and ndtool.scatter_nd. memory: bytes that it may take, pages of files included. spill: the
-    directory of its temporary files. scheduler: a client of a dask cluster that does the work, or
-    the address of its scheduler; workers: how many processes to start for it. clobber: whether an
-    existing `out` may be replaced. only: whether the archive it goes to loses its other members.
-    sync: whether the disk must have everything then. chunks, shards, codec: how a Zarr store that
-    it goes to has it. progress: True for a line on a terminal's stderr, or what is called with the
-    share that is done.
+    directory of its temporary files, or with a cluster a URL. scheduler: a client of a dask cluster
+    that does the work, or the address of its scheduler; workers: how many processes to start for
+    it. clobber: whether an existing `out` may be replaced. only: whether the archive it goes to
+    loses its other members. sync: whether the disk must have everything then. chunks, shards,
+    codec: how a Zarr store that it goes to has it. progress: True for a line on a terminal's
+    stderr, or what is called with the share that is done.
     """
 
     dtype: str | None

@@ -36,6 +36,11 @@ def local_path(path: str) -> str:
     return path.removeprefix("file://") if path.startswith("file://") and is_url(path) else path
 
 
+def is_of_many(url: str) -> bool:
+    """Whether other processes see what is behind a URL."""
+    return not url.startswith("memory://")
+
+
 def beside(place: File, path: str, name: str) -> str | None:
     """Return where a file of a relative name is in the folder of another; None if it cannot be.
 
@@ -48,6 +53,15 @@ def beside(place: File, path: str, name: str) -> str | None:
     from ndtool.arrays.remotefolder import inside
 
     return None if "::" in name else inside(url, name, beside=True)
+
+
+def folder(path: str) -> str:
+    """Return the directory of a file, or the URL of the folder that something is in."""
+    if not is_url(path):
+        return os.path.dirname(os.path.abspath(path))
+    from ndtool.arrays.remotefolder import inside
+
+    return inside(path, "", beside=True)
 
 
 def open_place(path: str) -> "LocalFile | RemoteFile":

@@ -283,6 +283,7 @@ class S3:
         bucket, key, version = fs.split_path(path)
         if not key:
             raise InputError(f"s3://{printable(path)}: a bucket, not an object")
+        self.key = key
         self._name = {"Bucket": bucket, "Key": key}
         if version:
             self._name["VersionId"] = version

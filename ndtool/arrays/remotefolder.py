@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from threading import Lock
 from typing import Any, Self, TypeVar
 
-from ndtool import endings
 from ndtool.arrays import failures, remote, upload
 from ndtool.arrays.local import ZARR_METADATA
 from ndtool.arrays.remote import Requests, Version
 from ndtool.engine import crew
-from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable, redacted
+from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
 
 T = TypeVar("T")
 Span = tuple[int | None, int | None]  # as a slice has it: from, to; a negative start is an end's
 
 LARGEST = (1 << 31) + (1 << 24)  # bytes of an object that is read whole: a chunk, badly compressed
 _INDICES, _INDEX = 16, 1 << 20  # ends of objects that are kept, and how many bytes one may have
-_METADATA = (*ZARR_METADATA, ".zattrs")
+METADATA = (*ZARR_METADATA, ".zattrs")
 
 
 def inside(url: str, key: str, beside: bool = False) -> str:
@@ -30,22 +28,31 @@ def inside(url: str, key: str, beside: bool = False) -> str:
     >>> inside("https://host/x.zarr?k=v", "a/zarr.json"), inside("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
     """
+    path, rest = parted(url)
+    folder = path.rpartition("/")[0] if beside else path.rstrip("/")
+    return f"{folder}/{remote.quoted(url, key)}{rest}"
+
+
+def parted(url: str) -> tuple[str, str]:
+    """Return a URL up to a query or the links of a chain, and these."""
     ends = [at for mark in ("?", "::") if (at := url.find(mark)) > 0]
     at = min(ends, default=len(url))
-    folder = url[:at].rpartition("/")[0] if beside else url[:at].rstrip("/")
-    return f"{folder}/{remote.quoted(url, key)}{url[at:]}"
+    return url[:at], url[at:]
 
 
 class RemoteFolder:
-    """What LocalFolder is for a folder, for a prefix of a store or a server."""
+    """What LocalFolder is for a folder, for a prefix of a store or a server.
+
+    known: metadata that are not there yet.
+    """
 
     size = 0
     at_once = crew.MOST
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, known: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redacted(url)
         self.lists = remote.lists(url)
-        self._small: dict[str, bytes | None] = {}  # metadata, each asked for once
+        self._small: dict[str, bytes | None] = {**(known or {})}  # metadata, each asked for once
         self._ready: dict[str, bytes | None] = {}  # what was looked at and will be read next
         self._versions: dict[str, Version | None] = {}  # of objects that are read in ranges
         self._indices: dict[tuple[str, Span], bytes] = {}
@@ -98,7 +105,7 @@ class RemoteFolder:
 
     async def get(self, key: str, span: Span | None = None) -> bytes | None:
         """Return an object, or a part of it; None where there is none."""
-        if key.rpartition("/")[2] in _METADATA:
+        if key.rpartition("/")[2] in METADATA:
             if key not in self._small:
                 self._small[key] = (await self._whole(key))[0]
             return self._small[key]
@@ -116,6 +123,15 @@ class RemoteFolder:
             await upload.store(url).put(body, {})
         except Exception as exc:
             raise failures.failure(exc, redacted(url), OutputError) from None
+
+    def write(self, key: str, body: bytes) -> None:
+        """Write an object, in the place of an old one."""
+        self._wait(self.put(key, body))
+
+    def span(self, key: str, start: int, stop: int) -> bytes:
+        """Return a range of an object that nobody changes."""
+        url = inside(self.url, key)
+        return self._wait(self._fetched(remote.requests(url), start, stop, Version(), url))
 
     def change(self) -> str:
         """Say nothing: a prefix is what is under it."""
@@ -189,73 +205,6 @@ class RemoteFolder:
             return await _pieces(requests, start, stop, version)
         except Exception as exc:
             raise failures.failure(exc, redacted(url)) from None
-
-
-class NewObjects(RemoteFolder):
-    """A folder behind a URL to which a run writes: what it made goes again if it fails.
-
-    Nothing is replaced. Metadata are kept back until everything else is there, and come from the
-    outermost to the innermost, so that an array is seen only when it is complete.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._held: dict[str, bytes] = {}
-        self._made: list[str] = []
-        self._going: set[asyncio.Future[None]] = set()
-        endings.settle(False)
-        endings.unwind()
-
-    async def get(self, key: str, span: Span | None = None) -> bytes | None:
-        return self._held[key] if key in self._held else await super().get(key, span)
-
-    async def put(self, key: str, body: bytes) -> None:
-        if key.rpartition("/")[2] in _METADATA:
-            self._held[key] = body
-            return
-        going = asyncio.ensure_future(self._create(key, body))
-        self._going.add(going)
-        going.add_done_callback(self._going.discard)
-        await asyncio.shield(going)
-
-    def publish(self, path: str) -> None:
-        """Write the metadata, those of the array last; path: of it."""
-        last = f"{path}/".lstrip("/")
-        for key in sorted(self._held, key=lambda key: (key.count("/"), ".zattrs" not in key)):
-            try:
-                remote.wait(self._create(key, self._held[key]), self.path, OutputError)
-            except OutputError:
-                if key.startswith(last) or remote.wait(self._whole(key), self.path)[0] is None:
-                    raise  # but a group that others made meanwhile will do
-        self._made.clear()
-
-    def drop(self) -> None:
-        """Remove what was made, if it was not published."""
-        try:
-            remote.wait(self._drop(), self.path, OutputError)
-        except NdtoolError:
-            pass  # nothing more can be done: they are no array without metadata
-
-    async def _create(self, key: str, body: bytes) -> None:
-        url = inside(self.url, key)
-        try:
-            await upload.store(url).put(body, {"IfNoneMatch": "*"})
-        except FileExistsError:
-            raise OutputError(f"{redacted(url)} was made by others during the run") from None
-        except Exception as exc:
-            raise failures.failure(exc, redacted(url), OutputError) from None
-        self._made.append(key)
-
-    async def _drop(self) -> None:
-        await asyncio.gather(*self._going, return_exceptions=True)
-        self._made.reverse()  # what is seen goes first
-
-        async def one_by_one() -> None:
-            while self._made:
-                url = inside(self.url, self._made.pop(0))
-                await asyncio.wait_for(upload.store(url).remove(), upload.PATIENCE)
-
-        await asyncio.gather(*(one_by_one() for _ in range(remote.AT_ONCE)))
 
 
 def _told(version: Version) -> tuple[Any, ...]:

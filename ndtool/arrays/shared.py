@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure, let_go, write_at
 from ndtool.errors import OutputError
 
+if TYPE_CHECKING:
+    from ndtool.arrays.claims import Mark
+
 
 class Shared(NamedTuple):
     """Where an output is written before it has its name.
 
-    name: what messages call it. path: of a file, or of a Zarr store. within: where the array is in
-    it. start: where its bytes begin.
+    name: what messages call it. path: of a file, or of a Zarr store, or its URL. within: where the
+    array is in it. start: where its bytes begin. Behind a URL, metadata: what is there last; mark:
+    what tells that it is the same store for all.
     """
 
     name: str
@@ -22,6 +26,8 @@ class Shared(NamedTuple):
     path: str
     within: str
     start: int
+    metadata: dict[str, bytes] | None = None
+    mark: Mark | None = None
 
 
 class SharedFile:

@@ -199,6 +199,19 @@ class Bucket:
         """Remove the object."""
         await self._object.call("delete_object")
 
+    async def clear(self) -> None:
+        """Remove all objects in the folder of this name."""
+        listed = {"Prefix": f"{self._object.key.rstrip('/')}/"}
+        while True:
+            found = await self._object.call("list_objects_v2", "Bucket", **listed)
+            keys = [{"Key": one["Key"]} for one in found.get("Contents", ())]
+            if not keys:
+                return
+            which = {"Objects": keys, "Quiet": True}
+            reply = await self._object.call("delete_objects", "Bucket", Delete=which)
+            for refused in reply.get("Errors", ()):
+                raise OutputError(f"{printable(self.url)}: {printable(str(refused['Message']))}")
+
     async def _call(self, name: str, condition: dict[str, str], **arguments: Any) -> None:
         try:
             await self._object.call(name, **arguments, **condition)
@@ -258,6 +271,15 @@ class Whole:
             await self._fs._rm_file(self._path)
         else:
             await asyncio.to_thread(self._fs.rm_file, self._path)
+
+    async def clear(self) -> None:
+        """Remove all objects in the folder of this name."""
+        if self._fs.async_impl:
+            for path in await self._fs._find(self._path):
+                await self._fs._rm_file(path)
+        else:
+            for path in await asyncio.to_thread(self._fs.find, self._path):
+                await asyncio.to_thread(self._fs.rm_file, path)
 
     async def drop(self) -> None:
         """Do nothing: what was not sent whole is not there."""

@@ -6,10 +6,13 @@ import os
 import stat
 from typing import Any, NamedTuple, Protocol
 
+from ndtool.arrays import places
 from ndtool.arrays import zarrstore as zarr
 from ndtool.arrays.local import ZARR_METADATA, Folder, LocalFolder, is_store
 from ndtool.arrays.newfile import Unpublished
 from ndtool.arrays.newfolder import NewFolder
+from ndtool.arrays.shared import Shared
+from ndtool.arrays.source import Facts
 from ndtool.arrays.targets import Target, exists
 from ndtool.errors import OutputError, UsageError, printable
 
@@ -79,7 +82,7 @@ def _root(target: Target, root: str, parts: list[str]) -> Site:
 
 def _site_behind(target: Target) -> Site:
     """Return where an array goes behind a URL: where nothing is, as no store can exchange many."""
-    from ndtool.arrays import upload
+    from ndtool.arrays import claims, upload
     from ndtool.arrays.remotefolder import RemoteFolder
 
     upload.store(target.path)  # refuses what cannot be written to
@@ -95,7 +98,7 @@ def _site_behind(target: Target) -> Site:
             raise OutputError(
                 f"{printable(zarr.label(place.path, group))} is not a group: no array can be in it"
             )
-    if zarr.kind(place, path) or place.listed(path):
+    if zarr.kind(place, path) or (place.listed(path) and not claims.is_left(url, path)):
         raise OutputError(
             f"{printable(zarr.label(place.path, path))}: something is there, and what is behind a"
             " URL cannot be replaced by a store in one step",
@@ -159,15 +162,23 @@ class NewStore(Unpublished, Protocol):
     def sync(self) -> None:
         """Wait until the bytes are where they must be before it is seen."""
 
+    def shared(self, name: str, facts: Facts) -> Shared | None:
+        """Return how other processes write to it, None where they cannot."""
+
 
 def output(site: Site, target: Target) -> NewStore:
     """Return the store in which a new array is made. Raises OSError."""
     return _Behind(site) if target.url else _Beside(site, target)
 
 
-def folder_of(store: NewStore) -> str | None:
-    """Return the folder that a new store is made in, None where that is behind a URL."""
-    return store.folder if isinstance(store, _Beside) else None
+def again(shared: Shared) -> Any:
+    """Return a store that another process makes, as the package takes it."""
+    if shared.mark is None:
+        return zarr.library().storage.LocalStore(shared.path)
+    from ndtool.arrays.remotefolder import RemoteFolder
+
+    shared.mark.require()
+    return zarr.store_of(RemoteFolder(shared.path, shared.metadata), False)
 
 
 class _Beside:
@@ -178,11 +189,13 @@ class _Beside:
     def __init__(self, site: Site, target: Target) -> None:
         self._folder = NewFolder(site.path, site.old, target.clobber, target.sync)
         self.path, self.within, self._above = self._folder.path, site.rest, site.above
-        self.folder = self._folder.inside
-        self.store = zarr.library().storage.LocalStore(self.folder)
+        self.store = zarr.library().storage.LocalStore(self._folder.inside)
 
     def sync(self) -> None:
         self._folder.sync()
+
+    def shared(self, name: str, facts: Facts) -> Shared:
+        return Shared(name, facts, self._folder.inside, self.within, 0)
 
     def take_name(self) -> None:
         self._folder.take_name()
@@ -200,9 +213,9 @@ class _Behind:
     """Objects behind a URL, of which the metadata come last."""
 
     def __init__(self, site: Site) -> None:
-        from ndtool.arrays.remotefolder import NewObjects
+        from ndtool.arrays.newobjects import NewObjects
 
-        self._objects = NewObjects(site.path)
+        self._objects = NewObjects(site.path, site.rest)
         self.at_once = self._objects.at_once
         self.path, self.within, self._above = self._objects.path, site.rest, site.above
         self.store = zarr.store_of(self._objects, False)
@@ -210,8 +223,14 @@ class _Behind:
     def sync(self) -> None:
         """Do nothing: a store answers when it has an object."""
 
+    def shared(self, name: str, facts: Facts) -> Shared | None:
+        url = self._objects.url
+        if not places.is_of_many(url):
+            return None
+        return Shared(name, facts, url, self.within, 0, *self._objects.shared())
+
     def take_name(self) -> None:
-        self._objects.publish(self.within)
+        self._objects.publish()
         for group in self._above:
             _consolidate(self._objects.below(group), zarr.label(self.path, self.within))
 

@@ -14,6 +14,7 @@ from ndtool.arrays.source import Facts
 from ndtool.arrays.storage import failure
 from ndtool.arrays.targets import Storing, Target
 from ndtool.arrays.zarrsite import NewStore, Site
+from ndtool.engine import crew
 from ndtool.errors import DtypeError, OutputError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import Shape
@@ -23,10 +24,9 @@ class Chunks:
     """An array of a store whose chunks, or shards, are written, each as a whole."""
 
     streamed = False
-    at_once = 1
 
-    def __init__(self, name: str, facts: Facts, array: Any) -> None:
-        self.name, self.facts = name, facts
+    def __init__(self, name: str, facts: Facts, array: Any, at_once: int = 1) -> None:
+        self.name, self.facts, self.at_once = name, facts, at_once
         self._array, self._dtype = array, _numpy(facts)
 
     @classmethod
@@ -34,9 +34,11 @@ class Chunks:
         """Return an array that another process made."""
         library = zarr.library()
         with zarr.said(shared.name, OutputError), zarr.quiet():
-            store = library.storage.LocalStore(shared.path)
+            store = zarrsite.again(shared)
             array = library.open_array(store, path=shared.within, mode="r+")
-            return cls(shared.name, shared.facts, array.with_config({"write_empty_chunks": True}))
+            array = array.with_config({"write_empty_chunks": True})
+        at_once = 1 if shared.mark is None else crew.MOST  # a store far away takes its time
+        return cls(shared.name, shared.facts, array, at_once)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write all bytes of a block, from any thread."""
@@ -97,10 +99,7 @@ class ZarrSink:
 
     def shared(self) -> Shared | None:
         """Return how other processes write to it, None where they cannot."""
-        path = zarrsite.folder_of(self._output)
-        if path is None:
-            return None
-        return Shared(self.name, self.facts, path, self._output.within, 0)
+        return self._output.shared(self.name, self.facts)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""

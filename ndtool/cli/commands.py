@@ -136,16 +136,27 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
 
 
 @click.pass_obj
-def _clean(talk: Talk, /, *, folder: str) -> None:
-    from ndtool.arrays import leftovers
+def _clean(talk: Talk, /, *, folder: str, force: bool) -> None:
+    from ndtool.arrays import claims, leftovers, places
     from ndtool.arrays.storage import failure
 
-    try:
-        removed = leftovers.sweep(folder, every=True)
-    except OSError as exc:
-        raise failure(exc, folder) from None
-    lines = [f"removed {printable(path)}\n" for path in removed] or ["nothing was left here\n"]
-    talk.answer(lambda: {"removed": removed}, lambda: "".join(lines))
+    where = places.local_path(folder)
+    if places.is_url(where):
+        removed, others = claims.sweep(where, force)
+    else:
+        try:
+            removed, others = leftovers.sweep(where, every=True), []
+        except OSError as exc:
+            raise failure(exc, folder) from None
+    lines = [f"removed {printable(path)}\n" for path in removed]
+    for one in others:
+        who = f"process {one.process} on {printable(one.host)}"
+        lines.append(f"kept {printable(one.folder)}: {who} may be at work\n")
+    kept = [{"name": one.folder, "host": one.host, "process": one.process} for one in others]
+    talk.answer(
+        lambda: {"removed": removed, "kept": kept},
+        lambda: "".join(lines or ["nothing was left here\n"]),
+    )
 
 
 def _require_no_terminal(output: str, hint: str) -> None:
@@ -323,8 +334,14 @@ def _clean_command() -> click.Command:
     return command(
         "clean",
         _clean,
-        (click.Argument(["folder"], metavar="DIR", type=click.Path()), options.QUIET, options.JSON),
-        "Remove what runs left in DIR that were killed, and that nobody waits for any more.",
+        (
+            click.Argument(["folder"], metavar="DIR", type=click.Path()),
+            options.FORCE,
+            options.QUIET,
+            options.JSON,
+        ),
+        "Remove what runs left in DIR, here or at a URL, that were killed, and that nobody waits"
+        " for any more.",
         ".",
     )
 

@@ -159,7 +159,8 @@ SPILL = _option(
     "--spill",
     type=FILE,
     metavar="DIR",
-    help="Where temporary files go. Default: TMPDIR, or with a cluster beside the output.",
+    help="Where temporary files go; with a cluster a URL, too. Default: TMPDIR, or with a cluster"
+    " beside the output.",
 )
 SCHEDULER = _option(
     "scheduler", "--scheduler", metavar="ADDRESS",
@@ -185,6 +186,13 @@ NO_CLOBBER = _option(
     is_flag=True,
     type=FLAG,
     help="Refuse to replace an existing output.",
+)
+FORCE = _option(
+    "force",
+    "--force",
+    is_flag=True,
+    type=FLAG,
+    help="Behind a URL, what runs on other machines left, too, which may be at work.",
 )
 SYNC = _option(
     "sync", "--sync", is_flag=True, type=FLAG, help="Wait until the disk has the output."

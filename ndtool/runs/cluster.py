@@ -15,19 +15,16 @@ from threading import Thread
 from typing import Any
 
 from ndtool import __version__, endings
-from ndtool.arrays import names
-from ndtool.arrays.newfolder import NewFolder
+from ndtool.arrays import names, places
 from ndtool.arrays.shared import Shared
 from ndtool.arrays.source import Facts, Flat, Source
-from ndtool.arrays.storage import failure
 from ndtool.engine import memory
 from ndtool.engine.gathers import Tick
-from ndtool.errors import NdtoolError, OutputError, ResourceError, UsageError, called, printable
-from ndtool.runs import plan, sweep, worker
+from ndtool.errors import NdtoolError, ResourceError, UsageError, called, printable
+from ndtool.runs import plan, spilling, sweep, worker
 from ndtool.runs.cut import Cut
 from ndtool.runs.direct import Operands
 from ndtool.runs.plan import Plan
-from ndtool.runs.spilling import Folder
 from ndtool.runs.sweep import Take
 
 ANSWER, COME = 10, 60  # seconds that a scheduler may take to answer, its first worker to come
@@ -285,25 +282,23 @@ def run(
 ) -> Iterator[str]:
     """Do a run on a cluster, into a sink; yield the name of each phase before it begins.
 
-    where: the directory of what tasks keep, None for that of the output, and the inputs by the
+    where: where to keep what tasks keep, None for beside the output, and the inputs by the
     names that workers know. note: for indices out of bounds that are no error.
     """
     place: Shared | None = sink.shared() if hasattr(sink, "shared") else None
     if place is None:
         raise UsageError(
-            f"{printable(sink.name)}: workers cannot write to it: expected a file or store here"
+            f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a file"
+            " in a directory that all of them see"
         )
     spill, named = where
-    beside = os.path.abspath(spill or os.path.dirname(place.path))
-    try:
-        folder = NewFolder(os.path.join(beside, "spill"), False, False, False)
-    except OSError as exc:
-        raise failure(exc, beside, OutputError) from None
+    folder = spilling.place(spill or places.folder(place.path))
     token, inference = os.urandom(8).hex(), operands.inference
     call = worker.Call(token, __version__, named, inference, cut, place, folder.inside)
     try:
         each = partial(cluster.each, call)
-        yield from sweep.phases(inference, cut, Folder(folder.inside), each, tick, note)
+        kept = spilling.keep(folder.inside)
+        yield from sweep.phases(inference, cut, kept, each, tick, note)
         cluster.finish(token)
     except BaseException:
         cluster.abandon(token)

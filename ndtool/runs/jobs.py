@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.arrays import names, sink
+from ndtool.arrays import names, places, sink
 from ndtool.arrays.source import Facts, Source
 from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing
 from ndtool.engine import threads, tuning
 from ndtool.engine.gathers import Tick, silent
-from ndtool.errors import BoundsError, NdtoolError, OutputError, called
+from ndtool.errors import BoundsError, NdtoolError, OutputError, UsageError, called
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -29,9 +29,9 @@ class Request(NamedTuple):
 
     dtype: what elements stored as void are. output: None where none is wanted. only: whether the
     archive it goes to loses its other members. memory: bytes that it may take, pages of files
-    included, None for what there is. spill: the directory of temporary files, None for TMPDIR.
-    scheduler: the address of a cluster's, a file that tells it, or a client; workers: how many to
-    start, None for none. chunks, shards, codec: see Storing.
+    included, None for what there is. spill: the directory of its temporary files, of a cluster's
+    perhaps a URL, None for TMPDIR. scheduler: the address of a cluster's, a file that tells it, or
+    a client; workers: how many to start, None for none. chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -82,6 +82,7 @@ class Job:
         self.planned: Plan | None = None
         self.phase = ""
         self.outside: BoundsError | None = None
+        self._spill = _spill(request)
         self._stack = ExitStack()
         self._cluster: Cluster | None = None
         try:
@@ -101,7 +102,7 @@ class Job:
             raise
 
     def _open(self, given: dict[str, Source]) -> None:
-        streams = Streams(directory=self.request.spill)
+        streams = Streams(directory=self._spill)
         for role, argument in self.request.arguments.items():
             source = given.get(role) or names.open_source(
                 argument, streams, literals=role == "indices"
@@ -148,7 +149,7 @@ class Job:
         Where they are too large to be put together, the run checks, or counts, them before it has
         an output.
         """
-        operands = direct.unchecked(self.inference, self.sources, self.threads, self.request.spill)
+        operands = direct.unchecked(self.inference, self.sources, self.threads, self._spill)
         if self.request.on_cluster and self.inference.nbytes:
             self._plan_on_cluster(operands)
             return operands
@@ -275,7 +276,7 @@ class Job:
             return sweep.run(operands, output, cut, tick, self._note)
         from ndtool.runs import cluster
 
-        where = self.request.spill, self._seen
+        where = self._spill, self._seen
         return cluster.run(operands, output, cut, where, self._cluster, tick, self._note)
 
     def plan(self, operands: Operands) -> "Plan":
@@ -329,3 +330,13 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _spill(request: Request) -> str | None:
+    """Return where temporary files go; UsageError for a URL without a cluster."""
+    where = None if request.spill is None else places.local_path(request.spill)
+    if where is not None and places.is_url(where) and not request.on_cluster:
+        raise UsageError(
+            f"--spill {called(where)}: only a cluster keeps files at a URL: expected a directory"
+        )
+    return where

@@ -1,16 +1,24 @@
 """What a sweep keeps between its phases.
 
-In one process: in memory as far as that goes, else in a file without a name. In many: in files.
+In one process: in memory as far as that goes, else in a file without a name. In many: in files, or
+in objects behind a URL.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from concurrent import futures
+from itertools import accumulate
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays import spill, storage
-from ndtool.errors import NdtoolError, OutputError, ResourceError
+from ndtool.arrays import places, spill, storage
+from ndtool.arrays.newfolder import NewFolder
+from ndtool.engine import crew
+from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError, printable
+
+SEGMENT = 8 << 20  # bytes of an object: a piece is as many as it takes, none of which waits for all
 
 
 class Piece(NamedTuple):
@@ -32,8 +40,23 @@ class Table(NamedTuple):
     columns: int
 
 
+class Place(Protocol):
+    """What a run on a cluster has for what is kept. inside: its path, or its URL."""
+
+    @property
+    def inside(self) -> str: ...
+
+    def drop(self) -> None:
+        """Remove it."""
+
+
 class Keep(Protocol):
-    """Where pieces and tables are kept; any task may use it."""
+    """Where pieces and tables are kept; any task may use it.
+
+    at_once: how many pieces are worth reading at once.
+    """
+
+    at_once: int
 
     def create(self, piece: Piece) -> Piece:
         """Begin a piece; return it with its attempt."""
@@ -64,10 +87,13 @@ def read_all(keep: Keep, wanted: list[tuple[Piece, int, int]], room: memoryview)
     """
     for piece, start, nbytes in wanted:
         keep.expect(piece, start, nbytes)
-    at = 0
-    for piece, start, nbytes in wanted:
-        keep.read(piece, start, room[at : at + nbytes])
-        at += nbytes
+    places = list(accumulate((nbytes for *_, nbytes in wanted), initial=0))
+
+    def fetch(number: int) -> None:
+        piece, start, nbytes = wanted[number]
+        keep.read(piece, start, room[places[number] : places[number] + nbytes])
+
+    crew.share(fetch, iter(range(len(wanted))), keep.at_once)
 
 
 class Store:
@@ -76,6 +102,8 @@ class Store:
     phases: where what each of them keeps begins. Room on disk is reserved for what is not in
     memory. Raises ResourceError where there is too little.
     """
+
+    at_once = 1
 
     def __init__(
         self, nbytes: int, held: int, directory: str | None, phases: dict[str, int]
@@ -148,12 +176,14 @@ class Folder:
     Each attempt of a task writes a file of its own, so that two never meet in one.
     """
 
+    at_once = 1
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: dict[Piece, int] = {}
 
     def create(self, piece: Piece) -> Piece:
-        piece = piece._replace(attempt=int.from_bytes(os.urandom(8)) >> 1)
+        piece = _attempted(piece)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             self._files[piece] = os.open(self._file(piece), flags, 0o600)
@@ -198,8 +228,7 @@ class Folder:
         self._files.clear()
 
     def _file(self, piece: Piece) -> str:
-        name = f"{piece.phase}-{piece.number}-{piece.attempt:016x}"
-        return os.path.join(self._path, name)
+        return os.path.join(self._path, _name(piece))
 
     def _fill(self, path: str, start: int, room: memoryview) -> None:
         try:
@@ -209,6 +238,121 @@ class Folder:
             raise _told(exc) from None
         if count < len(room):
             raise OutputError("a temporary file became shorter during the run")
+
+
+class Objects:
+    """What Folder is, in a folder of a store behind a URL.
+
+    A piece is as many objects as it takes, so that neither memory nor a disk need hold it.
+    """
+
+    at_once = crew.MOST
+
+    def __init__(self, url: str) -> None:
+        from ndtool.arrays.remotefolder import RemoteFolder
+
+        self._folder = RemoteFolder(url)
+        self._rest: dict[Piece, bytearray] = {}  # what does not fill an object yet
+        self._sent: dict[Piece, int] = {}
+        self._going: set[futures.Future[None]] = set()
+        self._closed = False
+        self._turn = Lock()
+
+    def create(self, piece: Piece) -> Piece:
+        piece = _attempted(piece)
+        self._rest[piece], self._sent[piece] = bytearray(), 0
+        return piece
+
+    def write(self, piece: Piece, at: int, view: memoryview) -> None:
+        rest = self._rest[piece]
+        for start in range(0, len(view), SEGMENT):
+            rest += view[start : start + SEGMENT]
+            if len(rest) >= SEGMENT:
+                self._send(piece, bytes(rest[:SEGMENT]))
+                del rest[:SEGMENT]
+
+    def finish(self, piece: Piece) -> None:
+        rest = self._rest.pop(piece)
+        if rest:
+            self._send(piece, bytes(rest))
+        del self._sent[piece]
+
+    def expect(self, piece: Piece, at: int, nbytes: int) -> None:
+        pass  # of many objects, which are asked for several at once
+
+    def read(self, piece: Piece, at: int, room: memoryview) -> None:
+        done = 0
+        while done < len(room):
+            number, start = divmod(at + done, SEGMENT)
+            stop = min(SEGMENT, start + len(room) - done)
+            room[done : done + stop - start] = self._span(f"{_name(piece)}-{number}", start, stop)
+            done += stop - start
+
+    def tabulate(self, table: Table, numbers: memoryview) -> None:
+        self._put(table.name, bytes(numbers))
+
+    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+        line = 8 * table.columns
+        return memoryview(self._span(table.name, line * first, line * stop)).cast("q")
+
+    def close(self) -> None:
+        """Send nothing any more, and wait for what is on its way."""
+        with self._turn:
+            self._closed = True
+        futures.wait(self._going)
+
+    def _send(self, piece: Piece, body: bytes) -> None:
+        number, self._sent[piece] = self._sent[piece], self._sent[piece] + 1
+        self._put(f"{_name(piece)}-{number}", body)
+
+    def _put(self, key: str, body: bytes) -> None:
+        going: futures.Future[None] = futures.Future()
+        with self._turn:
+            if self._closed:
+                raise OutputError(f"{printable(self._folder.path)}: the run has ended")
+            self._going.add(going)
+        try:
+            self._folder.write(key, body)
+        finally:
+            self._going.discard(going)
+            going.set_result(None)
+
+    def _span(self, key: str, start: int, stop: int) -> bytes:
+        try:
+            return self._folder.span(key, start, stop)
+        except InputError as error:
+            raise OutputError(error.message) from None
+
+
+def keep(inside: str) -> Folder | Objects:
+    """Return what tasks of many processes keep in a place."""
+    return Objects(inside) if places.is_url(inside) else Folder(inside)
+
+
+def place(within: str) -> Place:
+    """Return a new place in a directory, or a folder behind a URL, that all workers see."""
+    if not places.is_url(within):
+        try:
+            return NewFolder(os.path.join(os.path.abspath(within), "spill"), False, False, False)
+        except OSError as exc:
+            raise storage.failure(exc, within, OutputError) from None
+    if not places.is_of_many(within):
+        raise UsageError(
+            f"{printable(within)}: each process has its own: expected s3://, gs://, az:// or a"
+            " directory that all workers see"
+        )
+    from ndtool.arrays import claims, remotefolder
+
+    claims.sweep(within)
+    return claims.Claim(remotefolder.inside(within, f"spill-{os.urandom(6).hex()}"))
+
+
+def _attempted(piece: Piece) -> Piece:
+    return piece._replace(attempt=int.from_bytes(os.urandom(8)) >> 1)
+
+
+def _name(piece: Piece) -> str:
+    return f"{piece.phase}-{piece.number}-{piece.attempt:016x}"
 
 
 def _memory(nbytes: int) -> memoryview:

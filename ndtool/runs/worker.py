@@ -14,10 +14,9 @@ from ndtool.arrays.source import Source
 from ndtool.arrays.streams import Streams
 from ndtool.errors import NdtoolError, OutputError, UsageError, called
 from ndtool.rules.inference import Inference
-from ndtool.runs import sweep, tasks
+from ndtool.runs import spilling, sweep, tasks
 from ndtool.runs.cut import Cut
 from ndtool.runs.direct import unchecked
-from ndtool.runs.spilling import Folder
 from ndtool.runs.tasks import Work
 
 KEPT = 4  # runs whose arrays are kept open
@@ -92,7 +91,7 @@ class _Opened:
                     raise OutputError(f"{called(argument)} is another array on a worker")
             output = _Gate(_output(call.output))
             stack.callback(output.close)
-            keep = Folder(call.folder)
+            keep = spilling.keep(call.folder)
             stack.callback(keep.close)
             operands = unchecked(call.inference, self.sources, 1)
             sink: Any = output

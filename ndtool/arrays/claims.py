@@ -1,0 +1,204 @@
+"""Folders behind URLs that a run has for itself: until they are complete, or gone again.
+
+Stores have neither locks nor hidden names: an object beside a folder, `.NAME.ndtool`, says whose it
+is, and stays where a run is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from typing import NamedTuple
+
+from ndtool.arrays import failures, remote, upload
+from ndtool.arrays.local import ZARR_METADATA
+from ndtool.arrays.remote import Version
+from ndtool.arrays.remotefolder import RemoteFolder, inside, parted
+from ndtool.errors import NdtoolError, OutputError, printable, redacted
+
+_LONGEST = 1 << 16  # bytes of a mark
+_MARK = re.compile(r"\..+\.ndtool", re.DOTALL)
+
+
+class Mark(NamedTuple):
+    """The object that says whose a folder is; others that write there are told of it."""
+
+    url: str
+    body: bytes
+
+    def require(self) -> None:
+        """Raise OutputError if it is not there: then this is not the store that its maker sees."""
+        if _read(self.url)[0] != self.body:
+            raise OutputError(f"{printable(self.url)} is another object, or none, on a worker")
+
+
+class Owner(NamedTuple):
+    """Whose a folder is: a process of a machine. folder: its name, from where the mark is."""
+
+    folder: str
+    host: str
+    machine: str
+    process: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process is known to be gone; of another machine nothing is known."""
+        return self.machine == _machine() and not _runs(self.process)
+
+
+class Claim:
+    """A folder behind a URL, claimed until `release` or `drop`.
+
+    path: of the folder in the store at the URL, "" for all of it. What a run that was killed left
+    there is removed. inside: the URL of the folder. mark: what says whose it is. Raises OutputError
+    where another run has it.
+    """
+
+    def __init__(self, url: str, path: str = "") -> None:
+        self.inside = inside(url, path) if path else url
+        folder = f"{_last(url)}/{path}".rstrip("/")
+        owner = Owner(folder, socket.gethostname(), _machine(), os.getpid())
+        told = {**owner._asdict(), "attempt": os.urandom(6).hex()}
+        self.mark = Mark(_mark_of(url, path), json.dumps(told).encode())
+        self._held = True
+        try:
+            self._put({"IfNoneMatch": "*"})
+        except FileExistsError:
+            self._succeed()
+
+    def release(self) -> None:
+        """Let go of the folder, and leave what is in it."""
+        if self._held:
+            self._held = False
+            try:
+                _remove(self.mark.url)
+            except NdtoolError:
+                pass  # the folder is as it should be, and `ndtool clean` sees that
+
+    def drop(self) -> None:
+        """Remove all that is in the folder, and let go of it."""
+        if self._held:
+            try:
+                _clear(self.inside)
+            except NdtoolError:
+                return  # the mark stays, for `ndtool clean`
+            self.release()
+
+    def _succeed(self) -> None:
+        """Take the folder over from a run that was killed, without what that one left."""
+        body, version = _read(self.mark.url)
+        owner = _owner(body)
+        if owner is None or not owner.is_over:
+            who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
+            raise OutputError(
+                f"{printable(self.inside)}: {who} writes there, or was killed",
+                hint="ndtool clean, with the URL, removes what killed runs left",
+            )
+        _clear(self.inside)
+        self._put({"IfMatch": version.etag} if version and version.etag else {})
+
+    def _put(self, condition: dict[str, str]) -> None:
+        put = upload.store(self.mark.url).put(self.mark.body, condition)
+        remote.wait(put, self.mark.url, OutputError)
+
+
+def is_left(url: str, path: str) -> bool:
+    """Whether what is in a folder of a store was left by a run that was killed."""
+    owner = _owner(_read(_mark_of(url, path))[0])
+    return owner is not None and owner.is_over
+
+
+def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
+    """Remove what killed runs left of a folder, or in it.
+
+    force: what runs of other machines left, too, of which nothing is known. Returns the URLs of
+    what was removed, and whose the others are.
+    """
+    upload.store(inside(url, "any"))  # refuses what cannot be written to
+    marks = [_mark_of(url, "")] if "/" in url.partition("://")[2].rstrip("/") else []
+    listed = remote.wait(remote.listing(url), redacted(url))
+    marks += [inside(url, name) for name, below in listed if not below and _MARK.fullmatch(name)]
+    removed, others = [], []
+    for mark in marks:
+        owner = _owner(_read(mark)[0])
+        if owner is None:
+            continue
+        folder = inside(mark, owner.folder, beside=True)
+        if owner.is_over or (force and owner.machine != _machine()):
+            removed.append(redacted(folder if _clear(folder) else mark))
+            _remove(mark)
+        else:
+            others.append(owner._replace(folder=redacted(folder)))
+    return removed, others
+
+
+def _last(url: str) -> str:
+    return parted(url)[0].rstrip("/").rpartition("/")[2]
+
+
+def _mark_of(url: str, path: str) -> str:
+    """Return where the mark of a folder in a store is: beside the store."""
+    name = ".".join(("", _last(url), *filter(None, path.split("/")), "ndtool"))
+    whole, rest = parted(url)
+    return inside(whole.rstrip("/") + rest, name, beside=True)
+
+
+def _read(url: str) -> tuple[bytes | None, Version | None]:
+    """Return a small object, None where there is none."""
+
+    async def asked() -> tuple[bytes | None, Version | None]:
+        requests = remote.requests(url)
+        try:
+            opened = await failures.persist(lambda: requests.open(_LONGEST))
+            return opened.head, opened.version
+        except Exception as exc:
+            if failures.is_missing(exc):
+                return None, None
+            raise
+
+    return remote.wait(asked(), redacted(url), OutputError)
+
+
+def _owner(body: bytes | None) -> Owner | None:
+    """Return what a mark says, None where it is none of ours."""
+    try:
+        told = json.loads(body or b"null")
+        owner = Owner(*(told[name] for name in Owner._fields))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    known = tuple(map(type, owner)) == (str, str, str, int)
+    return owner if known and owner.folder.strip("/") and ".." not in owner.folder else None
+
+
+def _clear(url: str) -> bool:
+    """Remove all that is in a folder; False where an array is, or a group, which stays."""
+    folder = RemoteFolder(url)
+    if any(folder.read(name) is not None for name in ZARR_METADATA):
+        return False
+    remote.wait(upload.store(url).clear(), redacted(url), OutputError)
+    return True
+
+
+def _remove(url: str) -> None:
+    remote.wait(upload.store(url).remove(), redacted(url), OutputError)
+
+
+def _machine() -> str:
+    """Return what tells the numbers of processes here from those elsewhere, and in containers."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True

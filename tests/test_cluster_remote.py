@@ -1,0 +1,423 @@
+"""Clusters and stores behind URLs: what workers write there, keep there, and leave there; on moto."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bucket
+import numpy as np
+import pytest
+from bucket import Bucket
+from command import NDTOOL, environment, ndtool, save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inputs import opened
+from strategies import same
+from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
+
+from ndtool.arrays import claims, names, shared, source, upload, zarrwriter
+from ndtool.arrays.source import Facts
+from ndtool.errors import BoundsError, OutputError, UsageError
+from ndtool.rules import dtypes
+from ndtool.runs import spilling
+from ndtool.runs.spilling import Objects, Piece, Table
+
+dask = pytest.importorskip("dask", exc_type=ImportError)
+distributed = pytest.importorskip("distributed", exc_type=ImportError)
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+fsspec = pytest.importorskip("fsspec")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+__all__ = ["stores"]  # a fixture
+
+ROOT = f"s3://{bucket.NAME}"
+# Fewer than those of outputs here: each is a request.
+CHUNKS: dict[str, dict[str, Any]] = {
+    "gather_nd": {"chunks": (8, 500), "shards": (8, 1000)},
+    "scatter_nd": {"chunks": (128, 256)},
+    "gather_elements": {"chunks": (100, 400)},
+    "scatter_elements": {"chunks": (64, 64), "shards": (128, 256)},
+}
+
+
+@pytest.fixture(scope="module")
+def started(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    """Start two workers that know the server by their environment."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
+    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in bucket.settings(s3_server.endpoint).items():
+            patch.setenv(name, value) if value is not None else patch.delenv(name)
+        with (
+            dask.config.set({"temporary-directory": str(folder), **patient}),
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+                preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
+                silence_logs=100,
+            ) as local,
+            distributed.Client(local, set_as_default=False) as client,
+        ):  # fmt: skip
+            yield Workers(client, folder)
+
+
+@pytest.fixture
+def workers(started: Workers, s3: Bucket) -> Iterator[Workers]:
+    started.notes()
+    yield started
+    started.release()
+
+
+def tops(s3: Bucket) -> set[str]:
+    """Return what is in the bucket, folders as one."""
+    found = s3.keys()
+    return {key.split("/")[0] for key in found}
+
+
+def kept(s3: Bucket, folder: str) -> dict[str, bytes]:
+    """Return the objects of a folder by their names in it."""
+    found = s3.keys()
+    inside = [key for key in found if key.startswith(f"{folder}/")]
+    return {key.removeprefix(f"{folder}/"): s3.get(key) for key in inside}
+
+
+@pytest.mark.parametrize("operator", CALLS)
+def test_the_objects_are_those_of_a_run_in_one_process(
+    stores: Path, workers: Workers, s3: Bucket, operator: str
+) -> None:
+    how = CHUNKS[operator]
+    done(operator, ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client, **how)
+    done(operator, ".zarr", f"{ROOT}/one.zarr", **how)
+    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert tops(s3) == {"out.zarr", "one.zarr"}
+    chunks = [line for line in workers.notes() if line.startswith("write")]
+    assert len(chunks) == len(kept(s3, "out.zarr")) - 1
+
+
+@pytest.mark.parametrize(
+    ("data", "out", "spill"),
+    [("data.npy", "out.npy", f"{ROOT}/deep/spill"), (f"{ROOT}/data.zarr", f"{ROOT}/out.zarr:g/a", ".")],
+)  # fmt: skip
+def test_arrays_and_what_is_kept_may_be_anywhere(
+    stores: Path, workers: Workers, s3: Bucket, data: str, out: str, spill: str
+) -> None:
+    few = zarr.create_array("few.zarr", shape=(512, 512), chunks=(256, 256), dtype="f4")
+    few[...] = np.load("data.npy")
+    for path in Path("few.zarr").rglob("*"):
+        if path.is_file():
+            s3.put(str(path).replace("few", "data"), path.read_bytes())
+    here = set(os.listdir())
+    command = ("scatter-nd", data, "idx.npy", "upd.npy", "--reduction", "add", "-o", out)
+    ran = ndtool(*command, "--spill", spill, "--json", "--scheduler", workers.address)
+    assert (ran.status, ran.err, ran.json["plan"]["way"]) == (0, "", "cluster")
+    assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
+    assert set(os.listdir()) - here == (set() if out.startswith(ROOT) else {out})
+    with opened(out) as one:
+        got = bytes(source.whole(one).buffer)
+    assert got == wanted("scatter_nd").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("operator", "phase"),
+    [("gather_nd", "split"), ("gather_nd", "sweep"), ("gather_nd", "replay"), ("scatter_nd", "split"), ("scatter_nd", "sweep")],
+)  # fmt: skip
+def test_what_a_killed_worker_did_is_done_again(
+    stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
+) -> None:
+    workers.order("die", phase)
+    how = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
+    done(operator, ".zarr", f"{ROOT}/out.zarr", **how)
+    assert workers.done()
+    done(operator, ".zarr", "out.zarr", **CHUNKS[operator])
+    assert same(load("out.zarr"), wanted(operator))
+    assert kept(s3, "out.zarr") == {
+        str(path.relative_to("out.zarr")): path.read_bytes()
+        for path in Path("out.zarr").rglob("*")
+        if path.is_file()
+    }
+    assert tops(s3) == {"out.zarr"}
+    assert s3.uploads() == []
+
+
+def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
+    """Start a run whose workers wait in a phase."""
+    workers.order("wait", phase)
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
+    ran = subprocess.Popen(
+        [*NDTOOL, *command, *options, "--scheduler", workers.address],
+        env=environment(),
+        stderr=subprocess.PIPE,
+    )
+    while f"-{phase}-" not in str(workers.client.processing()):
+        assert ran.poll() is None, ran.communicate()
+        time.sleep(0.05)
+    return ran
+
+
+def ended(ran: Any, workers: Workers, number: int) -> int:
+    """End a run by a signal, and let its tasks go."""
+    ran.send_signal(number)
+    ran.communicate()
+    workers.release()
+    workers.client.restart()
+    return int(ran.returncode)
+
+
+def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3: Bucket) -> None:
+    ran = begun(workers, f"{ROOT}/out.zarr")
+    assert tops(s3) > {".out.zarr.ndtool", "out.zarr"} - {"out.zarr"}
+    assert ended(ran, workers, signal.SIGINT) == 130
+    assert s3.keys() == []
+
+
+def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
+    stores: Path, workers: Workers, s3: Bucket
+) -> None:
+    s3.put("other.zarr/c/0", b"another's")
+    ran = begun(workers, f"{ROOT}/out.zarr")
+    living = ndtool("clean", ROOT, "--json").json
+    assert living["removed"] == []
+    assert {one["process"] for one in living["kept"]} == {ran.pid}
+    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
+    assert tops(s3) > {".out.zarr.ndtool", "other.zarr"}
+    assert ndtool("inspect", f"{ROOT}/out.zarr").status == 3
+    cleaned = ndtool("clean", ROOT, "--json").json
+    assert f"{ROOT}/out.zarr" in cleaned["removed"]
+    assert len(cleaned["removed"]) == 2
+    assert cleaned["kept"] == []
+    assert s3.keys() == ["other.zarr/c/0"]
+    assert ndtool("clean", ROOT).out == b"nothing was left here\n"
+
+
+def test_the_next_run_removes_what_a_killed_one_left(
+    stores: Path, workers: Workers, s3: Bucket
+) -> None:
+    assert ended(begun(workers, f"{ROOT}/out.zarr"), workers, signal.SIGKILL) == -signal.SIGKILL
+    s3.put("out.zarr/c/99/99", b"a chunk of that run")
+    done("scatter_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
+    done("scatter_nd", ".zarr", f"{ROOT}/one.zarr")
+    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert tops(s3) == {"out.zarr", "one.zarr"}
+
+
+def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucket) -> None:
+    ran = begun(workers, f"{ROOT}/deep/out.zarr", "--spill", f"{ROOT}/tmp")
+    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
+    assert ndtool("clean", f"{ROOT}/deep/out.zarr/", "--json").json["removed"] == [
+        f"{ROOT}/deep/out.zarr"
+    ]
+    assert tops(s3) == {"tmp"}
+    assert len(ndtool("clean", f"{ROOT}/tmp", "--json").json["removed"]) == 1
+    assert s3.keys() == []
+
+
+def test_a_bad_index_leaves_nothing(stores: Path, workers: Workers, s3: Bucket) -> None:
+    idx = zarr.open_array("idx.zarr")
+    idx[49, 999, 1] = 5000
+    with pytest.raises(BoundsError):
+        done("gather_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
+    assert s3.keys() == []
+
+
+def test_nothing_is_replaced(stores: Path, workers: Workers, s3: Bucket) -> None:
+    s3.put("out.zarr/c/0/0", b"another's")
+    with pytest.raises(OutputError, match="something is there") as caught:
+        done("gather_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
+    with pytest.raises(OutputError) as alone:
+        done("gather_nd", ".zarr", f"{ROOT}/out.zarr")
+    assert str(caught.value) == str(alone.value)
+    assert s3.keys() == ["out.zarr/c/0/0"]
+
+
+@pytest.mark.parametrize(
+    ("out", "spill", "message"),
+    [
+        (f"{ROOT}/out.npy", None, "workers cannot write to it: expected a Zarr store, or a file"),
+        ("memory://out.zarr", None, "workers cannot write to it"),
+        ("out.npy", "memory://tmp", "each process has its own: expected s3://"),
+        ("out.npy", "http://127.0.0.1/tmp", "cannot be written to"),
+        ("out.npy", "nowhere", "nowhere"),
+    ],
+)
+def test_places_that_workers_do_not_share(
+    stores: Path, workers: Workers, s3: Bucket, out: str, spill: str | None, message: str
+) -> None:
+    here = os.listdir()
+    with pytest.raises((UsageError, OutputError), match=message):
+        done("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
+    assert (s3.keys(), os.listdir()) == ([], here)
+    assert fsspec.filesystem("memory").find("/") == []
+
+
+def test_a_url_for_temporary_files_is_for_clusters(stores: Path) -> None:
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{ROOT}/tmp")
+    assert (ran.status, "only a cluster keeps files at a URL: expected a directory" in ran.err) == (2, True)  # fmt: skip
+    here = f"file://{os.getcwd()}"
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", here)
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_a_claim_is_of_one_run(s3: Bucket) -> None:
+    one = claims.Claim(f"{ROOT}/x.zarr", "g/a")
+    with pytest.raises(OutputError, match=rf"x.zarr/g/a: process {os.getpid()} on .* writes there"):
+        claims.Claim(f"{ROOT}/x.zarr", "g/a")
+    claims.Claim(f"{ROOT}/x.zarr", "g/b").release()
+    s3.put("x.zarr/g/a/c/0", b"a chunk")
+    one.drop()
+    one.drop()
+    assert s3.keys() == []
+
+
+def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
+    """Return a mark of some process."""
+    told = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
+    return json.dumps({**told, "process": process, **changes}).encode()
+
+
+GONE = 2**22 + 1  # more than Linux numbers processes
+
+
+def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:
+    s3.put(".x.zarr.ndtool", of(1, "another"))
+    s3.put("x.zarr/c/0/0", b"a chunk")
+    ran = ndtool("clean", ROOT)
+    assert ran.out == b"kept s3://bucket/x.zarr: process 1 on there may be at work\n"
+    with pytest.raises(OutputError, match="process 1 on there writes there, or was killed"):
+        claims.Claim(f"{ROOT}/x.zarr")
+    assert ndtool("clean", ROOT, "--force").out == b"removed s3://bucket/x.zarr\n"
+    assert s3.keys() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b"[" * 9999, b"\xff", b"null", b'"x"', of(GONE, folder=""), of(GONE, folder="../x"), of(GONE, folder=5), of(True)],
+)  # fmt: skip
+def test_marks_that_are_none(body: bytes, s3: Bucket) -> None:
+    s3.put(".x.zarr.ndtool", body)
+    s3.put("x.zarr/c/0/0", b"a chunk")
+    assert ndtool("clean", ROOT, "--force").out == b"nothing was left here\n"
+    with pytest.raises(OutputError, match="another run writes there"):
+        claims.Claim(f"{ROOT}/x.zarr")
+    assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
+
+
+def test_processes_that_are_not_ours_to_ask(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put(".x.zarr.ndtool", of(GONE))
+
+    def kill(process: int, number: int) -> None:
+        assert (process, number) == (GONE, 0)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert [one.process for one in claims.sweep(ROOT)[1]] == [GONE]
+    monkeypatch.setattr(os, "readlink", lambda path: os.stat("nowhere"))
+    assert claims._machine() == socket.gethostname()
+
+
+async def refuse(*_: Any) -> None:
+    raise PermissionError
+
+
+def test_what_cannot_be_removed_keeps_its_mark(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = claims.Claim(f"{ROOT}/x.zarr")
+    s3.put("x.zarr/c/0/0", b"a chunk")
+    monkeypatch.setattr(upload.Bucket, "clear", refuse)
+    claim.drop()
+    assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
+    monkeypatch.setattr(upload.Bucket, "remove", refuse)
+    claim.release()
+    assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
+
+
+def test_any_store_is_cleared(here: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    claim = claims.Claim("memory://x[1]*.zarr")
+    memory.pipe_file("/x[1]*.zarr/c/0/0", b"a chunk")
+    memory.pipe_file("/x1.zarr/c/0/0", b"another's")
+    claim.drop()
+    assert memory.find("/") == ["/x1.zarr/c/0/0"]
+    memory.store.clear()
+
+
+@pytest.mark.parametrize("metadata", ["zarr.json", ".zarray", ".zgroup"])
+def test_an_array_that_is_complete_stays(metadata: str, s3: Bucket) -> None:
+    s3.put(".x.zarr.ndtool", of(GONE))
+    s3.put("x.zarr/c/0/0", b"a chunk")
+    s3.put(f"x.zarr/{metadata}", b"{}")
+    assert ndtool("clean", ROOT).out == b"removed s3://bucket/.x.zarr.ndtool\n"
+    assert sorted(s3.keys()) == sorted(["x.zarr/c/0/0", f"x.zarr/{metadata}"])
+
+
+def test_what_others_made_meanwhile_stays(s3: Bucket) -> None:
+    sink = begun_here(f"{ROOT}/x.zarr")
+    s3.put("x.zarr/c/0/0", b"another's")
+    with pytest.raises(OutputError, match=r"^s3://bucket/x.zarr was made by others during the run"):
+        sink.shared()
+    sink.abort()
+    assert s3.keys() == ["x.zarr/c/0/0"]
+    s3.empty()
+    sink = begun_here(f"{ROOT}/x.zarr")
+    assert sink.shared() is not None
+    s3.put("x.zarr/zarr.json", b"another's")
+    with pytest.raises(OutputError, match=r"zarr.json was made by others during the run"):
+        sink.finish().take_name()
+    sink.abort()
+    assert s3.keys() == ["x.zarr/zarr.json"]
+
+
+def begun_here(target: str) -> Any:
+    facts = Facts(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
+    return names.create(target, facts)
+
+
+def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
+    sink = begun_here(f"{ROOT}/x.zarr")
+    told = sink.shared()
+    assert isinstance(told, shared.Shared)
+    s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
+    with pytest.raises(OutputError, match="is another object, or none, on a worker"):
+        zarrwriter.Chunks.again(told)
+    sink.abort()
+    assert s3.keys() == []
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 40), max_size=4), st.data())
+def test_pieces_are_read_as_they_were_written(sizes: list[int], data: st.DataObject) -> None:
+    fs = fsspec.filesystem("memory")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spilling, "SEGMENT", 16)
+        keep = Objects("memory://spill")
+        whole = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
+        piece, at = keep.create(Piece("split", 3, 0)), 0
+        for size in sizes:
+            keep.write(piece, at, memoryview(whole[at : at + size]))
+            at += size
+        keep.finish(piece)
+        assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
+        start = data.draw(st.integers(0, len(whole)))
+        room = memoryview(bytearray(data.draw(st.integers(0, len(whole) - start))))
+        keep.read(piece, start, room)
+        assert room == whole[start : start + len(room)]
+    fs.store.clear()
+
+
+def test_what_is_kept_has_an_end(stores: Path) -> None:
+    save(numbers=np.arange(12))
+    keep = Objects("memory://spill")
+    numbers = memoryview(np.arange(12))
+    keep.tabulate(Table("starts", 3), numbers)
+    assert keep.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
+    with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
+        keep.read(Piece("split", 0, 0, 5), 0, memoryview(bytearray(3)))
+    piece = keep.create(Piece("split", 0, 0))
+    keep.write(piece, 0, memoryview(b"abc"))
+    keep.close()
+    with pytest.raises(OutputError, match="the run has ended"):
+        keep.finish(piece)
+    fsspec.filesystem("memory").store.clear()
