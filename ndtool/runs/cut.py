@@ -200,7 +200,7 @@ def _files(facts: Facts) -> Shape | None:
 
 def _slab(step: Shape | None, positions: Shape) -> int:
     """Return how many positions, in order, are chunks that are not cut."""
-    if step is None:
+    if step is None or not prod(positions):
         return 1
     for d, length in enumerate(positions):
         if min(step[d], length) > 1:
