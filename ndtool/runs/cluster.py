@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any
 
@@ -34,17 +31,25 @@ from ndtool.runs.spilling import Folder
 from ndtool.runs.sweep import Take
 
 ANSWER, COME = 10, 60  # seconds that a scheduler may take to answer, its first worker to come
-HURRY = 1  # seconds that workers may take to let go of a run that failed
+BACK = 60  # that a run waits for one to come back when all are gone; it asks so often
+OFTEN = 1
+HURRY = 0.7  # seconds that workers may take to let go of a run that failed
 AHEAD = 4096  # tasks that wait with the scheduler: it need not know all
 WORTH = 3  # tasks of a phase for each thread, where chunks are small enough
+_LOGS = "distributed", "distributed.client"  # which have handlers of their own
 
 
 class Cluster:
-    """A connection to a scheduler. slots: threads of all workers. memory: bytes for each."""
+    """A connection to a scheduler. slots: threads of all workers. memory: bytes for each.
 
-    def __init__(self, client: Any, limit: int | None, local: int | None) -> None:
-        self._client = client
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    local: how many workers are this run's own, and what kills them.
+    """
+
+    def __init__(
+        self, client: Any, limit: int | None, local: int | None, kill: Callable[[], None] | None
+    ) -> None:
+        self._client, self._kill = client, kill
+        workers = self._identity(-1)["workers"].values()
         self.slots = sum(one["nthreads"] for one in workers)
         threads = max(one["nthreads"] for one in workers)
         if limit is None:
@@ -71,7 +76,10 @@ class Cluster:
         try:
             send(AHEAD)
             while running:
+                self._wait(done)
                 future, end = next(done)
+                if isinstance(end, BaseException):  # nobody knows what became of the task
+                    raise end
                 take(running.pop(future), end)
                 send(AHEAD)
         except distributed.KilledWorker:
@@ -80,23 +88,60 @@ class Cluster:
                 hint="less --memory makes tasks smaller",
             ) from None
         except _lost():
-            raise ResourceError("the connection to the scheduler is lost") from None
+            running.clear()  # there is nobody to cancel them
+            raise _lonely() from None
         finally:
             if running:
                 self._client.cancel(list(running), force=True, reason="the run ended")
 
+    def _wait(self, done: Any) -> None:
+        """Wait until a task has come to an end; ResourceError where nobody is there to do any."""
+        alone = 0.0
+        while not done.has_ready():
+            with done.thread_condition:
+                if done.thread_condition.wait(OFTEN):
+                    continue
+            alone = 0.0 if self._identity(0)["n_workers"] else alone + OFTEN
+            if alone > BACK:
+                raise ResourceError(f"all workers are gone, and none has come in {BACK} seconds")
+
+    def _identity(self, workers: int) -> Any:
+        """Return what the scheduler tells of itself, and of so many workers; -1 for all."""
+        identity = self._client.scheduler.identity
+        return self._asked(self._client.sync, identity, n_workers=workers)
+
+    def _asked(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Have the scheduler, or all workers, answer."""
+        lost: tuple[type[BaseException], ...] = (*_lost(), OSError)
+        try:
+            return call(*arguments, **options)
+        except lost:
+            raise _lonely() from None
+
     def finish(self, token: str) -> None:
         """Have all workers let go of a run; raise OutputError if an input changed meanwhile."""
-        for error in self._client.run(worker.finish, token, on_error="return").values():
+        ended = self._asked(self._client.run, worker.finish, token, on_error="return")
+        for error in ended.values():
             if isinstance(error, NdtoolError):
                 raise error
 
     def abandon(self, token: str) -> None:
         """Have all workers let go of a run that failed, if they can be reached at once."""
-        run = partial(self._client.run, worker.finish, token, on_error="ignore")
-        asking = Thread(target=run, daemon=True)
+        if self._kill is not None:
+            self._kill()
+            return
+
+        def ask() -> None:
+            with suppress(*_lost(), OSError):
+                self._client.run(worker.finish, token, on_error="ignore")
+
+        asking = Thread(target=ask, daemon=True)
         asking.start()
         asking.join(HURRY)
+
+
+def _lonely() -> ResourceError:
+    return ResourceError("the connection to the scheduler is lost")
 
 
 def _lost() -> tuple[type[BaseException], ...]:
@@ -118,13 +163,20 @@ def connect(
     """
     if scheduler is not None and workers is not None:
         raise UsageError("--scheduler and --workers: expected one of them")
-    distributed = library()
+    distributed, kill = library(), None
     with ExitStack() as stack:
         if scheduler is None:
             assert workers is not None, "there is a scheduler, or there are workers"
-            client = _started(distributed, workers, threads, stack)
+            from ndtool.runs import local
+
+            own, kill = stack.enter_context(local.cluster(workers, threads))
+            client = stack.enter_context(distributed.Client(own, set_as_default=False))
+            client.wait_for_workers(workers, timeout=COME)
         elif isinstance(scheduler, str):
             endings.unwind()
+            for name in _LOGS:  # what matters of them is told as an error
+                silent = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
+                stack.enter_context(silent)
             client = stack.enter_context(_client(distributed, scheduler))
         else:
             client = scheduler
@@ -133,32 +185,7 @@ def connect(
         except TimeoutError:
             raise ResourceError(f"no worker has come in {COME} seconds") from None
         _require_one_version(client)
-        yield Cluster(client, limit, workers)
-
-
-def _started(distributed: Any, workers: int, threads: int, stack: ExitStack) -> Any:
-    """Start a cluster of processes on this machine; they end with the stack."""
-    import dask
-
-    scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
-    stack.callback(scratch.drop)
-    # A worker that was lost some time ago may be lost again just now, and is not given up for that.
-    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
-    stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **patient}))
-    started = stack.enter_context(
-        distributed.LocalCluster(
-            n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
-            memory_limit=0, local_directory=scratch.inside, silence_logs=logging.CRITICAL + 1,
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-        )
-    )  # fmt: skip
-    # Processes inherit what the thread that starts them does not hear: Ctrl-C is for us alone.
-    resource_tracker.ensure_running()  # which would have that thread hear again
-    started.loop.add_callback(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-    started.scale(workers)  # now that whatever ends the run ends them, too
-    client = stack.enter_context(distributed.Client(started, set_as_default=False))
-    client.wait_for_workers(workers, timeout=COME)
-    return client
+        yield Cluster(client, limit, workers, kill)
 
 
 def library() -> Any:

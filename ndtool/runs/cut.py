@@ -180,6 +180,19 @@ def units_of(inference: Inference, sources: dict[str, Facts], output: Facts) -> 
     return Units(box, written, lcm(*read), held)
 
 
+def read_again(inference: Inference, sources: dict[str, Facts], cut: Cut) -> int:
+    """Return the bytes of chunks that are read for two blocks at most, as one ends within them."""
+    if getattr(inference.plan, "repeated", False):
+        return 0
+    again, ends = 0, cut.blocks - 1
+    for role, facts in sources.items():
+        if role != "data":
+            slab = _slab(_files(facts), inference.plan.positions)
+            within = ends - ends * cut.block // lcm(cut.block, slab)
+            again += within * slab * (facts.nbytes // cut.rows.tuples)
+    return again
+
+
 def _files(facts: Facts) -> Shape | None:
     """Return the shape of what is in one file of an array in chunks, None of a flat array."""
     return tuple(facts.notes.get("shards") or facts.grid) if facts.in_chunks else None

@@ -67,10 +67,13 @@ def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
 
 def planned(way: str, operands: Operands, cut: Cut, reason: str) -> Plan:
     """Return what a run comes to that is cut."""
+    from ndtool.runs.cut import read_again
+
     tasks = {"split": cut.blocks, "sweep": cut.parts}
     if cut.gathers:
         tasks["replay"] = cut.blocks
-    read = sum(_given(operands)) + cut.spilled
+    facts = {role: source.facts for role, source in operands.sources.items()}
+    read = sum(_given(operands)) + cut.spilled + read_again(operands.inference, facts, cut)
     written = operands.inference.nbytes + cut.spilled
     return Plan(way, tasks, read, written, cut.spilled, cut.memory, reason, cut)
 

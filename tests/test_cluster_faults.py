@@ -1,0 +1,233 @@
+"""What becomes of a run when its scheduler, its workers or its client are killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import NDTOOL, environment, save, state
+from strategies import same
+
+from ndtool.analysis import reference
+
+pytest.importorskip("distributed", exc_type=ImportError)
+
+# What workers do first: they note what they do, and do as a file says.
+PRELOAD = """
+import os, signal, time
+from ndtool.runs import tasks
+
+HERE = {folder!r}
+
+def noted(phase, what):
+    with open(HERE + "/notes", "a") as notes:
+        notes.write(f"{{what}} {{phase}} {{os.getpid()}}\\n")
+
+def obedient(phase, before):
+    def after(work, number):
+        noted(phase, "begin")
+        end = before(work, number)
+        try:
+            with open(HERE + "/order") as order:
+                what, where = order.read().split()
+            if where == phase and what == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if where == phase and what == "once":
+                os.unlink(HERE + "/order")
+                os.kill(os.getpid(), signal.SIGKILL)
+            while where == phase and what == "wait" and os.path.exists(HERE + "/order"):
+                time.sleep(0.02)
+            if where == phase and what == "work":
+                time.sleep(1)
+        except FileNotFoundError:
+            pass
+        noted(phase, "end")
+        return end
+    return after
+
+if not hasattr(tasks, "obedient"):  # a worker loads it twice
+    tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
+    tasks.obedient = True
+"""
+PATIENCE = "from ndtool.runs import cluster; cluster.BACK = cluster.OFTEN = 0.1; "
+IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
+GATHER = ("gather-nd", "data.npy", "idx.npy")
+SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+
+
+class Site:
+    """A scheduler and workers, each a process of its own, and runs that use them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
+        self.file = str(folder / "scheduler.json")
+
+    def start(self, *command: object) -> subprocess.Popen[bytes]:
+        """Start a process, which ends with the test."""
+        told = environment(
+            DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
+            DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
+        )
+        process = subprocess.Popen(
+            list(map(str, command)),
+            env=told,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if "ndtool" in str(command) else subprocess.DEVNULL,
+        )
+        self._processes.append(process)
+        return process
+
+    def scheduler(self) -> subprocess.Popen[bytes]:
+        """Start a scheduler."""
+        module = "from distributed.cli.dask_scheduler import main; main()"
+        options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+        process = self.start(sys.executable, "-c", module, *options, "--scheduler-file", self.file)
+        await_(Path(self.file).exists)
+        return process
+
+    def worker(self, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker."""
+        module = "from distributed.cli.dask_worker import main; main()"
+        return self.start(
+            sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
+            "--no-dashboard", "--local-directory", self._folder / "own", *options,
+        )  # fmt: skip
+
+    def order(self, what: str, phase: str) -> None:
+        """Tell workers what to do in a phase: die, once, wait, work."""
+        (self._folder / "order").write_text(f"{what} {phase}")
+
+    def release(self) -> None:
+        """Have workers do as usual."""
+        (self._folder / "order").unlink(missing_ok=True)
+
+    def notes(self) -> list[list[str]]:
+        """Return what workers noted: begin or end, the phase, their pid."""
+        notes = self._folder / "notes"
+        return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+    def until(self, what: str, phase: str) -> None:
+        """Wait until a worker has noted something."""
+        await_(lambda: [what, phase] in [note[:2] for note in self.notes()])
+
+    def end(self) -> None:
+        """Kill what was started."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+
+
+def await_(condition: Callable[[], Any]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def site(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    rng = np.random.default_rng(3)
+    save(
+        data=rng.random((256, 256), np.float32),
+        idx=rng.integers(-256, 256, (30_000, 2)),
+        upd=rng.random(30_000, np.float32),
+    )
+    site = Site(tmp_path_factory.mktemp("site"))
+    yield site
+    site.end()
+
+
+def wanted(call: tuple[str, ...]) -> Any:
+    arrays = [np.load(name) for name in call[1:] if name.endswith(".npy")]
+    if call is GATHER:
+        return reference.gather_nd(*arrays)
+    return reference.scatter_nd(*arrays, reduction="add")
+
+
+def ended(run: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, told = run.communicate()
+    return run.returncode, told.decode()
+
+
+def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
+    before = state(Path())
+    scheduler, _ = site.scheduler(), site.worker("--no-nanny")
+    site.order("wait", "sweep")
+    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
+    site.until("begin", "sweep")
+    scheduler.kill()
+    end = ended(run)
+    print(end[1])
+    assert state(Path()) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "phase"),
+    [(GATHER, "sweep"), (GATHER, "replay"), (SCATTER, "split"), (SCATTER, "sweep")],
+)  # fmt: skip
+def test_a_worker_without_a_nanny_is_replaced_by_others(
+    site: Site, call: tuple[str, ...], phase: str
+) -> None:
+    before = state(Path())
+    site.scheduler()
+    lost = [site.worker("--no-nanny") for _ in range(2)]
+    site.order("once", phase)
+    run = site.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", site.file, "-q")
+    assert ended(run) == (0, "")
+    assert -signal.SIGKILL in [one.poll() for one in lost]
+    assert same(np.load("out.npy"), wanted(call))
+    assert state(Path()).keys() - before.keys() == {"out.npy"}
+
+
+def test_all_workers_may_be_gone_for_a_while(site: Site) -> None:
+    site.scheduler()
+    lost = site.worker("--no-nanny")
+    site.order("once", "sweep")
+    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
+    assert lost.wait() == -signal.SIGKILL
+    site.worker("--no-nanny")
+    assert ended(run) == (0, "")
+    assert same(np.load("out.npy"), wanted(SCATTER))
+
+
+def test_workers_that_do_not_come_back_end_the_run(site: Site) -> None:
+    before = state(Path())
+    site.scheduler()
+    site.worker("--no-nanny")
+    site.order("once", "sweep")
+    run = site.start(*IMPATIENT, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
+    message = "error: all workers are gone, and none has come in 0.1 seconds\n"
+    assert ended(run) == (6, message)
+    assert state(Path()) == before
+
+
+def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None:
+    before = state(Path())
+    site.order("die", "sweep")
+    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
+    message = "error: workers were lost in a task of sweep, again and again\n"
+    assert ended(run) == (6, message + "  hint: less --memory makes tasks smaller\n")
+    assert state(Path()) == before
+
+
+@pytest.mark.parametrize("phase", ["split", "sweep"])
+def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
+    before = state(Path())
+    site.order("work", phase)
+    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
+    site.until("begin", phase)
+    run.send_signal(signal.SIGINT)
+    assert ended(run) == (130, "")
+    assert ["end", phase] not in [note[:2] for note in site.notes()]
+    for pid in {int(note[2]) for note in site.notes()}:
+        await_(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    assert state(Path()) == before

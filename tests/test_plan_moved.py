@@ -1,0 +1,94 @@
+"""What a plan says is read, written and spilled, beside what the system counted of the processes."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import save
+
+from ndtool.runs.jobs import Job, Request
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system counts no bytes"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+OWN = 64 << 10  # bytes of headers, metadata and modules that a process reads, or writes, besides
+CALLS = [("gather_nd", None), ("scatter_nd", "upd")]
+
+
+def moved(pid: int | str = "self") -> dict[str, int]:
+    """Return what a process has read and written, cached or not."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return {key: int(value) for key, value in (line.split(": ") for line in lines)}
+
+
+@pytest.fixture
+def stores(here: Path) -> None:
+    """Write every array as a file, and as whole chunks, of which blocks of tuples cut some."""
+    rng, tuples = np.random.default_rng(5), 200_000
+    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "data": (rng.random((1024, 1024), np.float32), (128, 256)),
+        "idx": (rng.integers(0, 1024, (tuples, 2)), (25_000, 2)),
+        "upd": (rng.random(tuples, np.float32), (50_000,)),
+    }
+    save(**{name: array for name, (array, _) in arrays.items()})
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    for name, (array, chunks) in arrays.items():
+        zarr.create_array(
+            f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype, compressors=None
+        )[...] = array
+
+
+def request(operator: str, suffix: str, updates: str | None, **how: Any) -> Request:
+    given = [name + suffix for name in ("data", "idx", updates) if name is not None]
+    return Request(operator, *given, output="out.npy", **how)
+
+
+@pytest.mark.usefixtures("stores")
+@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
+@pytest.mark.parametrize(("operator", "updates"), CALLS)
+def test_a_sweep_moves_what_its_plan_says(operator: str, updates: str | None, suffix: str) -> None:
+    for _ in range(2):  # modules are read the first time
+        with Job(request(operator, suffix, updates, memory=3 << 20, threads=2)) as job:
+            operands = job.check()
+            plan, before = job.plan(operands), moved()
+            job.run(operands)
+            after = moved()
+    assert plan.way == "sweep"
+    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OWN
+    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OWN
+
+
+@pytest.mark.usefixtures("stores")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
+def test_workers_move_what_the_plan_says(suffix: str, tmp_path_factory: Any) -> None:
+    distributed = pytest.importorskip("distributed", exc_type=ImportError)
+    folder = str(tmp_path_factory.mktemp("workers"))
+    quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs=quiet,
+            local_directory=folder, memory_limit=0, silence_logs=100,
+        ) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):  # fmt: skip
+        pids = client.run(os.getpid).values()
+
+        def total(key: str) -> int:
+            return sum(moved(pid)[key] for pid in pids)
+
+        for operator, updates in CALLS:
+            for _ in range(3):  # modules are read by each worker the first time
+                with Job(request(operator, suffix, updates, scheduler=client)) as job:
+                    operands = job.check()
+                    plan, before = job.plan(operands), (total("rchar"), total("wchar"))
+                    job.run(operands)
+                    after = total("rchar"), total("wchar")
+            assert plan.cut is not None
+            tables = 16 * (plan.cut.blocks + 3) * (plan.cut.parts + 3)
+            assert 0 <= after[0] - before[0] - plan.read < tables + 4 * OWN
+            assert 0 <= after[1] - before[1] - plan.written < OWN
