@@ -1,5 +1,6 @@
 """What becomes of a run when its scheduler, its workers or its client are killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from command import NDTOOL, environment, save, state
 from strategies import same
 
 from ndtool.analysis import reference
+from ndtool.arrays.newfile import NewFile
 
 pytest.importorskip("distributed", exc_type=ImportError)
 
@@ -231,3 +233,30 @@ def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
     for pid in {int(note[2]) for note in site.notes()}:
         await_(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert state(Path()) == before
+
+
+@pytest.mark.parametrize("out", ["out.npy", "out.zarr"])
+def test_what_a_killed_client_leaves_goes_with_the_next_run(site: Site, out: str) -> None:
+    if out.endswith("zarr"):
+        pytest.importorskip("zarr", exc_type=ImportError)
+    before = set(os.listdir())
+    site.order("wait", "sweep")
+    run = site.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
+    site.until("begin", "sweep")
+    run.kill()
+    assert ended(run)[0] == -signal.SIGKILL
+    left = set(os.listdir()) - before
+    assert {name[0] for name in left} == {"."}
+    site.release()
+    run = site.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
+    assert ended(run) == (0, "")
+    assert set(os.listdir()) - before == {out}
+
+
+def test_a_live_run_keeps_its_hidden_file(here: Path) -> None:
+    one, other = (NewFile("out.npy", None, True, False) for _ in range(2))
+    names = [os.path.basename(file.shared()) for file in (one, other)]
+    assert sorted(os.listdir()) == sorted(names)
+    for file in (one, other):
+        file.drop()
+    assert os.listdir() == []

@@ -372,7 +372,7 @@ def test_a_store_between_two_names_is_not_removed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, times = newfolder._locked, iter(("gone", "locked", "late"))
+    real, times = newfolder.locked, iter(("gone", "locked", "late"))
 
     def swept(folder: str) -> int:
         when = next(times, None)
@@ -383,7 +383,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
             raise BlockingIOError
         return lock if when == "late" else real(folder)
 
-    monkeypatch.setattr(newfolder, "_locked", swept)
+    monkeypatch.setattr(newfolder, "locked", swept)
     write("x.zarr", DATA)
     assert same(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]

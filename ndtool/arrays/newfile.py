@@ -90,12 +90,12 @@ class NewFile:
         lock(fd)  # or `clean` takes it for one of a run that is dead
         return fd
 
-    def _hide(self) -> str:
+    def _hide(self, mark: str = "") -> str:
         """Choose the hidden name, which every end but the right one removes."""
         assert self._parent is not None
         if is_fixed(".", self._parent):
             raise OutputError(f"{printable(self.path)}: in its folder no name can be removed again")
-        self._hidden = hidden_name(self._name)
+        self._hidden = hidden_name(self._name) + mark
         self._slot = endings.remember(self._parent, self._hidden)
         return self._hidden
 
@@ -106,12 +106,19 @@ class NewFile:
         return self.fd
 
     def shared(self) -> str:
-        """Return a path where others can write to the file, too, until it is published."""
+        """Return a path where others can write to the file, too, until it is published.
+
+        A kill -9 leaves it: the next one here removes it, unless it is locked.
+        """
+        from ndtool.arrays import leftovers
+
+        folder = os.path.dirname(os.path.realpath(self.path))
+        leftovers.sweep(folder)
         lock(self.descriptor)  # for as long as somebody waits for it
         if self._hidden is None:
-            self._link(self.descriptor, self._hide())
+            self._link(self.descriptor, self._hide(f"-{leftovers.boot()}"))
         assert self._hidden is not None, "it was hidden just now"
-        return os.path.join(os.path.dirname(os.path.realpath(self.path)), self._hidden)
+        return os.path.join(folder, self._hidden)
 
     def sync(self) -> None:
         """Wait until the disk has its bytes, if that was asked for."""

@@ -2,17 +2,16 @@
 
 import ctypes
 import os
-import re
 import shutil
 import stat
 
 from ndtool import endings
-from ndtool.arrays.storage import hidden_name, lock
+from ndtool.arrays.leftovers import INSIDE, boot, locked, sweep
+from ndtool.arrays.storage import hidden_name
 from ndtool.arrays.targets import exists
 from ndtool.errors import OutputError, printable
 
 _HERE, _EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
-_INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name
 
 
 class NewFolder:
@@ -47,14 +46,14 @@ class NewFolder:
     @property
     def inside(self) -> str:
         """Where to make it."""
-        return os.path.join(self._hidden, _INSIDE)
+        return os.path.join(self._hidden, INSIDE)
 
     def _made(self) -> bool:
         """Make the hidden folder; False where a sweep came between it and its lock."""
-        self._hidden = os.path.join(self._parent, f"{hidden_name(self._name)}-{_boot()}")
+        self._hidden = os.path.join(self._parent, f"{hidden_name(self._name)}-{boot()}")
         os.mkdir(self._hidden)
         try:
-            self._lock = _locked(self._hidden)
+            self._lock = locked(self._hidden)
             os.mkdir(self.inside)
         except (FileNotFoundError, BlockingIOError):
             self._unlock()
@@ -113,70 +112,6 @@ class NewFolder:
             shutil.rmtree(self._hidden, ignore_errors=True)
             self._hidden = ""
         self._unlock()
-
-
-def _boot() -> str:
-    """Return what tells this start of this system from others, and from other systems."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read(8)
-    except OSError:
-        return ""
-
-
-def _locked(path: str, kind: int = os.O_DIRECTORY) -> int:
-    """Lock a folder for as long as this process lives; -1 where folders have no locks.
-
-    Raises BlockingIOError where another process has it.
-    """
-    fd = os.open(path, os.O_RDONLY | kind | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if lock(fd):
-            return fd
-    except BaseException:
-        os.close(fd)
-        raise
-    os.close(fd)
-    return -1
-
-
-def sweep(parent: str, every: bool = False) -> list[str]:
-    """Remove what processes that were killed left: of this system, and no longer locked.
-
-    every: whatever system it is of, files too. A folder with anything that runs do not make there
-    is somebody else's, and stays, as does one in which a store was on its way from one name to the
-    other: it may be the only one. Returns what was removed.
-    """
-    boot = "(-[0-9a-f-]{8})?" if every else f"-{_boot()}"
-    if boot == "-":
-        return []
-    left = re.compile(rf"\..*\.ndtool-[0-9a-f]{{12}}{boot}", re.DOTALL)
-    with os.scandir(parent) as found:
-        paths = [one.path for one in found if left.fullmatch(one.name)]
-    return [path for path in paths if _removed(path, every)]
-
-
-def _removed(path: str, files: bool) -> bool:
-    try:
-        status = os.lstat(path)
-        if status.st_uid != os.geteuid():
-            return False
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if is_folder and not set(os.listdir(path)) <= {_INSIDE}:
-            return False
-        if not is_folder and not (files and stat.S_ISREG(status.st_mode)):
-            return False
-        held = _locked(path, os.O_DIRECTORY if is_folder else 0)
-    except OSError:
-        return False  # it is gone, in use, or no folder
-    if held < 0:
-        return False
-    if is_folder:
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        os.unlink(path)
-    os.close(held)
-    return not os.path.lexists(path)
 
 
 def _exchanged(one: str, other: str) -> bool:

@@ -137,11 +137,11 @@ def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> N
 
 @click.pass_obj
 def _clean(talk: Talk, /, *, folder: str) -> None:
-    from ndtool.arrays import newfolder
+    from ndtool.arrays import leftovers
     from ndtool.arrays.storage import failure
 
     try:
-        removed = newfolder.sweep(folder, every=True)
+        removed = leftovers.sweep(folder, every=True)
     except OSError as exc:
         raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed] or ["nothing was left here\n"]
