@@ -97,10 +97,10 @@ class Cluster:
     def _wait(self, done: Any) -> None:
         """Wait until a task has come to an end; ResourceError where nobody is there to do any."""
         alone = 0.0
-        while not done.has_ready():
+        while True:
             with done.thread_condition:
-                if done.thread_condition.wait(OFTEN):
-                    continue
+                if done.thread_condition.wait_for(done.has_ready, OFTEN):
+                    return
             alone = 0.0 if self._identity(0)["n_workers"] else alone + OFTEN
             if alone > BACK:
                 raise ResourceError(f"all workers are gone, and none has come in {BACK} seconds")
