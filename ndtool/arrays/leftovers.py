@@ -7,7 +7,9 @@ import stat
 
 from ndtool.arrays.storage import lock
 
-INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name
+INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name, and but for:
+_HIDDEN = r"\..*\.ndtool-[0-9a-f]{12}"
+_SPILLED = re.compile(rf"{_HIDDEN}-[0-9a-f-]{{8}}", re.DOTALL)
 
 
 def boot() -> str:
@@ -45,7 +47,7 @@ def sweep(parent: str, every: bool = False) -> list[str]:
     start = "(-[0-9a-f-]{8})?" if every else f"-{boot()}"
     if start == "-":
         return []
-    left = re.compile(rf"\..*\.ndtool-[0-9a-f]{{12}}{start}", re.DOTALL)
+    left = re.compile(_HIDDEN + start, re.DOTALL)
     with os.scandir(parent) as found:
         paths = [one.path for one in found if left.fullmatch(one.name)]
     return [path for path in paths if _removed(path)]
@@ -57,7 +59,9 @@ def _removed(path: str) -> bool:
         if status.st_uid != os.geteuid():
             return False
         is_folder = stat.S_ISDIR(status.st_mode)
-        if is_folder and not set(os.listdir(path)) <= {INSIDE}:
+        if is_folder and not all(
+            name == INSIDE or _SPILLED.fullmatch(name) for name in os.listdir(path)
+        ):
             return False
         if not is_folder and not stat.S_ISREG(status.st_mode):
             return False
