@@ -6,8 +6,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ndtool.loops.blocks cimport (
-    BLOCK, MOST_RANK, NOWHERE, Cursor, Walk, block_of, copy_run, offsets_from, seek,
+    BLOCK, MOST_RANK, NOWHERE, Cursor, Walk, block_of, offsets_from, seek,
 )
+from ndtool.loops.moves cimport copy_run
 
 cdef enum:
     NARROW = 256         # parts whose marks have one byte

@@ -9,97 +9,21 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, copy_run,
-    gather_block, next_batch, next_offsets, offsets_from, resolve, seek,
+    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
+    next_offsets, offsets_from, resolve, seek,
 )
 from ndtool.loops.indices cimport ENTRIES, REFUSE, ruled, widened
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, touch,
 )
+from ndtool.loops.moves cimport copy_run, gather_block, has_turns, stream_runs
 from ndtool.loops.views cimport View, copy_view
 
 cdef extern from *:
     """
-    #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
-      /* Runs of more than a line, side by side, as one stream of whole lines: what a run leaves of
-         its last line waits in a register for the next one. Masked bytes are neither read nor
-         written, but the lines where they stand would be waited for: loads that cross the end of
-         a run are turned in a register instead */
-      #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
-      #define NDTOOL_TURN _mm512_sub_epi8(in_place, _mm512_set1_epi8((char) held))
-      #define NDTOOL_LINE \\
-          do { \\
-              if (k < asked) ndtool_prefetch(next + k); \\
-              _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(run + k)); \\
-              k += 64; \\
-              to += 64; \\
-          } while (0)
-      #define NDTOOL_TURNS __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static
-      NDTOOL_TURNS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
-          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
-          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
-          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, j, k;
-          __m512i line = _mm512_setzero_si512();
-          uint8_t places[64];
-          for (j = 0; j < 64; j++) places[j] = (uint8_t) j;
-          const __m512i in_place = _mm512_loadu_si512(places);
-          to -= held;
-          for (i = 0; i < n; i++) {
-              const uint8_t *run = from + offsets[i];
-              const uint8_t *next = from + offsets[i + ahead < known ? i + ahead : i];
-              k = 0;
-              if (held) {
-                  ndtool_prefetch(next);
-                  if (((uintptr_t) run & 63) == (size_t) held)
-                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
-                  else
-                      line = _mm512_mask_permutexvar_epi8(
-                          line, ~NDTOOL_BELOW(held), NDTOOL_TURN, _mm512_loadu_si512(run));
-                  if (foreign) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(foreign), line);
-                  else _mm512_stream_si512((__m512i *) to, line);
-                  foreign = 0;
-                  k = 64 - held;
-                  to += 64;
-              }
-              #pragma GCC unroll 8
-              for (j = 1; j < width / 64; j++) NDTOOL_LINE;  /* so many are certain to be whole */
-              if (k + 64 <= width) NDTOOL_LINE;
-              ndtool_prefetch(next + asked - 1);
-              held = width - k;
-              if (((uintptr_t) (run + k) & 63) == 0)
-                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
-              else
-                  line = _mm512_permutexvar_epi8(
-                      NDTOOL_TURN, _mm512_loadu_si512(run + width - 64));
-          }
-          if (held) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(held), line);
-      }
-      /* loops of a constant length take two thirds of the time */
-      #define NDTOOL_RUNS_OF(width, asked) \\
-          ndtool_stream_runs_of(to, from, offsets, n, known, width, ahead, asked)
-      NDTOOL_TURNS void ndtool_stream_runs(
-          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
-          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
-          if (width == 128) NDTOOL_RUNS_OF(128, 128);
-          else if (width == 256) NDTOOL_RUNS_OF(256, 256);
-          else if (width == 512) NDTOOL_RUNS_OF(512, 512);
-          else if (width == 1024) NDTOOL_RUNS_OF(1024, 1024);
-          else NDTOOL_RUNS_OF(width, asked);
-      }
-      #define ndtool_has_turns() __builtin_cpu_supports("avx512vbmi")
-    #else
-      #define ndtool_stream_runs(to, from, offsets, n, known, width, ahead, asked) ((void) 0)
-      #define ndtool_has_turns() 0
-    #endif
     static inline uint64_t ndtool_by_components(void const *, Py_ssize_t, int) ndtool_inline;
     static inline uint64_t ndtool_copy_and_ask(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
-    void stream_runs "ndtool_stream_runs"(
-        uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
-        Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked,
-    ) noexcept nogil
-    bint has_turns "ndtool_has_turns"() noexcept nogil
-
 
 cdef enum:
     ASTRAY = 16          # turns that are likely to have indices out of bounds after one that has
@@ -251,7 +175,7 @@ cdef struct Turn:
 
 
 cdef inline uint64_t ruled_turn(const Turn* turn, const Walk* walk) noexcept nogil:
-    """Find where the later runs are by the rule for indices out of bounds; non-zero if it cannot."""
+    """Find where the later runs are by the rule for indices out of bounds; non-zero if not."""
     return ruled(
         turn.index, turn.more, turn.nd.k, turn.nd.sizes, turn.nd.strides, turn.base, 0, walk.rule,
         walk.elsewhere, turn.later,
@@ -292,7 +216,8 @@ cdef inline uint64_t copy_and_ask "ndtool_copy_and_ask"(
     """Copy a run, check the tuple that comes as many later, ask for its run, and so on.
 
     k: the components of a tuple, 0 where its place is known. Non-zero if an index is out of bounds.
-    Between two passes over a block, one that checks and one that copies, nothing would be asked for.
+    Between two passes over a block, one that checks and one that copies, nothing would be asked
+    for.
     """
     cdef const Turn* turn = <const Turn*> of
     cdef const Nd* nd = turn.nd

@@ -9,11 +9,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport (
-    BLOCK, LINE, MOST_RANK, NEAR, ask_runs, gather_block, offsets_1,
-)
+from ndtool.loops.blocks cimport BLOCK, LINE, MOST_RANK, NEAR, offsets_1
 from ndtool.loops.indices cimport BYTES, REFUSE, exact, ruled, settle, widened
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
+from ndtool.loops.moves cimport ask_runs, gather_block
 from ndtool.loops.runs cimport BIN, Updates, apply_block, bin_of
 from ndtool.loops.views cimport copy_line
 

@@ -6,9 +6,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, Cursor, Walk, block_of, copy_run, next_offsets, seek,
+    BLOCK, LINE, Cursor, Walk, block_of, next_offsets, seek,
 )
 from ndtool.loops.memory cimport prefetch, prefetch_run, stream, stream_end, write_window
+from ndtool.loops.moves cimport copy_run
 from ndtool.loops.runs cimport Updates, apply_block, apply_row
 
 cdef enum:

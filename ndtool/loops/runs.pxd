@@ -9,11 +9,12 @@ from libc.string cimport memcpy, memset
 
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
-    offsets_from, scatter_block, seek,
+    offsets_from, seek,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, write_window,
 )
+from ndtool.loops.moves cimport scatter_block
 from ndtool.loops.reductions cimport Reduced, reduce_block, reduce_rows
 
 cdef enum:
@@ -48,7 +49,7 @@ cdef struct Updates:
 
 
 cdef inline int64_t bin_of(const int64_t* bin, const uint8_t* to, Py_ssize_t width) noexcept nogil:
-    """Return the offset from `to` of a bin of a line, where updates are dropped if they are short."""
+    """Return the offset from `to` of a bin of a line, where short updates are dropped."""
     return <const uint8_t*> bin - to if width <= LINE else NOWHERE
 
 

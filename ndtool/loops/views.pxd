@@ -4,7 +4,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport LINE, MOST_RANK, copy_run
+from ndtool.loops.blocks cimport LINE, MOST_RANK
+from ndtool.loops.moves cimport copy_run
 
 cdef enum:
     TALL = 4096          # elements of a strip along the axis whose neighbours are closest
