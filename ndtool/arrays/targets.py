@@ -123,10 +123,11 @@ class Target(NamedTuple):
 def require_ours(path: str) -> None:
     """Raise UsageError if a path, or a URL's, promises what other programs write.
 
-    What follows a colon would be a member if the file were one of ours.
+    What follows a colon would be a member if the file were one of ours; one that exists under the
+    whole name is replaced.
     """
     name = os.path.basename(path)
-    for part in (name, name.partition(":")[0]):
+    for part in (name, name if os.path.lexists(path) else name.partition(":")[0]):
         ending = os.path.splitext(part)[1]
         if ending.lower() in _OTHERS:
             raise UsageError(

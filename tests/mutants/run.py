@@ -33,7 +33,7 @@ SOURCES = (
     "engine/scratch.py", "arrays/grid.py",
 )  # fmt: skip
 KERNELS = (
-    "loops/indices.pxd", "loops/blocks.pxd", "loops/checks.pxd", "loops/gathers.pxd",
+    "loops/indices.pxd", "loops/blocks.pxd", "loops/moves.pxd", "loops/checks.pxd", "loops/gathers.pxd",
     "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd", "loops/views.pxd",
     "loops/arithmetic.pxd", "loops/reductions.pxd", "loops/memory.pxd", "_kernels.pyx",
 )  # fmt: skip
@@ -109,8 +109,8 @@ EQUIVALENT = {
     ("_kernels.pyx", "found = -1, bad", "1"): "below 0 is none",
     ("_kernels.pyx", "component = -1", "1"): "nobody reads it where nothing is bad",
     ("_kernels.pyx", "component = -1", "-"): "the same",
-    ("loops/blocks.pxd", "    elif width == 1:", "1"): "copy_run does the same",
-    ("loops/blocks.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
+    ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_run does the same",
+    ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
