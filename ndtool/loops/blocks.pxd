@@ -213,7 +213,8 @@ cdef inline uint64_t next_offsets(
     cdef const int64_t* index
     cdef Py_ssize_t done = 0, take
     cdef int64_t place
-    cdef uint64_t bad
+    cdef uint64_t bad = 0
+    cdef int64_t drift
     cdef int last
     cdef bint alone = nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0
     if nd.repeated:
@@ -227,12 +228,17 @@ cdef inline uint64_t next_offsets(
         if alone:
             last = nd.batch_rank - 1
             take = min(n - done, nd.batch_sizes[last] - at.coordinates[last])
-            bad = offsets_1(
-                index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base,
-                nd.batch_strides[last], offsets + done,
-            )
-            if bad and walk.rule != REFUSE:
-                alone = False    # one by one, as rules for indices out of bounds have it
+            drift = nd.batch_strides[last]
+            if walk.rule == REFUSE:
+                bad = offsets_1(
+                    index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, drift,
+                    offsets + done,
+                )
+            elif ruled(
+                index + done, take, 1, nd.sizes, nd.strides, at.base, drift, walk.rule,
+                walk.elsewhere, offsets + done,
+            ):
+                alone = False    # one by one: an index is too far out
                 continue
             at.coordinates[last] += take - 1
             at.base += (take - 1) * nd.batch_strides[last]
