@@ -28,7 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 # What each worker does first: it notes what it reads and writes, and does as a file says.
 PRELOAD = """
-import os, signal, time
+import asyncio, os, signal, time
+from ndtool.arrays.remotefolder import RemoteFolder
 from ndtool.arrays.zarr import ZarrSource
 from ndtool.arrays.zarrwriter import Chunks
 from ndtool.runs import tasks
@@ -58,7 +59,17 @@ def obedient(phase, before):
         return end
     return after
 
+def late(before):
+    async def after(self, key, body):
+        with open(NOTES, "a") as notes:
+            notes.write(f"sent {{key}}\\n")
+        if os.path.exists(ORDER) and open(ORDER).read() == "late put":
+            await asyncio.sleep(2)
+        await before(self, key, body)
+    return after
+
 if not hasattr(tasks, "obedient"):  # a worker loads it twice
+    RemoteFolder.put = late(RemoteFolder.put)
     ZarrSource.block = noted("read", ZarrSource.block, 0)
     Chunks.put = noted("write", Chunks.put, 0)
     tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})

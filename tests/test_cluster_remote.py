@@ -175,6 +175,24 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
     assert s3.keys() == []
 
 
+def test_what_is_on_its_way_at_the_end_is_waited_for(
+    stores: Path, workers: Workers, s3: Bucket
+) -> None:
+    """Once the folder was cleared, nobody would remove it."""
+    workers.order("late", "put")
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{ROOT}/out.zarr")
+    ran = subprocess.Popen(
+        [*NDTOOL, *command, "--spill", ".", "--scheduler", workers.address], env=environment()
+    )
+    while not any(line.startswith("sent c/") for line in workers.notes()):
+        assert ran.poll() is None
+        time.sleep(0.05)
+    ran.send_signal(signal.SIGINT)
+    assert ran.wait() == 130
+    time.sleep(3)
+    assert s3.keys() == []
+
+
 def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
