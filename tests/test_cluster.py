@@ -5,9 +5,10 @@ import pickle
 import signal
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from strategies import same
 from ndtool import files
 from ndtool.analysis import reference
 from ndtool.errors import BoundsError, ResourceError, UsageError
-from ndtool.runs import cluster, plan, worker
+from ndtool.runs import cluster, plan, tasks, worker
 from ndtool.runs.jobs import Job, Request
 
 dask = pytest.importorskip("dask", exc_type=ImportError)
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 # What each worker does first: it notes what it reads and writes, and does as a file says.
 PRELOAD = """
-import os, signal, time
+import asyncio, os, signal, time
+from ndtool.arrays.remotefolder import RemoteFolder
 from ndtool.arrays.zarr import ZarrSource
 from ndtool.arrays.zarrwriter import Chunks
 from ndtool.runs import tasks
@@ -58,7 +60,17 @@ def obedient(phase, before):
         return end
     return after
 
+def late(before):
+    async def after(self, key, body):
+        with open(NOTES, "a") as notes:
+            notes.write(f"sent {{key}}\\n")
+        if os.path.exists(ORDER) and open(ORDER).read() == "late put":
+            await asyncio.sleep(2)
+        await before(self, key, body)
+    return after
+
 if not hasattr(tasks, "obedient"):  # a worker loads it twice
+    RemoteFolder.put = late(RemoteFolder.put)
     ZarrSource.block = noted("read", ZarrSource.block, 0)
     Chunks.put = noted("write", Chunks.put, 0)
     tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
@@ -332,3 +344,33 @@ def test_an_ended_client_leaves_nothing_for_long(
         assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left
         assert ndtool("clean", ".").out == b"nothing was left here\n"
     assert state(stores) == before
+
+
+def test_a_run_with_a_task_at_work_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Opened:
+        users = 0
+
+        def __init__(self, call: Any) -> None:
+            self.work = call.token
+
+        def close(self) -> None:
+            closed.append(self.work)
+
+    def named(token: int) -> Any:
+        return SimpleNamespace(token=token)
+
+    def begin(work: int, left: int) -> None:
+        """Do a task during which others begin, each of another run."""
+        if left:
+            worker.perform(named(left - 1), "begin", left - 1)
+        assert work not in closed
+
+    monkeypatch.setattr(worker, "_Opened", Opened)
+    monkeypatch.setattr(worker, "_open", OrderedDict())
+    monkeypatch.setitem(tasks.PHASES, "begin", begin)
+    worker.perform(named(9), "begin", 9)
+    assert closed == []
+    worker.perform(named(10), "begin", 0)
+    assert len(closed) == 11 - worker.KEPT

@@ -15,6 +15,7 @@ from command import NDTOOL, environment, save, state
 from strategies import same
 
 from ndtool.analysis import reference
+from ndtool.arrays import leftovers
 from ndtool.arrays.newfile import NewFile
 
 pytest.importorskip("distributed", exc_type=ImportError)
@@ -260,3 +261,17 @@ def test_a_live_run_keeps_its_hidden_file(here: Path) -> None:
     for file in (one, other):
         file.drop()
     assert os.listdir() == []
+
+
+def test_sweeps_may_meet(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Path(f".out.npy.ndtool-{'0' * 12}-{leftovers.boot()}")
+    left.touch()
+    locked = leftovers.locked
+
+    def late(path: str, kind: int) -> int:
+        held = locked(path, kind)
+        left.unlink()
+        return held
+
+    monkeypatch.setattr(leftovers, "locked", late)
+    assert leftovers.sweep(".") == [f"./{left}"]

@@ -175,6 +175,24 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
     assert s3.keys() == []
 
 
+def test_what_is_on_its_way_at_the_end_is_waited_for(
+    stores: Path, workers: Workers, s3: Bucket
+) -> None:
+    """Once the folder was cleared, nobody would remove it."""
+    workers.order("late", "put")
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{ROOT}/out.zarr")
+    ran = subprocess.Popen(
+        [*NDTOOL, *command, "--spill", ".", "--scheduler", workers.address], env=environment()
+    )
+    while not any(line.startswith("sent c/") for line in workers.notes()):
+        assert ran.poll() is None
+        time.sleep(0.05)
+    ran.send_signal(signal.SIGINT)
+    assert ran.wait() == 130
+    time.sleep(3)
+    assert s3.keys() == []
+
+
 def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
@@ -271,6 +289,50 @@ def test_a_claim_is_of_one_run(s3: Bucket) -> None:
     one.drop()
     one.drop()
     assert s3.keys() == []
+
+
+def test_two_runs_that_find_the_same_leftovers(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put(".x.zarr.ndtool", of(GONE))
+    s3.put("x.zarr/c/0/0", b"of the dead")
+    read, first = claims._read, []
+
+    def late(url: str) -> Any:
+        found = read(url)
+        monkeypatch.setattr(claims, "_read", read)
+        first.append(claims.Claim(f"{ROOT}/x.zarr"))
+        s3.put("x.zarr/c/0/1", b"of the living")
+        return found
+
+    monkeypatch.setattr(claims, "_read", late)
+    with pytest.raises(OutputError, match="another run writes there"):
+        claims.Claim(f"{ROOT}/x.zarr")
+    first.pop().drop()
+    s3.put(".x.zarr.ndtool", of(GONE))
+    monkeypatch.setattr(claims, "_read", late)
+    assert claims.sweep(ROOT) == ([], [])
+    assert s3.get("x.zarr/c/0/1") == b"of the living"
+    first.pop().drop()
+    assert s3.keys() == []
+
+
+def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
+    """One name is that of the marks of two folders."""
+    s3.put(".x.zarr.a.b.ndtool", of(GONE, folder="x.zarr/a/b"))
+    s3.put("x.zarr/a.b/c", b"somebody's")
+    with pytest.raises(OutputError, match="something is there"):
+        begun_here(f"{ROOT}/x.zarr:a.b")
+    with pytest.raises(OutputError, match="writes there, or was killed"):
+        claims.Claim(f"{ROOT}/x.zarr", "a.b")
+    assert s3.get("x.zarr/a.b/c") == b"somebody's"
+
+
+def test_a_run_whose_folder_was_taken_is_not_seen(s3: Bucket) -> None:
+    sink = begun_here(f"{ROOT}/x.zarr")
+    s3.put(".x.zarr.ndtool", of(1, "another"))
+    with pytest.raises(OutputError, match=r"\.x\.zarr\.ndtool is another object, or none$"):
+        sink.finish().take_name()
+    sink.abort()
+    assert s3.keys() == [".x.zarr.ndtool"]
 
 
 def of(process: int, machine: str | None = None, **changes: Any) -> bytes:

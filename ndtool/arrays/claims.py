@@ -28,10 +28,17 @@ class Mark(NamedTuple):
     url: str
     body: bytes
 
-    def require(self) -> None:
-        """Raise OutputError if it is not there: then this is not the store that its maker sees."""
+    def require(self, where: str = "") -> None:
+        """Raise OutputError if it is not there: the folder is another's, or not in this store.
+
+        where: who looks, if not its maker.
+        """
         if _read(self.url)[0] != self.body:
-            raise OutputError(f"{printable(self.url)} is another object, or none, on a worker")
+            raise OutputError(f"{redacted(self.url)} is another object, or none{where}")
+
+    def put(self, condition: dict[str, str]) -> None:
+        """Write it; FileExistsError where the condition is not met."""
+        remote.wait(upload.store(self.url).put(self.body, condition), self.url, OutputError)
 
 
 class Owner(NamedTuple):
@@ -58,13 +65,11 @@ class Claim:
 
     def __init__(self, url: str, path: str = "") -> None:
         self.inside = inside(url, path) if path else url
-        folder = f"{_last(url)}/{path}".rstrip("/")
-        owner = Owner(folder, socket.gethostname(), _machine(), os.getpid())
-        told = {**owner._asdict(), "attempt": os.urandom(6).hex()}
-        self.mark = Mark(_mark_of(url, path), json.dumps(told).encode())
+        self._folder = _folder(url, path)
+        self.mark = _ours(_mark_of(url, path), self._folder)
         self._held = True
         try:
-            self._put({"IfNoneMatch": "*"})
+            self.mark.put({"IfNoneMatch": "*"})
         except FileExistsError:
             self._succeed()
 
@@ -73,7 +78,8 @@ class Claim:
         if self._held:
             self._held = False
             try:
-                _remove(self.mark.url)
+                if _read(self.mark.url)[0] == self.mark.body:  # not another's, who was forced
+                    _remove(self.mark.url)
             except NdtoolError:
                 pass  # the folder is as it should be, and `ndtool clean` sees that
 
@@ -81,7 +87,8 @@ class Claim:
         """Remove all that is in the folder, and let go of it."""
         if self._held:
             try:
-                _clear(self.inside)
+                if _read(self.mark.url)[0] in (None, self.mark.body):
+                    _clear(self.inside)
             except NdtoolError:
                 return  # the mark stays, for `ndtool clean`
             self.release()
@@ -90,24 +97,22 @@ class Claim:
         """Take the folder over from a run that was killed, without what that one left."""
         body, version = _read(self.mark.url)
         owner = _owner(body)
-        if owner is None or not owner.is_over:
-            who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
-            raise OutputError(
-                f"{printable(self.inside)}: {who} writes there, or was killed",
-                hint="ndtool clean, with the URL, removes what killed runs left",
-            )
-        _clear(self.inside)
-        self._put({"IfMatch": version.etag} if version and version.etag else {})
-
-    def _put(self, condition: dict[str, str]) -> None:
-        put = upload.store(self.mark.url).put(self.mark.body, condition)
-        remote.wait(put, self.mark.url, OutputError)
+        if owner is not None and owner.is_over and owner.folder == self._folder:
+            if _replaced(self.mark, body, version):
+                _clear(self.inside)
+                return
+            owner = None
+        who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
+        raise OutputError(
+            f"{printable(self.inside)}: {who} writes there, or was killed",
+            hint="ndtool clean, with the URL, removes what killed runs left",
+        )
 
 
 def is_left(url: str, path: str) -> bool:
     """Whether what is in a folder of a store was left by a run that was killed."""
     owner = _owner(_read(_mark_of(url, path))[0])
-    return owner is not None and owner.is_over
+    return owner is not None and owner.is_over and owner.folder == _folder(url, path)
 
 
 def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
@@ -122,11 +127,14 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     marks += [inside(url, name) for name, below in listed if not below and _MARK.fullmatch(name)]
     removed, others = [], []
     for mark in marks:
-        owner = _owner(_read(mark)[0])
+        body, version = _read(mark)
+        owner = _owner(body)
         if owner is None:
             continue
         folder = inside(mark, owner.folder, beside=True)
         if owner.is_over or (force and owner.machine != _machine()):
+            if not _replaced(_ours(mark, owner.folder), body, version):
+                continue  # another run has it now
             removed.append(redacted(folder if _clear(folder) else mark))
             _remove(mark)
         else:
@@ -136,6 +144,31 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
 
 def _last(url: str) -> str:
     return parted(url)[0].rstrip("/").rpartition("/")[2]
+
+
+def _folder(url: str, path: str) -> str:
+    """Return the name of a folder in a store, from beside the store."""
+    return f"{_last(url)}/{path}".rstrip("/")
+
+
+def _ours(url: str, folder: str) -> Mark:
+    """Return a mark that says that a folder is this process's."""
+    owner = Owner(folder, socket.gethostname(), _machine(), os.getpid())
+    return Mark(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
+
+
+def _replaced(mark: Mark, old: bytes | None, version: Version | None) -> bool:
+    """Put a mark in the place of the one that was read; False where that is another by now.
+
+    Only then may a folder be cleared: two runs may find what a third one left.
+    """
+    try:
+        mark.put({"IfMatch": version.etag} if version and version.etag else {})
+    except NdtoolError:
+        if _read(mark.url)[0] == old:
+            raise
+        return False
+    return True
 
 
 def _mark_of(url: str, path: str) -> str:

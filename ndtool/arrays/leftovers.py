@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import stat
+from contextlib import suppress
 
 from ndtool.arrays.storage import lock
 
@@ -73,6 +74,7 @@ def _removed(path: str) -> bool:
     if is_folder:
         shutil.rmtree(path, ignore_errors=True)
     else:
-        os.unlink(path)
+        with suppress(OSError):  # another sweep was first
+            os.unlink(path)
     os.close(held)
     return not os.path.lexists(path)

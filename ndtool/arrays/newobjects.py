@@ -53,7 +53,8 @@ class NewObjects(RemoteFolder):
         await asyncio.shield(going)
 
     def publish(self) -> None:
-        """Write the metadata, those of the array last."""
+        """Write the metadata, those of the array last, where the folder still is this run's."""
+        self._claim.mark.require()
         last = f"{self._path}/".lstrip("/")
         for key in sorted(self._held, key=lambda key: (key.count("/"), ".zattrs" not in key)):
             try:

@@ -177,7 +177,7 @@ def again(shared: Shared) -> Any:
         return zarr.library().storage.LocalStore(shared.path)
     from ndtool.arrays.remotefolder import RemoteFolder
 
-    shared.mark.require()
+    shared.mark.require(", on a worker")
     return zarr.store_of(RemoteFolder(shared.path, shared.metadata), False)
 
 

@@ -31,6 +31,7 @@ ANSWER, COME = 10, 60  # seconds that a scheduler may take to answer, its first 
 BACK = 60  # that a run waits for one to come back when all are gone; it asks so often
 OFTEN = 1
 HURRY = 0.7  # seconds that workers may take to let go of a run that failed
+SENT = 10  # the same where they write to a store: what comes after it was cleared would stay
 AHEAD = 4096  # tasks that wait with the scheduler: it need not know all
 WORTH = 3  # tasks of a phase for each thread, where chunks are small enough
 _LOGS = "distributed", "distributed.client"  # which have handlers of their own
@@ -122,8 +123,8 @@ class Cluster:
             if isinstance(error, NdtoolError):
                 raise error
 
-    def abandon(self, token: str) -> None:
-        """Have all workers let go of a run that failed, if they can be reached at once."""
+    def abandon(self, token: str, seconds: float) -> None:
+        """Have all workers let go of a run that failed, if they can in so many seconds."""
         if self._kill is not None:
             self._kill()
             return
@@ -134,7 +135,7 @@ class Cluster:
 
         asking = Thread(target=ask, daemon=True)
         asking.start()
-        asking.join(HURRY)
+        asking.join(seconds)
 
 
 def _lonely() -> ResourceError:
@@ -301,7 +302,8 @@ def run(
         yield from sweep.phases(inference, cut, kept, each, tick, note)
         cluster.finish(token)
     except BaseException:
-        cluster.abandon(token)
+        is_sent = any(map(places.is_url, (place.path, folder.inside)))
+        cluster.abandon(token, SENT if is_sent else HURRY)
         raise
     finally:
         folder.drop()

@@ -19,7 +19,7 @@ from ndtool.runs.cut import Cut
 from ndtool.runs.direct import unchecked
 from ndtool.runs.tasks import Work
 
-KEPT = 4  # runs whose arrays are kept open
+KEPT = 4  # runs whose arrays are kept open while none of their tasks is at work
 
 
 class Call(NamedTuple):
@@ -74,7 +74,9 @@ class _Gate:
 
 
 class _Opened:
-    """What a worker has open of a run."""
+    """What a worker has open of a run. users: how many tasks are at work with it."""
+
+    users = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
@@ -112,10 +114,17 @@ def perform(call: Call, phase: str, number: int) -> Any:
             raise _ended_already(call.output.name)
         if call.token not in _open:
             _open[call.token] = _Opened(call)
-            while len(_open) > KEPT:
-                _open.popitem(last=False)[1].close()
-        work = _open[call.token].work
-    return tasks.PHASES[phase](work, number)
+        _open.move_to_end(call.token)
+        opened = _open[call.token]
+        opened.users += 1
+        idle = [token for token, one in _open.items() if not one.users]
+        for token in idle[: max(0, len(_open) - KEPT)]:
+            _open.pop(token).close()
+    try:
+        return tasks.PHASES[phase](opened.work, number)
+    finally:
+        with _turn:
+            opened.users -= 1
 
 
 def finish(token: str) -> NdtoolError | None:
