@@ -56,7 +56,7 @@ cdef extern from *:
               if (k + 64 <= width) NDTOOL_LINE;
               ndtool_prefetch(next + asked - 1);
               held = width - k;
-              if (((uintptr_t) (run + k) & 63) == 0)
+              if (held && ((uintptr_t) (run + k) & 63) == 0)  /* the line is the run's */
                   line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
               else
                   line = _mm512_permutexvar_epi8(
