@@ -26,10 +26,12 @@ from ndtool.loops.checks cimport Check, check_part, check_range, nearness
 from ndtool.loops.deals cimport NARROW, Cut, deal_rows, mark_rows
 from ndtool.loops.gathers cimport Gather, GatherViews, gather_part, gather_views_part
 from ndtool.loops.indices cimport (
-    BYTES, CLIP, ELSEWHERE, REFUSE, SWAPPED, UNSIGNED, WRAP, widened,
+    BYTES, CHECKED, CLIP, ELSEWHERE, REFUSE, SWAPPED, UNSIGNED, WRAP, widened,
 )
 from ndtool.loops.memory cimport swap_units, write_window
-from ndtool.loops.numbers cimport Numbering, number_part
+from ndtool.loops.numbers cimport (
+    Numbering, gather_numbered_part, goes_by_numbers, number_part,
+)
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, room_rows, scatter_unit
 from ndtool.loops.parts cimport (
@@ -73,16 +75,18 @@ cdef class Indices:
     """Stored indices of an integer type, in row-major order without gaps.
 
     rule: what becomes of those out of bounds. filling: for "fill", elements of what is gathered
-    instead, as many as a piece of a run has.
+    instead, as many as a piece of a run has. below: where it is not 0, all are known to be within
+    0..below-1, and stand where nobody else writes: none is checked again.
     """
 
     cdef const uint8_t[::1] bytes, filling
     cdef int kind, code
     cdef readonly str rule
+    cdef readonly int64_t below
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
-        str rule="error", const uint8_t[::1] filling=None,
+        str rule="error", const uint8_t[::1] filling=None, int64_t below=0,
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
@@ -90,6 +94,9 @@ cdef class Indices:
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.rule, self.code = rule, _RULES[rule]
         self.filling = filling
+        self.below = below
+        if below:
+            self.kind |= CHECKED
 
     cdef const uint8_t* _filling(self, Py_ssize_t nbytes) except? NULL:
         """Return what is gathered instead of a run out of bounds, NULL where nothing is."""
@@ -109,7 +116,7 @@ cdef class Indices:
         cdef Py_ssize_t size = self.kind & BYTES
         return Indices(
             self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
-            self.rule, self.filling,
+            self.rule, self.filling, self.below,
         )
 
     def value(self, Py_ssize_t number) -> int:
@@ -253,6 +260,8 @@ cdef class Addressing:
         cdef int64_t stored = self.nd.per_batch if self.nd.repeated else first + count
         if indices.bytes.shape[0] < stored * entry:
             raise ValueError("the indices buffer is shorter than its shape")
+        if indices.below and (self.nd.k != 1 or indices.below > self.nd.sizes[0]):
+            raise ValueError("the indices were checked for other rows")
         walk.nd = &self.nd
         walk.index = &indices.bytes[0] + (0 if self.nd.repeated else first * entry)
         walk.kind = indices.kind
@@ -373,7 +382,10 @@ def gather(
         g.width <= _blocks.LINE and g.count >= _blocks.NEAR // 8 and nearness(&g.walk, g.count) == 1
     )
     with nogil:
-        bad = share(gather_part, &g, g.parts, threads)
+        if goes_by_numbers(&g):
+            bad = share(gather_numbered_part, &g, g.parts, threads)
+        else:
+            bad = share(gather_part, &g, g.parts, threads)
     return bad != 0
 
 
@@ -756,6 +768,8 @@ cdef class Grid:
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")
+        if indices.below > self.p.size:
+            raise ValueError("the indices were checked for other rows")
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind

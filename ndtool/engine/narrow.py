@@ -50,7 +50,8 @@ def checked(
         to = numbers[first * itemsize : (first + n) * itemsize]
         if _kernels.number(addressing, indices, first, n, to, itemsize, team(threads, n * pitch)):
             raise check.refusal(plan, indices, negatives)
-    yield Checked(_by_row(plan), Indices(numbers, itemsize, itemsize == 2, False), False)
+    of_rows = Indices(numbers, itemsize, itemsize == 2, False, below=prod(sizes))
+    yield Checked(_by_row(plan), of_rows, False)
     scratch.keep(room)
 
 

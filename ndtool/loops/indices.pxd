@@ -39,6 +39,7 @@ cdef enum:               # an index type, or kind: the bytes of one, and these
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
+    CHECKED = 64         # all are within bounds, and nobody else writes there
 
 cdef enum:               # what becomes of an index out of bounds
     REFUSE = 0           # nothing: it is an error

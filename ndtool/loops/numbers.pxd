@@ -1,10 +1,16 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Numbers: tuples as the numbers of the rows that they name, in fewer bytes than they have.
+# Numbers: tuples as the numbers of the rows that they name, in fewer bytes than they have; and gathers
+# of short rows by them.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_of, offsets_from, seek
-from ndtool.loops.memory cimport stream, stream_end
+from ndtool.loops.blocks cimport (
+    BLOCK, LINE, SHORT, Cursor, Nd, Walk, block_of, next_batch, offsets_from, seek,
+)
+from ndtool.loops.gathers cimport Gather, stream_whole
+from ndtool.loops.indices cimport BYTES, CHECKED
+from ndtool.loops.memory cimport AHEAD, prefetch, stream, stream_end, touch
 
 cdef extern from *:
     """
@@ -12,11 +18,14 @@ cdef extern from *:
     static inline void ndtool_narrowed(
         int64_t const *, Py_ssize_t, uint8_t *, int
     ) ndtool_clones;
+    static inline void ndtool_copy_numbered(void const *, Py_ssize_t, int, int) ndtool_inline;
     """
 
 
 cdef enum:
     STEP = 1024          # bytes of indices that are asked for at once, while others are numbered
+    LATER = 128          # rows after which one is copied that was asked for
+    PACE = 16            # rows for which what comes later is asked for at once
 
 
 cdef struct Numbering:
@@ -56,3 +65,130 @@ cdef inline void narrowed "ndtool_narrowed"(
     else:
         for i in range(n):
             (<uint32_t*> to)[i] = <uint32_t> rows[i]
+
+
+cdef struct Numbered:
+    # rows that are copied to consecutive places: those of one batch
+    const uint8_t* source
+    const uint8_t* numbers
+    uint8_t* to
+    Py_ssize_t n
+    const uint8_t* soon       # what another batch can name
+    Py_ssize_t pace           # bytes of it that are asked for with PACE rows
+
+
+cdef inline bint goes_by_numbers(const Gather* g) noexcept nogil:
+    """Whether runs can be copied without a look at what their numbers are."""
+    cdef const Nd* nd = g.walk.nd
+    cdef bint usual = g.width in (1, 2, 4, 8, 16)
+    return (
+        g.walk.kind & CHECKED and usual and nd.k == 1 and nd.strides[0] == g.width
+        and not nd.repeated and nd.per_batch >= BLOCK
+    )
+
+
+cdef inline uint64_t gather_numbered_part(
+    const void* call, int64_t part, int thread
+) noexcept nogil:
+    """Gather runs that all are within bounds: none is looked at again, nor its place kept."""
+    cdef const Gather* g = <const Gather*> call
+    cdef const Nd* nd = g.walk.nd
+    cdef uint8_t stage[SHORT * LINE + LINE]
+    cdef int64_t t = g.count * part // g.parts, stop = g.count * (part + 1) // g.parts
+    cdef int64_t batches = 1 + AHEAD // max(1, nd.reach)    # what is asked for last may come first
+    cdef int64_t pace = nd.reach * PACE // nd.per_batch if nd.near and nd.batch_rank else 0
+    cdef int64_t step = min(BLOCK, SHORT * LINE // g.width)
+    cdef Py_ssize_t held = 0                # bytes in the stage
+    cdef Cursor at
+    cdef Numbered rows
+    cdef uint8_t* to = g.to + t * g.width
+    seek(&at, &g.walk, t)
+    if nd.near and nd.batch_rank:
+        touch(g.source + at.base + nd.lowest, nd.reach)
+    rows.pace = pace
+    while t < stop:
+        if at.left == 0:
+            next_batch(&at, nd)
+        rows.n = min(min(step, stop - t), at.left)
+        rows.source = g.source + at.base
+        rows.numbers = g.walk.index + t * g.walk.entry
+        rows.soon = rows.source + nd.lowest + (nd.per_batch - at.left) // PACE * pace
+        if nd.batch_rank:
+            rows.soon += batches * nd.batch_strides[nd.batch_rank - 1]
+        rows.to = to
+        if g.streamed:
+            rows.to = stage + held
+        copy_rows(&rows, g.width, g.walk.entry, not nd.near and t + rows.n + LATER <= g.count)
+        if g.streamed:
+            to += stream_whole(to, stage, held + rows.n * g.width, &held)
+        else:
+            to += rows.n * g.width
+        t += rows.n
+        at.left -= rows.n
+    if g.streamed:
+        stream(to, stage, held)
+        stream_end()
+    return 0
+
+
+cdef inline void copy_rows(
+    const Numbered* rows, Py_ssize_t width, int bytes_each, bint far
+) noexcept nogil:
+    """copy_numbered, in a loop for each case."""
+    if far and bytes_each == 2:
+        by_width(rows, width, 2, True)
+    elif far:
+        by_width(rows, width, 4, True)
+    elif bytes_each == 2:
+        by_width(rows, width, 2, False)
+    else:
+        by_width(rows, width, 4, False)
+
+
+cdef inline void by_width(
+    const Numbered* rows, Py_ssize_t width, int bytes_each, bint far
+) noexcept nogil:
+    if width == 1:
+        copy_numbered(rows, 1, bytes_each, far)
+    elif width == 2:
+        copy_numbered(rows, 2, bytes_each, far)
+    elif width == 4:
+        copy_numbered(rows, 4, bytes_each, far)
+    elif width == 8:
+        copy_numbered(rows, 8, bytes_each, far)
+    else:
+        copy_numbered(rows, 16, bytes_each, far)
+
+
+cdef inline void copy_numbered "ndtool_copy_numbered"(
+    const void* of, Py_ssize_t width, int bytes_each, bint far
+) noexcept nogil:
+    """Copy rows; where they are far away, ask for those that come LATER."""
+    cdef const Numbered* rows = <const Numbered*> of
+    cdef const uint8_t* source = rows.source
+    cdef const uint8_t* numbers = rows.numbers
+    cdef const uint8_t* soon = rows.soon
+    cdef uint8_t* to = rows.to
+    cdef Py_ssize_t i = 0, j, k, n = rows.n, pace = rows.pace
+    while i < n:
+        prefetch(numbers + i * bytes_each + AHEAD)
+        for k in range(0, pace, 64):
+            prefetch(soon + k)
+        soon += pace
+        for j in range(i, min(i + PACE, n)):
+            if far:
+                prefetch(source + number_at(numbers, j + LATER, bytes_each) * width)
+            memcpy(to + j * width, source + number_at(numbers, j, bytes_each) * width, width)
+        i += PACE
+
+
+cdef inline uint64_t number_at(
+    const uint8_t* numbers, Py_ssize_t i, int bytes_each
+) noexcept nogil:
+    cdef uint16_t n2
+    cdef uint32_t n4
+    if bytes_each == 2:
+        memcpy(&n2, numbers + 2 * i, 2)
+        return n2
+    memcpy(&n4, numbers + 4 * i, 4)
+    return n4
