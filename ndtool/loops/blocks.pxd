@@ -3,10 +3,10 @@
 # stack, then moves or reduces the runs there. Offsets are private copies: indices that another
 # process changes meanwhile can give wrong values, never an access outside the arrays.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.indices cimport ENTRIES, REFUSE, exact, ruled, settle, widened
+from ndtool.loops.indices cimport CHECKED, ENTRIES, REFUSE, exact, ruled, settle, widened
 from ndtool.loops.memory cimport AHEAD, prefetch_lines
 
 cdef extern from *:
@@ -15,6 +15,9 @@ cdef extern from *:
     #include <string.h>
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
+    ) ndtool_clones;
+    static inline void ndtool_numbered_offsets(
+        uint8_t const *, int, Py_ssize_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
     static inline uint64_t ndtool_offsets_2(
         int64_t const *, Py_ssize_t, uint64_t, uint64_t, int64_t, int64_t, uint64_t, uint64_t,
@@ -201,6 +204,42 @@ cdef inline const int64_t* repeated(
     return entries
 
 
+cdef inline void numbered_offsets "ndtool_numbered_offsets"(
+    const uint8_t* numbers, int bytes_each, Py_ssize_t n, uint64_t stride, uint64_t base,
+    int64_t* offsets
+) noexcept nogil:
+    """offsets[i] = numbers[i] * stride + base, of numbers that were checked."""
+    cdef Py_ssize_t i
+    cdef uint16_t n2
+    cdef uint32_t n4
+    if bytes_each == 2:
+        for i in range(n):
+            memcpy(&n2, numbers + 2 * i, 2)
+            offsets[i] = <int64_t> (n2 * stride + base)
+    else:
+        for i in range(n):
+            memcpy(&n4, numbers + 4 * i, 4)
+            offsets[i] = <int64_t> (n4 * stride + base)
+
+
+cdef inline void next_numbered(
+    Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
+) noexcept nogil:
+    """Do what `next_offsets` does, of numbers that were checked."""
+    cdef const Nd* nd = walk.nd
+    cdef Py_ssize_t done = 0, take
+    while done < n:
+        if at.left == 0:
+            next_batch(at, nd)
+        take = min(n - done, at.left)
+        numbered_offsets(
+            walk.index + (t + done) * walk.entry, walk.entry, take, nd.strides[0], at.base,
+            offsets + done,
+        )
+        done += take
+        at.left -= take
+
+
 cdef inline uint64_t next_offsets(
     Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
@@ -217,6 +256,9 @@ cdef inline uint64_t next_offsets(
     cdef int64_t drift
     cdef int last
     cdef bint alone = nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0
+    if walk.kind & CHECKED and nd.per_batch >= FEW and not nd.repeated:
+        next_numbered(at, walk, t, n, offsets)
+        return 0
     if nd.repeated:
         index = repeated(at, walk, n, entries)
     else:
