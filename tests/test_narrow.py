@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from ndtool import BoundsError, gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool import (
+    BoundsError,
+    _kernels,
+    gather,
+    gather_elements,
+    gather_nd,
+    scatter_elements,
+    scatter_nd,
+)
+from ndtool._kernels import Addressing, How, Indices, Piece
 from ndtool.engine import tuning
 
 RNG = np.random.default_rng(61)
@@ -68,6 +77,42 @@ def test_elements_along_every_axis(axis: int, threads: int) -> None:
     answer = np.empty_like(data)
     scatter_elements(data, indices, out, axis, "add", out=answer, threads=threads)
     assert_array_equal(answer, changed)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("streamed", [1, 1 << 40])
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8", "c16"])
+@pytest.mark.parametrize("lines", [(7, 3000), (1, 70_000), (300, 520)])
+def test_short_rows_are_copied_by_their_numbers(
+    lines: tuple[int, int], dtype: str, streamed: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches near and far, numbers of two bytes and four, around the cache and through it."""
+    monkeypatch.setattr(tuning, "STREAMED", streamed)
+    count, length = lines
+    data = RNG.integers(0, 2, (count, length, np.dtype(dtype).itemsize), np.uint8).view(dtype)[
+        ..., 0
+    ]
+    indices = RNG.integers(-length, length, (count, 2 * length + 77))
+    room = np.zeros(indices.size + 1, dtype)
+    out = room[1:].reshape(indices.shape)  # begins within a cache line
+    gather_elements(data, indices, 1, out=out, threads=threads)
+    assert out.tobytes() == np.take_along_axis(data, indices, 1).tobytes()
+    assert room[0] == 0
+    tuples = drawn(data.shape, 2, 0, 9001)
+    out = np.empty(9001, dtype)
+    gather_nd(data, tuples, out=out, threads=threads)
+    assert out.tobytes() == data[tuple(tuples.T)].tobytes()
+
+
+def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
+    data, out = np.arange(5, dtype=np.uint8), np.empty(2, np.uint8)
+    numbers = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, below=5)
+    piece = Piece(0, 2, 0, 1)
+    five, four = (Addressing((rows,), (1,), 2, (), (), False) for rows in (5, 4))
+    assert not _kernels.gather(five, data, 0, numbers, piece, out, How(1))
+    assert out.tolist() == [4, 4]
+    with pytest.raises(ValueError, match="checked for other rows"):
+        _kernels.gather(four, data, 0, numbers, piece, out, How(1))
 
 
 @pytest.mark.parametrize("threads", [1, 3])

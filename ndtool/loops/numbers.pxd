@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Numbers: tuples as the numbers of the rows that they name, in fewer bytes than they have; and gathers
-# of short rows by them.
+# Numbers: tuples as the numbers of the rows that they name, in fewer bytes than they have; and
+# gathers of short rows by them.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
