@@ -10,6 +10,7 @@ from ndtool import __version__
 from ndtool.cli import against, options
 from ndtool.cli.commands import argument, command
 from ndtool.cli.console import put
+from ndtool.cli.folding import lines
 from ndtool.cli.talk import Talk, table
 from ndtool.errors import UsageError, printable
 
@@ -59,7 +60,7 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
     if not talk.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1))
-        put("".join(f"{line}\n" for line in assumed(outcome)))
+        put(lines(assumed(outcome), 1))
         rows = [
             (printable(one.node.node), *row)
             for one in outcome.nodes
@@ -72,7 +73,7 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
         outcome.error.more["nodes"] = told
         raise outcome.error
     if talk.json:
-        talk.answer(lambda: {"version": __version__, "nodes": told}, str)
+        talk.put_json({"version": __version__, "nodes": told})
 
 
 def _record(one: ModelNode) -> dict[str, Any]:

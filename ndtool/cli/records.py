@@ -115,11 +115,11 @@ def inferred_record(inference: Inference) -> dict[str, Any]:
     return {**inference_record(inference), "assumed": inference.trace.assumed}
 
 
-def concluded(inference: Inference) -> str:
+def concluded(inference: Inference) -> list[str]:
     """Return what is assumed, and the output; its bytes are left out where sizes have names."""
-    assumed = "".join(f"assumed: {sentence}\n" for sentence in inference.trace.assumed)
+    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
-    return f"{assumed}output {described(inference.dtype, inference.plan.output)}{size}\n"
+    return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
 
 
 def _sizes(shape: Shape) -> list[int | str]:
@@ -167,7 +167,7 @@ def planned(plan: Plan) -> str:
     tasks = [f"{count} to {phase}" for phase, count in plan.tasks.items()]
     moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
     way = f"{plan.way}: {', '.join(tasks)}" if tasks else plan.way
-    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}\n"
+    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:
