@@ -211,10 +211,9 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: Stretch, name: str, dtype: str | None) -> NDArray[Any]:
     facts = source.facts
-    taken = facts.dtype
-    if dtype is not None and name != "indices":
-        taken = dtypes.view_as(taken, dtype)
-    return as_array(bytes_.buffer, taken, facts.shape, facts.order == "F")
+    given = Given(source.name, facts.dtype, facts.shape)
+    taken = given if name == "indices" else given.taken_as(dtype)
+    return as_array(bytes_.buffer, taken.dtype, facts.shape, facts.order == "F")
 
 
 def _recomputed(
