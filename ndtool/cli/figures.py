@@ -242,9 +242,8 @@ def differences(compared: Comparison) -> list[str]:
         )
     if blamed := (compared.lost or 0) + (compared.doubled or 0):
         lines.append(
-            f"{blamed} of {'the first ' * (compared.examined < compared.beyond)}"
-            f"{compared.examined} are off by exactly one update: {compared.lost} lack one,"
-            f" {compared.doubled} met one twice"
+            f"{blamed} of {compared.looked_into} are off by exactly one update:"
+            f" {compared.lost} lack one, {compared.doubled} met one twice"
         )
     return lines
 
