@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
+NO_NODES = "The model has no node of our operators."
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
 _RANGES = tuple(
@@ -236,12 +237,17 @@ def _note(value: object) -> str:
     return "" if value is None else printable(str(value))
 
 
+def attributes(node: OperatorNode) -> str:
+    """Return the attributes of a node; `?` for one that is a parameter of its function."""
+    given = ((name, "?" if value is None else value) for name, value in node.attributes.items())
+    return ", ".join(f"{name} {value}" for name, value in given) or "-"
+
+
 def node_cells(node: OperatorNode) -> tuple[str, ...]:
     """Return a row of the nodes that `inspect` shows."""
-    attributes = ", ".join(f"{name} {value}" for name, value in node.attributes.items())
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
-    cells = (name, node.title, spec, attributes or "-", ", ".join(node.inputs), node.output or "")
+    cells = (name, node.title, spec, attributes(node), ", ".join(node.inputs), node.output or "")
     return tuple(map(printable, cells))
 
 
