@@ -40,6 +40,7 @@ def _group(
         name,
         commands=below,
         help=text,
+        short_help=text.rstrip("."),
         params=[*parameters, options.HELP],
         add_help_option=False,
         no_args_is_help=False,
