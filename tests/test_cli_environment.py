@@ -194,6 +194,7 @@ def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
         "NDTOOL_CHUNKS": "1,3",
         "NDTOOL_SHARDS": "2,3",
         "NDTOOL_CODEC": "none",
+        "NDTOOL_DTYPE": "bfloat16",
     }
     for command in (
         (*RUN, "-o", "out.npy"),
@@ -211,6 +212,16 @@ def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
     assert (ran.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
     for option in (("--fill", "7"), ("--chunks", "1,3"), ("--codec", "none")):
         assert ndtool(*RUN, *option, "-o", "out.npy").status == 2
+    ran = ndtool(*RUN, "--dtype", "bfloat16", "-o", "out.npy")
+    assert ran.status == 4
+    assert "error: data.npy: dtype float32 cannot be taken as bfloat16: only V2" in ran.err
+
+
+def test_a_variable_says_what_elements_stored_as_void_are(here):
+    save(data=np.array([0x3F80, 0x4000], "u2").view("V2"), idx=np.array([[1]]))
+    env = {"NDTOOL_DTYPE": "bfloat16"}
+    shown = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
+    assert shown["output"]["dtype"] == "bfloat16"
 
 
 def test_a_variable_sets_the_chunks_of_stores(here):

@@ -40,8 +40,9 @@ def test_trace_and_what_was_written():
     short = at_terminal(*RUN, "-o", "out.npy", "--no-trace")
     assert re.fullmatch(WROTE, short.screen)
     dry = at_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
-    assert dry.screen.splitlines()[:-1] == ["dry run: float32[2,3], 24 bytes; nothing was written"]
-    assert dry.screen.splitlines()[-1].startswith("plan: direct; 40 bytes read, 24 bytes written")
+    said, *plan = dry.screen.splitlines()
+    assert said == "dry run: float32[2,3], 24 bytes; nothing was written"
+    assert plan[0].startswith("plan: direct; 40 bytes read, 24 bytes written")
     assert not os.path.exists("new.npy")
 
 
@@ -164,7 +165,7 @@ def test_odd_widths(columns):
         assert ran.status == 0
         for more in (("spec",), ("inspect", "data.npy"), ("infer", "gather-nd", "i4[3]", "i4[1]")):
             assert at_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
-        assert "error: " in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
+        assert "error:" in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
@@ -176,9 +177,39 @@ def test_tables_break_no_name(columns):
         plain = at_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
         assert sorted(re.sub("─+", "", screen).split()) == sorted(plain.split())
         longest = max(map(len, plain.split()))
-        lines = [line for line in screen.splitlines() if not line.startswith("gather_nd")]
         if columns >= 72 and longest < 30:
-            assert max(map(len, lines)) <= columns
+            assert max(map(len, screen.splitlines())) <= columns
+
+
+FAR = np.array([[3], [-4], [4_294_967_295], [3]])
+SAID = {
+    "trace": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy"),
+    "plan": ("gather-nd", "data.npy", "idx.npy", "--dry-run", "--no-trace"),
+    "error": ("gather-nd", "data.npy", "far.npy", "--no-trace"),
+    "warning": ("gather-nd", "data.npy", "far.npy", "--no-trace", "--out-of-bounds", "clip"),
+    "explanation": (
+        *("explain", "gather-nd", "data.npy", "far.npy", "--out-of-bounds", "clip"),
+        *("--at", "2,0", "--from", "3,1"),
+    ),
+    "statistics": ("stats", "gather-nd", "data.npy", "far.npy"),
+    "assumption": ("infer", "gather-nd", "f4[batches,64]", "i4[groups,5,1]", "--batch-dims", "1"),
+}
+
+
+@pytest.mark.parametrize("columns", [60, 72, 200])
+@pytest.mark.parametrize("arguments", SAID.values(), ids=SAID)
+def test_lines_are_folded_at_spaces(arguments, columns):
+    save(far=FAR)
+    screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
+    lines = screen.splitlines()
+    assert max(map(len, lines)) <= columns
+    narrow = uncoloured(at_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
+    assert max(map(len, narrow.splitlines())) <= 60
+    wide = at_terminal(*NDTOOL, *arguments, columns=1000).screen
+    without = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, how long it took
+    assert sorted(re.sub(without, "", screen).split()) == sorted(
+        re.sub(without, "", uncoloured(wide)).split()
+    )
 
 
 def test_names_are_no_markup():

@@ -36,7 +36,7 @@ def commands(block):
 
 def timeless(text):
     """Return a text without what differs from run to run and machine to machine."""
-    text = re.sub(r"in [0-9.]+ (us|ms|s)(, [0-9]+ threads?)?", "in TIME", text)
+    text = re.sub(r"in [0-9.]+ (us|ms|s)(,\s+[0-9]+\s+threads?)?", "in TIME", text)
     return re.sub(r"memory [0-9.]+ MB", "memory MORE OR LESS", text)
 
 

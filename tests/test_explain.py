@@ -251,6 +251,15 @@ def test_the_keys_of_json() -> None:
     assert (gone["outputs"], gone["count"], gone["updates"]) == ([], 0, 2)
 
 
+def test_a_tuple_of_numbers_that_one_signed_type_does_not_hold() -> None:
+    save(data=np.arange(6.0).reshape(2, 3), idx=np.array([[2**64 - 1, 1], [0, 2]], "u8"))
+    run = ("gather-nd", "data.npy", "idx.npy", "--out-of-bounds", "clip")
+    (step,) = ndtool("explain", *run, "--at", "0", "--json").json["steps"]
+    assert (step["position"], step["value"]) == ([1, 1], 4)
+    assert step["tuple"] == [2**64 - 1, 1]
+    assert ndtool("explain", *run, "--from", "1,1", "--json").json["outputs"] == [[0]]
+
+
 @pytest.mark.parametrize(
     ("array", "shown"),
     [

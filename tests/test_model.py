@@ -82,6 +82,59 @@ def test_an_output_that_follows_from_the_inputs() -> None:
     assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
 
 
+def test_what_a_node_gives_is_known_to_those_after_it() -> None:
+    inner = helper.make_graph(
+        [helper.make_node("GatherND", ["o", "j"], ["p"])], "branch", [], [named("p")]
+    )
+    nodes = [
+        helper.make_node("ScatterND", ["d", "i", "u"], ["o"]),
+        helper.make_node("If", ["c"], ["q"], name="choose", then_branch=inner, else_branch=inner),
+        helper.make_node("Pick", ["d", "j"], ["r"], domain="mine"),
+    ]
+    inputs = [named("c", BOOL, []), named("d", FLOAT, ["N", 3]), named("i", INT64, [4, 1])]
+    inputs += [named("u", FLOAT, [4, 3]), named("j", INT64, ["M", 2])]
+    picks = [
+        helper.make_node("GatherND", ["a", "b"], ["o"]),
+        helper.make_node("GatherND", ["p", "b"], ["s"]),  # no p of its own
+    ]
+    opsets = [helper.make_opsetid("", 18)]
+    function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], picks, opsets)
+    save_model(
+        helper.make_graph(nodes, "g", inputs, [named("q"), named("r")]), functions=[function]
+    )
+    found = {one.node.node: one for one in models.nodes("m.onnx")}
+    taken = found["choose/then_branch/p"]
+    assert taken.inputs["data"] == ("o", Known("float32", ("N", 3)))
+    assert taken.output == Known("float32", ("M",))
+    assert found["mine.Pick/s"].inputs["data"] == ("p", Known(None, None))
+
+
+def test_an_input_takes_the_place_of_a_value(here: Path) -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [named("d", FLOAT, [4]), named("i", INT64, [None, 1])]
+    held = onnx.numpy_helper.from_array(np.array([[2]]), "i")
+    save_model(helper.make_graph([node], "g", inputs, [named("o")], [held]))
+    data, other = np.arange(4, dtype="f4"), np.array([[1], [0]])
+    for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": other}, (2,))):
+        np.savez("in.npz", **arrays)
+        (one,) = models.run("m.onnx", "in.npz", (), How(), quiet).nodes
+        assert (one.runs, one.found) == (1, Known("float32", shape))
+        folder = here / str(len(arrays))
+        folder.mkdir()
+        for number, array in enumerate(arrays.values()):
+            tensor = onnx.numpy_helper.from_array(array)
+            (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+        (one,) = models.run("m.onnx", str(folder), (), How(), quiet).nodes
+        assert one.found == Known("float32", shape)
+
+
+def test_a_model_without_our_nodes() -> None:
+    node = helper.make_node("Identity", ["d"], ["o"])
+    save_model(helper.make_graph([node], "g", [named("d", FLOAT, [4])], [named("o")]))
+    ran = ndtool("model", "m.onnx")
+    assert (ran.status, ran.out) == (0, b"The model has no node of our operators.\n")
+
+
 @pytest.mark.parametrize(
     ("data", "indices", "output", "assumed"),
     [
@@ -309,7 +362,7 @@ def test_the_command_line(here: Path) -> None:
         "attributes": {}, "runs": 1, "engines": None,
         "inputs": {
             "data": {"name": "table", "dtype": "float32", "shape": [4, 3]},
-            "indices": {"name": "rows", "dtype": "int64", "shape": ["N", 1]},
+            "indices": {"name": "rows", "dtype": "int64", "shape": [2, 1]},
         },
         "output": {"name": "taken", "dtype": "float32", "shape": [2, 3]},
         "assumed": [],

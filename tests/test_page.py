@@ -452,6 +452,8 @@ def test_a_page_marks_where_engines_differ(here: Path) -> None:
         "largest: [3] is 21.0, not 20.0: 524288 ulps apart",
     ):  # fmt: skip
         assert words in page.words
+    bars = [one["width"] for tag, one in page.tags if tag == "rect" and "%" in str(one["width"])]
+    assert bars == ["100.00%", "0.00%", "0.00%", "0.00%", "33.33%"]
 
 
 def test_a_page_of_engines_where_an_index_is_out_of_bounds() -> None:

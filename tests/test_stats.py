@@ -1,5 +1,6 @@
 """`stats`: every figure is what brute force finds, whatever way runs are counted."""
 
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -171,17 +172,17 @@ def test_the_words() -> None:
         "  [1]: 80 times, by idx.npy[1], idx.npy[6], idx.npy[11], ..., idx.npy[396]\n"
     )
     assert text.splitlines()[-8:] == [
-        "0..0  79      " + "━" * 40,
-        *(f"{i}..{i}  80      " + "━" * 40 for i in range(1, 2)),
-        "2..2  79      " + "━" * 40,
-        "3..3  80      " + "━" * 40,
-        "4..4  80      " + "━" * 40,
-        "5..5  0",
-        "6..6  0",
-        "7..7  1       ━",
+        "0     79      " + "━" * 40,
+        "1     80      " + "━" * 40,
+        "2     79      " + "━" * 40,
+        "3     80      " + "━" * 40,
+        "4     80      " + "━" * 40,
+        "5     0",
+        "6     0",
+        "7     1       ━",
     ]
     ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
-    assert ran.out.decode("ascii").endswith("7..7  1       #\n")
+    assert ran.out.decode("ascii").endswith("7     1       #\n")
 
 
 @pytest.mark.parametrize(
@@ -262,13 +263,11 @@ def test_likely_causes(indices: Array, data: str, guess: str) -> None:
 def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
     run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
-    ran = at_terminal(*NDTOOL, *run, columns=columns)
+    ran = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
     assert ran.status == 0
-    title, *lines = ran.screen.splitlines()
-    assert title.startswith("scatter_nd: data float32[90,64], ")
-    assert max(map(len, lines)) <= columns
-    shown, plain = ran.screen.replace("━", " "), ndtool(*run).out.decode().replace("━", " ")
-    assert shown.split() == plain.split()
+    assert max(map(len, ran.screen.splitlines())) <= columns
+    shown, plain = (re.sub("[━─]", "", text) for text in (ran.screen, ndtool(*run).out.decode()))
+    assert sorted(shown.split()) == sorted(plain.split())
 
 
 def test_an_array_on_standard_input() -> None:

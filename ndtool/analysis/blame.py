@@ -34,9 +34,8 @@ def blame(
 ) -> tuple[int, int, int]:
     """Return how many elements were examined, lack one update, and met one twice.
 
-    rule: what became of indices out of bounds.
-    wrong: numbers of elements of the output in row-major order, ascending; expected: what it should
-    be.
+    wrong: numbers of elements of the output in row-major order, most telling first, of which some
+    are examined. expected: what it should be. rule: what became of indices out of bounds.
     """
     if not len(wrong):
         return 0, 0, 0
@@ -59,9 +58,13 @@ def blame(
 def _met(
     plan: Plan, arrays: dict[str, Array], rule: str, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
-    """Return the updates of elements, in order; of fewer elements where these would be too many."""
+    """Return elements, ascending, and the updates of each, in order.
+
+    They are fewer elements, the first of those given, where updates would be too many.
+    """
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
-    wrong = wrong[:EXAMINED]
+    first_ones = wrong[:EXAMINED]
+    wrong = np.sort(first_ones)
     who, what = np.empty(0, np.int64), np.empty(0, np.int64)  # of wrong, and of updates
     for first, block in tuples.blocks(plan, arrays["indices"]):
         kept, named = tuples.settled(plan, block, rule)
@@ -74,8 +77,10 @@ def _met(
         who = np.concatenate([who, elements])
         what = np.concatenate([what, (first + kept[each]) * width + wrong[elements] % width])
         while len(who) > _MOST and len(wrong) > 1:
-            wrong = wrong[: len(wrong) // 2]
-            who, what = who[who < len(wrong)], what[who < len(wrong)]
+            first_ones = first_ones[: len(wrong) // 2]
+            stays = np.isin(wrong, first_ones)
+            what, who = what[stays[who]], (np.cumsum(stays) - 1)[who[stays[who]]]
+            wrong = wrong[stays]
     order = np.argsort(who, kind="stable")
     taken = _taken(arrays["updates"], what[order])
     stops = np.searchsorted(who[order], np.arange(len(wrong) + 1))

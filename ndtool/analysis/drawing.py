@@ -135,9 +135,7 @@ def _named(call: Tuples, at: Position) -> Named:
         for j, (i, size) in enumerate(zip(written, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    _, taken = tuples.settled(plan, np.array([written]), call.rule)
-    front = tuple(taken[0].tolist()) if len(taken) else None
-    return Named(at, cells, written, front, beyond)
+    return Named(at, cells, written, call.taken(written), beyond)
 
 
 def _lowest(call: Tuples, size: int) -> int:

@@ -288,8 +288,7 @@ def _differing(compared: Comparison) -> str:
     text = f"{compared.different} of {compared.total} elements differ"
     lost, doubled = compared.lost or 0, compared.doubled or 0
     if lost or doubled:
-        some = f" of {compared.examined}" if compared.examined < compared.different else ""
-        text += f": {lost + doubled}{some} off by exactly one update"
+        text += f": {lost + doubled} of {compared.looked_into} off by exactly one update"
         text += f" ({lost} lack one, {doubled} met one twice)"
     elif compared.largest is not None and compared.largest.ulps is not None:
         text += f", by up to {compared.largest.ulps} ulp"

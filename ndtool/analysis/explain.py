@@ -124,7 +124,7 @@ class _Call:
         hunts = [Hunt(place, self.every) for place in origins]
         self.tuples.search(hunts, self.tuples.checked(tick))
         where = [places.tuple_of(plan, place) for place in at]
-        taken = [self.taken(self._index(one)) for one in where]
+        taken = [self.tuples.taken(self._index(one)) or () for one in where]
         came = [places.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]]
         data = self._elements("data", came + origins)
         found = zip(came, data, strict=False)
@@ -142,11 +142,6 @@ class _Call:
         """Return what stands where a tuple names nothing, which has no position."""
         inference = self.job.inference
         return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
-
-    def taken(self, index: Position) -> Position:
-        """Return a tuple within bounds, counted from the front; empty if it names nothing."""
-        _, rows = tuples.settled(self.plan, np.array([index]), self.tuples.rule)
-        return tuple(rows[0].tolist()) if len(rows) else ()
 
     def _copy(self, hunt: Hunt, number: int) -> Copy:
         where = self.tuples.position(hunt.place, number)
@@ -173,7 +168,8 @@ class _Call:
         where = self.tuples.position(place, number)
         at = places.update_for(self.plan, place, where)
         index = self._index(where)
-        return Step("updates", at, value, where, index, self.taken(index), result)
+        taken = self.tuples.taken(index) or ()
+        return Step("updates", at, value, where, index, taken, result)
 
     def _index(self, where: Position) -> Position:
         """Return an index tuple as it is written; OutputError if it is out of bounds by now."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ndtool.analysis.engines import Asked, How, Report, Told, disagreement, require_any
 from ndtool.analysis.values import as_array
 from ndtool.analysis.verify import recomputed
-from ndtool.arrays import names
+from ndtool.arrays import modelproto, names
 from ndtool.arrays.onnx import OPERATORS as TITLES
-from ndtool.arrays.source import Known, KnownNode, OperatorNode, whole
+from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode, whole
 from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
 from ndtool.rules import dtypes, inference, shapes, specs
@@ -35,8 +35,8 @@ class ModelNode(NamedTuple):
     """A node. version: of its operator, None where ONNX had none. inputs: by role.
 
     assumed: what must be true of sizes that the model leaves open for the output to be that. runs:
-    how often it was computed, None where nothing was. found: what its output was then. reports: how
-    engines did on what came to it first.
+    how often it was computed, None where nothing was; inputs and found, its output, are what they
+    were then. reports: how engines did on what came to it first.
     """
 
     node: OperatorNode
@@ -58,14 +58,33 @@ class Outcome(NamedTuple):
 
 def nodes(path: str) -> list[ModelNode]:
     """Return the nodes of our operators, in subgraphs and functions too."""
-    return [_described(known) for known in names.model(path)[0]]
+    return _described(names.model(path))
 
 
-def _described(known: KnownNode) -> ModelNode:
-    node, types = known
-    operator = OPERATORS[node.operator]
-    given = dict(zip(operator.inputs, node.inputs, strict=False))
-    inputs = {role: (name, types[name]) for role, name in given.items()}
+def _described(model: KnownModel) -> list[ModelNode]:
+    """Return nodes with what is known of them; what one gives is known to those after it."""
+    found = []
+    for scope in model.scopes:
+        given: dict[str, Known] = {}  # by place and name
+        for known in scope:
+            one = _node(known, given)
+            found.append(one)
+            if one.node.output:
+                given[known.place + one.node.output] = one.output
+    return found
+
+
+def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
+    node, place, types = known
+
+    def of(name: str) -> Known:
+        if types[name].shape is not None:
+            return types[name]
+        said = (given.get(around + name) for around in modelproto.outwards(place))
+        return next(filter(None, said), types[name])
+
+    roles = zip(OPERATORS[node.operator].inputs, node.inputs, strict=False)
+    inputs = {role: (name, of(name)) for role, name in roles}
     output = types[node.output] if node.output else Known(None, None)
     inferred = _inferred(node, {role: one for role, (_, one) in inputs.items()})
     if output.shape is None and inferred is not None:
@@ -135,26 +154,28 @@ def run(
 
     where: an archive of the inputs by their names, or a folder with input_0.pb and so on.
     """
-    known, needed = names.model(path)
-    feeds = _inputs(where, needed)
+    model = names.model(path)
+    feeds = _inputs(where, model)
     if find_spec("onnx") is None:
         raise UsageError("to run a model needs the package onnx", hint="pip install 'ndtool[onnx]'")
     if against:
         require_any(against)
-    running = _Running([_described(one) for one in known], against, how, tick)
+    running = _Running(_described(model), against, how, tick)
     error = running.run(path, feeds)
     found = [report for node in running.nodes for report in node.reports]
     return Outcome(running.nodes, error or disagreement("the model's nodes", found))
 
 
-def _inputs(where: str, needed: dict[str, Known]) -> Arrays:
-    """Return what must be given to a model, by name."""
+def _inputs(where: str, model: KnownModel) -> Arrays:
+    """Return what is given to a model, by name; what has a value in it may be left out."""
+    needed = [name for name in model.inputs if name not in model.held]
     if os.path.isdir(where):
         files = _tensors(where)
-        if len(files) != len(needed):
+        taken = list(model.inputs) if len(files) == len(model.inputs) else needed
+        if len(files) != len(taken):
             wanted = f"expected {len(needed)}: {', '.join(map(printable, needed))}"
             raise UsageError(f"{printable(where)} has {len(files)} inputs: {wanted}")
-        arguments = dict(zip(needed, files, strict=True))
+        arguments = dict(zip(taken, files, strict=True))
     else:
         members = {entry.member or "": entry.name for entry in names.describe(where)}
         if missing := [name for name in needed if name not in members]:
@@ -162,8 +183,8 @@ def _inputs(where: str, needed: dict[str, Known]) -> Arrays:
                 f"{printable(where)} has no input {', '.join(map(printable, missing))}:"
                 f" the model takes {', '.join(map(printable, needed)) or 'none'}"
             )
-        arguments = {name: members[name] for name in needed}
-    return {name: _array(argument, needed[name]) for name, argument in arguments.items()}
+        arguments = {name: members[name] for name in model.inputs if name in members}
+    return {name: _array(argument, model.inputs[name]) for name, argument in arguments.items()}
 
 
 def _tensors(folder: str) -> list[str]:
@@ -275,15 +296,15 @@ class _Running:
         one = self.nodes[number]
         try:
             (result,) = compute()
-            strings = result.dtype.kind in "OU"
-            dtype = "string" if strings else dtypes.from_numpy(result.dtype).name
-            found = Known(dtype, result.shape)
             if not one.runs and self._against:
                 one = one._replace(reports=self._compared(number, inputs, attributes))
         except NdtoolError as exc:
             self._error = _named(exc, one, inputs)
             raise _RefusedError from exc
-        self.nodes[number] = one._replace(runs=(one.runs or 0) + 1, found=found)
+        given = zip(one.inputs.items(), inputs, strict=True)
+        met = {role: (name, _known(array)) for (role, (name, _)), array in given}
+        runs = (one.runs or 0) + 1
+        self.nodes[number] = one._replace(inputs=met, runs=runs, found=_known(result))
         return (result,)
 
     def _compared(
@@ -302,6 +323,12 @@ class _Running:
             self._tick(done + share / len(self.nodes), f"{name}: {who}" if who else name)
 
         return tuple(asked.reports(self._against, tell))
+
+
+def _known(array: NDArray[Any]) -> Known:
+    """Return the type and shape of an array that a node took or gave."""
+    strings = array.dtype.kind in "OSU"
+    return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
 def _called(one: ModelNode) -> dict[str, str]:

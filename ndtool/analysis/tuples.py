@@ -97,6 +97,12 @@ class Tuples(NamedTuple):
         """What the call comes to."""
         return self.operands.inference.plan
 
+    def taken(self, index: Position) -> Position | None:
+        """Return a tuple as it is taken, counted from the front; None if it names nothing."""
+        block = np.array([index], self.indices.dtype)  # int64 does not hold all that uint64 does
+        _, rows = settled(self.plan, block, self.rule)
+        return tuple(rows[0].tolist()) if len(rows) else None
+
     def search(self, hunts: Sequence[Hunt], blocks: Iterator[tuple[int, Array]]) -> None:
         """Go through all blocks, and let every hunt meet the tuples that name its place."""
         plan = self.plan

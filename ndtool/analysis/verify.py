@@ -47,8 +47,8 @@ class Comparison(NamedTuple):
     described: its type and shape. total, different, beyond: how many elements there are, have other
     bits, are more than `within` apart. first: of those beyond, else of all different ones. largest:
     the first of those furthest apart. ulps: how many are how far apart, by CLASSES. lost, doubled:
-    how many of `examined` are wrong by one update that is not there, or there twice; None in a
-    gather.
+    how many of the `examined` that are furthest apart are wrong by one update that is not there, or
+    there twice; None in a gather.
     """
 
     described: str
@@ -62,6 +62,12 @@ class Comparison(NamedTuple):
     lost: int | None
     doubled: int | None
     within: int
+
+    @property
+    def looked_into(self) -> str:
+        """Which elements were examined, in words."""
+        few = self.examined < self.beyond
+        return f"the {self.examined} furthest apart" if few else str(self.examined)
 
     def _repr_html_(self) -> str:
         rows = [(name, str(count)) for name, count in self.ulps.items()]
@@ -211,10 +217,9 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: Stretch, name: str, dtype: str | None) -> NDArray[Any]:
     facts = source.facts
-    taken = facts.dtype
-    if dtype is not None and name != "indices":
-        taken = dtypes.view_as(taken, dtype)
-    return as_array(bytes_.buffer, taken, facts.shape, facts.order == "F")
+    given = Given(source.name, facts.dtype, facts.shape)
+    taken = given if name == "indices" else given.taken_as(dtype)
+    return as_array(bytes_.buffer, taken.dtype, facts.shape, facts.order == "F")
 
 
 def _recomputed(
@@ -268,8 +273,9 @@ class _Comparing:
         self._ours, self._theirs = in_order(opaque(expected)), in_order(opaque(result))
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
-        self.wrong = np.empty(0, np.int64)  # the first ones that are further apart than `within`
-        self._first = self._largest = self._most = -1
+        self._first = self._first_beyond = -1
+        self._furthest = np.empty(0, np.int64)  # those that are furthest apart, in that order
+        self._apart = np.empty(0, np.uint64)  # how far these are
 
     def go(self, tick: Tick) -> None:
         """Go through all elements."""
@@ -287,25 +293,34 @@ class _Comparing:
             self.counts[name] += count
         self._first = self._first if self._first >= 0 else int(numbers[0])
         beyond = ulps > self._within
+        if not self.beyond and beyond.any():
+            self._first_beyond = int(numbers[beyond.argmax()])
         self.beyond += int(beyond.sum())
-        room = blame.EXAMINED - len(self.wrong)
-        self.wrong = np.concatenate([self.wrong, numbers[beyond][:room]])
-        far = int(ulps.argmax())
-        if int(ulps[far]) > self._most:
-            self._largest, self._most = int(numbers[far]), int(ulps[far])
+        if len(self._apart) == blame.EXAMINED:
+            further = ulps > self._apart[-1]
+            numbers, ulps = numbers[further], ulps[further]
+        numbers = np.concatenate([self._furthest, numbers])
+        ulps = np.concatenate([self._apart, ulps])
+        order = np.argsort(~ulps, kind="stable")[: blame.EXAMINED]
+        self._furthest, self._apart = numbers[order], ulps[order]
+
+    @property
+    def wrong(self) -> NDArray[np.int64]:
+        """Elements that are further apart than they may be, as many as are examined."""
+        return self._furthest[: self.beyond]
 
     def comparison(self, blamed: tuple[int, int, int] | None) -> "Comparison":
         """Return what came of it; blamed: what `blame` found."""
         different, total = sum(self.counts.values()), self._result.size
         examined, lost, doubled = blamed or (0, None, None)
-        first = int(self.wrong[0]) if len(self.wrong) else self._first
+        first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
             total,
             different,
             self.beyond,
             self._difference(first) if different else None,
-            self._difference(self._largest) if different else None,
+            self._difference(int(self._furthest[0])) if different else None,
             {**self.counts, CLASSES[0]: total - different},
             examined,
             lost,

@@ -100,6 +100,15 @@ def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
             yield _function(model.within(field))
 
 
+def outwards(path: str) -> Iterator[str]:
+    """Yield the path of a graph, and those of what is around it."""
+    while path:
+        yield path
+        # node/attribute/, and of several graphs a number: names may have slashes, too
+        path = path[: path.rfind("/", 0, -1) + 1]
+    yield ""
+
+
 def _versions(message: Message, number: int) -> dict[str, int]:
     """Return the versions of the operator sets that a model or function imports."""
     versions = {}

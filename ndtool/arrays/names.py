@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ndtool.arrays import formats, local, places
 from ndtool.arrays.formats import Format
 from ndtool.arrays.local import File, Folder
-from ndtool.arrays.source import Entry, Facts, Known, KnownNode, OperatorNode, Source
+from ndtool.arrays.source import Entry, Facts, KnownModel, OperatorNode, Source
 from ndtool.arrays.storage import failure
 from ndtool.arrays.streams import Streams
 from ndtool.arrays.targets import Storing, Target, existing, require_ours
@@ -159,15 +159,15 @@ def nodes(argument: str) -> list[OperatorNode]:
         place.close()
 
 
-def model(argument: str) -> tuple[list[KnownNode], dict[str, Known]]:
-    """Return the nodes of our operators in a model, and what must be given to run it."""
+def model(argument: str) -> KnownModel:
+    """Return the nodes of our operators in a model, and what it takes."""
     place, (path, member) = _opened(argument)
     with place:
         module = formats.of_content(place, path).module
-        if member is not None or not hasattr(module, "known_nodes"):
+        if member is not None or not hasattr(module, "known"):
             raise InputError(f"{printable(argument)}: it is no ONNX model: expected one")
-        label = redacted(path)
-        return module.known_nodes(place, label), module.inputs(place, label)
+        found: KnownModel = module.known(place, redacted(path))
+        return found
 
 
 def _opened(argument: str) -> tuple[File | Folder, Name]:

@@ -10,7 +10,7 @@ from ndtool.arrays import modelproto, modeltypes, tensordata
 from ndtool.arrays.local import LocalFile
 from ndtool.arrays.modelproto import Node, Value
 from ndtool.arrays.modeltypes import UNKNOWN
-from ndtool.arrays.source import Entry, Facts, Flat, Known, KnownNode, OperatorNode
+from ndtool.arrays.source import Entry, Facts, Flat, Known, KnownModel, KnownNode, OperatorNode
 from ndtool.arrays.targets import Target
 from ndtool.arrays.tensordata import Folder
 from ndtool.arrays.wire import FIXED32, LENGTH, VARINT, Message
@@ -66,28 +66,34 @@ def _is_ours(item: Value | Node) -> TypeGuard[Node]:
     return isinstance(item, Node) and item.operator in OPERATORS and item.is_standard
 
 
-def known_nodes(place: LocalFile, path: str) -> list[KnownNode]:
-    """Return the same with what the model says of their inputs and outputs."""
-    found = []
+def known(place: LocalFile, path: str) -> KnownModel:
+    """Return the same with what the model says of their inputs and outputs, and of its own."""
+    return KnownModel(_known_nodes(place, path), *_inputs(place, path))
+
+
+def _known_nodes(place: LocalFile, path: str) -> list[list[KnownNode]]:
+    scopes = []
     for scope in modelproto.scopes(_model(place, path)):
         items = list(scope)
-        types = _Types(items)
+        types, found = _Types(items), []
         for item in filter(_is_ours, items):
             node = _operator_node(item, path)
             names = [*node.inputs, *([node.output] if node.output else [])]
-            found.append(KnownNode(node, {name: types.of(item.path, name) for name in names}))
-    return found
+            known = {name: types.of(item.path, name) for name in names}
+            found.append(KnownNode(node, item.path, known))
+        scopes.append(found)
+    return scopes
 
 
-def inputs(place: LocalFile, path: str) -> dict[str, Known]:
-    """Return what must be given to a model's graph: its inputs that have no value."""
+def _inputs(place: LocalFile, path: str) -> tuple[dict[str, Known], frozenset[str]]:
     items = [item for item in next(modelproto.scopes(_model(place, path))) if not item.path]
     held = {one.member for one in items if isinstance(one, Value) and one.kind in modelproto.HELD}
-    return {
+    inputs = {
         one.member: modeltypes.of_value(one.message)
         for one in items
-        if isinstance(one, Value) and one.kind == "input" and one.member not in held
+        if isinstance(one, Value) and one.kind == "input"
     }
+    return inputs, frozenset(held & inputs.keys())
 
 
 class _Types:
@@ -101,15 +107,12 @@ class _Types:
 
     def of(self, path: str, name: str) -> Known:
         """Return what is known of a name in the graph at `path`, or in one around it."""
-        while True:
-            for value in self._values.get(path + name, ()):
+        for scope in modelproto.outwards(path):
+            for value in self._values.get(scope + name, ()):
                 known = _known(value)
                 if known.dtype is not None:
                     return known
-            if not path:
-                return UNKNOWN
-            # node/attribute/, and of several graphs a number: names may have slashes, too
-            path = path[: path.rfind("/", 0, -1) + 1]
+        return UNKNOWN
 
 
 def _known(value: Value) -> Known:

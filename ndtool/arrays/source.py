@@ -92,10 +92,25 @@ class Known(NamedTuple):
 
 
 class KnownNode(NamedTuple):
-    """A node with what is known of its inputs and its output, by their names."""
+    """A node with what is known of its inputs and its output, by their names.
+
+    place: the path of the graph or function that it is in.
+    """
 
     node: OperatorNode
+    place: str
     types: dict[str, Known]
+
+
+class KnownModel(NamedTuple):
+    """scopes: the nodes of our operators in the graph, and in each function, which sees no other.
+
+    inputs: the graph's. held: those of them that have a value already.
+    """
+
+    scopes: list[list[KnownNode]]
+    inputs: dict[str, Known]
+    held: frozenset[str]
 
 
 class Touched(Protocol):

@@ -54,7 +54,7 @@ def verify(
         if report and verdict.compared is not None:
             report.compared(verdict.compared)
     if talk.json:
-        talk.answer(lambda: _record(request, verdict, told), str)
+        talk.put_json(_record(request, verdict, told))
     elif request.output is not None and verdict.compared is not None:
         talk.verified(request.output, verdict.compared)
 

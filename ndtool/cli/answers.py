@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ from ndtool.analysis.explain import Element, Origin, Step
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import Typed
 from ndtool.cli import records
+from ndtool.cli.folding import columns, lines
 from ndtool.errors import called, printable
 from ndtool.rules.shapes import ElementsPlan
 
@@ -126,10 +126,10 @@ def told(job: Job, elements: list[Element], origins: list[Origin]) -> list[Told]
 
 
 def _written(one: Told) -> str:
-    lines = _folded(one.rows)
+    rows = _fitted(one.rows)
     if one.more:
-        lines.insert(one.place, f"  ... {one.more}")
-    return "\n".join([one.title, *lines]) + "\n"
+        rows.insert(one.place, f"  ... {one.more}")
+    return lines([part for row in (one.title, *rows) for part in row.splitlines()], 1)
 
 
 def _element(job: Job, names: Names, element: Element) -> Told:
@@ -193,11 +193,11 @@ def _shown(value: Any) -> str:
     return "" if value is None else printable(values.element(value), 80)
 
 
-def _folded(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _fitted(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a line for each row, or where that is wider than the terminal, two."""
-    lines = _indented(rows)
-    if max(map(len, lines), default=0) <= columns():
-        return lines
+    fitted = _indented(rows)
+    if max(map(len, fitted), default=0) <= columns(1):
+        return fitted
     heads = _indented([row[:3] for row in rows])
     tails = ["  ".join(row[3:]).rstrip() for row in rows]
     return [
@@ -209,8 +209,3 @@ def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
     if not rows:
         return []
     return [f"  {line}" for line in records.aligned(rows[0], rows[1:]).splitlines()]
-
-
-def columns(fd: int = 1) -> int:
-    """Return the columns of the terminal that a stream is, or more than anything needs."""
-    return os.get_terminal_size(fd).columns or 80 if os.isatty(fd) else 1 << 30

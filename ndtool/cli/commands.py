@@ -259,7 +259,7 @@ def command(
         callback=callback,
         params=[*parameters, options.HELP],
         help=text,
-        short_help=text.partition(" (")[0].partition(":")[0],
+        short_help=text.partition(" (")[0].partition(":")[0].rstrip("."),
         epilog=f"\b\nExample:\n  ndtool {path} {example}",
         add_help_option=False,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import prod
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
@@ -15,7 +14,8 @@ from ndtool.analysis.distances import measurable
 from ndtool.analysis.stats import Frequent, Stats
 from ndtool.analysis.verify import Comparison, Difference
 from ndtool.cli import records
-from ndtool.cli.answers import Names, columns
+from ndtool.cli.answers import Names
+from ndtool.cli.folding import columns, lines
 from ndtool.cli.records import sized
 from ndtool.errors import printable
 
@@ -71,15 +71,6 @@ def stats_record(job: Job, found: Stats) -> dict[str, Any]:
 def _bytes_of_data(job: Job) -> int:
     data = job.inference.inputs["data"]
     return prod(data.shape) * data.dtype.itemsize
-
-
-def stats(job: Job, found: Stats) -> str:
-    """Return statistics in words."""
-    count, *others = facts(job, found)
-    rows = component_cells(found)
-    components = records.aligned(COMPONENT_COLUMNS, rows).splitlines() if rows else []
-    lines = [line for part in (count, *components, *others) for line in _folded(part)]
-    return "\n".join([records.title(job.inference), *lines, *_histogram(found)]) + "\n"
 
 
 def facts(job: Job, found: Stats) -> list[str]:
@@ -159,18 +150,19 @@ def _consequence(job: Job) -> str:
     return "the order of their updates does not matter"
 
 
-def _histogram(found: Stats) -> list[str]:
+def histogram(found: Stats) -> list[str]:
+    """Return how many tuples name each part of all runs, as bars where there is a choice."""
     if len(found.histogram) < 2 or not found.distinct:
         return []
     last = prod(found.runs) - 1
-    labels = [
-        f"{first}..{min(first + found.width - 1, last)}"
-        for first in range(0, last + 1, found.width)
+    ends = [
+        (first, min(first + found.width - 1, last)) for first in range(0, last + 1, found.width)
     ]
-    return bars(("runs", "tuples"), list(zip(labels, found.histogram, strict=True)))
+    labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in ends]
+    return bars(("runs", "tuples"), list(zip(labels, found.histogram, strict=True)), 1)
 
 
-def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int = 1) -> list[str]:
+def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) -> list[str]:
     """Return a line for each count, with a bar as long as it is large."""
     rows = [(label, str(count)) for label, count in counts]
     most = max(1, *(count for _, count in counts))
@@ -195,19 +187,6 @@ def _bar(fd: int) -> str:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" + "s" * (count != 1)
-
-
-def _folded(line: str, fd: int = 1) -> list[str]:
-    """Return a line, or where the terminal is narrower several, folded at spaces."""
-    indent = line[: len(line) - len(line.lstrip())] + "  "
-    return wrap(
-        line,
-        columns(fd),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
 
 
 def comparison_record(compared: Comparison) -> dict[str, Any]:
@@ -239,11 +218,9 @@ def _difference_record(one: Difference | None) -> dict[str, Any] | None:
 
 def comparison(compared: Comparison, fd: int) -> str:
     """Return in words how far an output is from what it must be, for a standard stream."""
-    lines = list[str]()
-    if rows := distances(compared):
-        lines += bars(DISTANCE_COLUMNS, rows, fd)
-    lines += [line for part in differences(compared) for line in _folded(part, fd)]
-    return "\n".join(lines) + "\n" if lines else ""
+    rows = distances(compared)
+    measured = bars(DISTANCE_COLUMNS, rows, fd) if rows else []
+    return lines([*measured, *differences(compared)], fd)
 
 
 def distances(compared: Comparison) -> list[tuple[str, int]]:
@@ -265,9 +242,8 @@ def differences(compared: Comparison) -> list[str]:
         )
     if blamed := (compared.lost or 0) + (compared.doubled or 0):
         lines.append(
-            f"{blamed} of {'the first ' * (compared.examined < compared.beyond)}"
-            f"{compared.examined} are off by exactly one update: {compared.lost} lack one,"
-            f" {compared.doubled} met one twice"
+            f"{blamed} of {compared.looked_into} are off by exactly one update:"
+            f" {compared.lost} lack one, {compared.doubled} met one twice"
         )
     return lines
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from ndtool.arrays import document, sink
-from ndtool.cli import markup, pageparts
+from ndtool.cli import markup, pageparts, records
 from ndtool.cli.markup import element
 from ndtool.cli.page import require_apart
 from ndtool.cli.pageparts import section, wide
@@ -29,7 +29,7 @@ def write(path: str, model: str, outcome: Outcome, shown: Table, talk: Talk) -> 
     """Write the page of a model; shown: its nodes, as columns and rows, and what is assumed."""
     columns, rows, assumed = shown
     nodes = wide(markup.table(columns, rows, class_="nodes"))
-    none = element("p", "The model has no node of our operators.", class_="hint")
+    none = element("p", records.NO_NODES, class_="hint")
     root = pageparts.document_of(
         f"ndtool model: {called(model)}",
         element("h1", "ndtool model"),

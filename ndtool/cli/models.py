@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool import __version__
-from ndtool.cli import against, options
+from ndtool.cli import against, options, records
 from ndtool.cli.commands import argument, command
 from ndtool.cli.console import put
+from ndtool.cli.folding import lines
 from ndtool.cli.talk import Talk, table
 from ndtool.errors import UsageError, printable
 
@@ -58,8 +59,8 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
     told = [_record(one) for one in outcome.nodes]
     if not talk.json:
         columns, shown = cells(outcome)
-        put(table(columns, shown, columns[2:], 1))
-        put("".join(f"{line}\n" for line in assumed(outcome)))
+        put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
+        put(lines(assumed(outcome), 1))
         rows = [
             (printable(one.node.node), *row)
             for one in outcome.nodes
@@ -72,7 +73,7 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
         outcome.error.more["nodes"] = told
         raise outcome.error
     if talk.json:
-        talk.answer(lambda: {"version": __version__, "nodes": told}, str)
+        talk.put_json({"version": __version__, "nodes": told})
 
 
 def _record(one: ModelNode) -> dict[str, Any]:
@@ -118,11 +119,11 @@ def assumed(outcome: Outcome) -> list[str]:
 def _cells(one: ModelNode) -> tuple[str, ...]:
     node = one.node
     version = "" if one.version is None else f"-{one.version}"
-    attributes = ", ".join(f"{name} {value}" for name, value in node.attributes.items())
+    attributes = records.attributes(node)
     inputs = ", ".join(f"{name} {_shown(known)}" for name, known in one.inputs.values())
     output = f"{node.output or ''} {_shown(one.found or one.output)}"
     computed = () if one.runs is None else (_computed(one.runs),)
-    cells = (node.node, node.title + version, attributes or "-", inputs, output, *computed)
+    cells = (node.node, node.title + version, attributes, inputs, output, *computed)
     return tuple(map(printable, cells))
 
 

@@ -49,6 +49,15 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
         setattr(context.obj, parameter.name or "", value)
 
 
+def _usual(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return a type; a variable names that of elements stored as void, and is nothing to others."""
+    from ndtool.rules.dtypes import Usual
+
+    source = context.get_parameter_source(parameter.name or "")
+    by_variable = source is click.core.ParameterSource.ENVIRONMENT
+    return Usual(value) if value is not None and by_variable else value
+
+
 def _exit_option(*flags: str, callback: Any, help: str) -> click.Option:  # noqa: A002
     return click.Option(
         flags, callback=callback, help=help, is_flag=True, is_eager=True, expose_value=False
@@ -128,6 +137,7 @@ DTYPE = _option(
     "--dtype",
     metavar="NAME",
     shell_complete=_offered("types"),
+    callback=_usual,
     help="What elements stored as void are, such as bfloat16.",
 )
 OUTPUT = _option(

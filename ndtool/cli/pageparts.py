@@ -87,9 +87,17 @@ def comparison(compared: Comparison) -> list[Element]:
     lines = [f"{equal} of {compared.total} elements have the same bits"]
     parts = [element("p", line) for line in lines + figures.differences(compared)]
     if rows := figures.distances(compared):
-        cells = [(name, str(count)) for name, count in rows]
-        parts.append(markup.table(figures.DISTANCE_COLUMNS, cells))
+        most = max(count for _, count in rows)
+        cells = [(name, str(count), _bar(count / most)) for name, count in rows]
+        parts.append(markup.table((*figures.DISTANCE_COLUMNS, ""), cells))
     return parts
+
+
+def _bar(share: float) -> Element:
+    """Return a bar for who sees it beside its number; what is not nothing can be seen."""
+    length = max(share, 0.01) if share else 0
+    bar = element("rect", width=f"{length:.2%}", height="100%")
+    return element("svg", bar, width=240, height=14, aria_hidden="true", class_="share")
 
 
 def engine(answer: Answer) -> tuple[Element | str, ...]:

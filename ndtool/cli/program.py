@@ -6,6 +6,7 @@ import click
 
 from ndtool.cli import commands, models, options, questions
 from ndtool.cli.console import put
+from ndtool.cli.folding import columns
 from ndtool.cli.talk import Talk
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import OPERATORS
@@ -39,6 +40,7 @@ def _group(
         name,
         commands=below,
         help=text,
+        short_help=text.rstrip("."),
         params=[*parameters, options.HELP],
         add_help_option=False,
         no_args_is_help=False,
@@ -114,14 +116,7 @@ def _complete(group: click.Group, wanted: str) -> None:
 
 def _width() -> int:
     """Return how wide a help page is: as the terminal, within what reads well."""
-    try:
-        columns = os.get_terminal_size(1).columns
-    except OSError:
-        return _WIDTH
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isascii() and asked.isdecimal():
-        columns = int(asked[:9])
-    return min(max(columns or _WIDTH, _NARROWEST), _WIDEST)
+    return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
 
 
 def _usage(exc: click.ClickException) -> UsageError:

@@ -1,7 +1,7 @@
 """The commands that answer a question about a call, a file or a standard."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +16,15 @@ from ndtool.cli.commands import (
     reporting,
     reporting_on,
 )
-from ndtool.cli.talk import Talk
+from ndtool.cli.console import put
+from ndtool.cli.folding import lines
+from ndtool.cli.talk import Talk, table
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Operator
+
+if TYPE_CHECKING:
+    from ndtool.analysis.stats import Stats
+    from ndtool.runs.jobs import Job
 
 
 @click.pass_obj
@@ -90,7 +96,22 @@ def _stats(
                 report.stats = found
         if plot is not None:
             page.plot(plot, job, found, talk)
-        talk.answer(lambda: figures.stats_record(job, found), lambda: figures.stats(job, found))
+        if talk.json:
+            talk.put_json(figures.stats_record(job, found))
+        else:
+            _put_stats(job, found)
+
+
+def _put_stats(job: "Job", found: "Stats") -> None:
+    """Print statistics in words."""
+    from ndtool.cli import figures, records
+
+    count, *others = figures.facts(job, found)
+    put(lines([records.title(job.inference), count], 1))
+    if found.components:
+        cells, folded = figures.component_cells(found), ("valid", "out of bounds")
+        put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
+    put(lines([*others, *figures.histogram(found)], 1))
 
 
 @click.pass_obj

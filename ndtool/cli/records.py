@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
+NO_NODES = "The model has no node of our operators."
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
 _RANGES = tuple(
@@ -115,11 +116,11 @@ def inferred_record(inference: Inference) -> dict[str, Any]:
     return {**inference_record(inference), "assumed": inference.trace.assumed}
 
 
-def concluded(inference: Inference) -> str:
+def concluded(inference: Inference) -> list[str]:
     """Return what is assumed, and the output; its bytes are left out where sizes have names."""
-    assumed = "".join(f"assumed: {sentence}\n" for sentence in inference.trace.assumed)
+    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
-    return f"{assumed}output {described(inference.dtype, inference.plan.output)}{size}\n"
+    return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
 
 
 def _sizes(shape: Shape) -> list[int | str]:
@@ -167,7 +168,7 @@ def planned(plan: Plan) -> str:
     tasks = [f"{count} to {phase}" for phase, count in plan.tasks.items()]
     moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
     way = f"{plan.way}: {', '.join(tasks)}" if tasks else plan.way
-    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}\n"
+    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:
@@ -236,12 +237,17 @@ def _note(value: object) -> str:
     return "" if value is None else printable(str(value))
 
 
+def attributes(node: OperatorNode) -> str:
+    """Return the attributes of a node; `?` for one that is a parameter of its function."""
+    given = ((name, "?" if value is None else value) for name, value in node.attributes.items())
+    return ", ".join(f"{name} {value}" for name, value in given) or "-"
+
+
 def node_cells(node: OperatorNode) -> tuple[str, ...]:
     """Return a row of the nodes that `inspect` shows."""
-    attributes = ", ".join(f"{name} {value}" for name, value in node.attributes.items())
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
-    cells = (name, node.title, spec, attributes or "-", ", ".join(node.inputs), node.output or "")
+    cells = (name, node.title, spec, attributes(node), ", ".join(node.inputs), node.output or "")
     return tuple(map(printable, cells))
 
 

@@ -15,26 +15,35 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ndtool.cli.folding import columns, fold
 from ndtool.errors import NdtoolError
 
-_UNLIMITED = 1 << 16  # columns where nobody looks, so that no line is folded
+_UNLIMITED = 1 << 16  # columns of a table that may be as wide as it likes
+_HEIGHT = 25  # lines, which nothing asks for, but rich where it asks for no columns
 _GAP = 2  # columns between two of a table
 _RESULTS = {"ok": "green", "broken": "bold red"}
 
 
 def error(exc: NdtoolError) -> bytes:
     """Return an error as plain text has it, with colours."""
-    lines = [Text.assemble(("error: ", "bold red"), exc.message)]
+    lines = [_headed("error: ", "bold red", exc.message)]
     for i, place in enumerate(exc.places):
-        lines.append(Text.assemble(("      " if i else "  --> ", "bold blue"), place))
+        lines.append(_headed("      " if i else "  --> ", "bold blue", place))
     if exc.hint:
-        lines.append(Text.assemble(("  hint: ", "bold cyan"), exc.hint))
+        lines.append(_headed("  hint: ", "bold cyan", exc.hint))
     return _rendered(2, *lines)
 
 
 def warning(text: str) -> bytes:
-    """Return a warning in one line."""
-    return _rendered(2, Text.assemble(("warning: ", "bold yellow"), text))
+    """Return a warning as a line."""
+    return _rendered(2, _headed("warning: ", "bold yellow", text))
+
+
+def _headed(head: str, style: str, words: str) -> Text:
+    """Return a line of talk, folded where the terminal is narrower."""
+    line = Text(fold(head + words, 2))
+    line.stylize(style, 0, len(head))
+    return line
 
 
 def table(
@@ -55,7 +64,7 @@ def table(
         result.add_column(name, width=width)
     for row in rows:
         result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
-    return _rendered(fd, *([Text(title, "bold")] if title else []), result)
+    return _rendered(fd, *([Text(fold(title, fd), "bold")] if title else []), result)
 
 
 def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) -> list[int]:
@@ -114,7 +123,8 @@ def _console(fd: int) -> Console:
     return Console(
         file=text,
         force_terminal=True if terminal else None,
-        width=None if terminal else _UNLIMITED,
+        width=columns(fd),
+        height=_HEIGHT,
         markup=False,
         emoji=False,
         highlight=False,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.storage import LOST
 from ndtool.cli.console import Progress, put, say
+from ndtool.cli.folding import lines
 from ndtool.errors import NdtoolError, OutputError, Status, printable, redacted
 
 if TYPE_CHECKING:
@@ -65,22 +66,22 @@ class Talk:
         """Say what was done and how long it took; kept: the members that stay in the archive."""
         seconds = time.perf_counter() - job.started - self._spoken
         if self.json:
-            self._put_json(self._run_record(job, kept, seconds, dry_run))
+            self.put_json(self._run_record(job, kept, seconds, dry_run))
         elif self._for_people() and dry_run:
             from ndtool.cli.records import sized
 
             size = sized(job.inference.nbytes)
-            say(f"dry run: {_output(job.inference)}, {size}; nothing was written\n")
+            _tell(f"dry run: {_output(job.inference)}, {size}; nothing was written")
         elif self._for_people() and job.request.output not in (None, "-"):
             threads = f", {job.threads} thread" + "s" * (job.threads != 1)
             name, nbytes = job.request.output or "", job.inference.nbytes
-            say(_wrote(name, _output(job.inference), nbytes, seconds, threads))
+            _tell(_wrote(name, _output(job.inference), nbytes, seconds, threads))
         if dry_run and job.planned and not (self.json or self.quiet):
             from ndtool.cli import records
 
-            say(records.planned(job.planned))
+            _tell(records.planned(job.planned))
         if kept and not (dry_run or self.json or self.quiet):
-            say(_kept(kept))
+            _tell(_kept(kept))
 
     def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
         """Say what was copied and how long it took; kept: the members that stay in the archive."""
@@ -90,26 +91,26 @@ class Talk:
             from ndtool.cli import records
 
             record = records.conversion_record(conversion, kept)
-            self._put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
+            self.put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
         elif self._for_people() and request.output != "-":
-            say(_wrote(request.output, facts.described, facts.nbytes, seconds))
+            _tell(_wrote(request.output, facts.described, facts.nbytes, seconds))
         if kept and not (self.json or self.quiet):
-            say(_kept(kept))
+            _tell(_kept(kept))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
         from ndtool.cli import records
 
         if self.json:
-            self._put_json(records.inferred_record(inference))
+            self.put_json(records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
-        put(records.concluded(inference))
+        put(lines(records.concluded(inference), 1))
 
     def answer(self, record: Callable[[], dict[str, Any]], words: Callable[[], str]) -> None:
         """Print what was asked for as a result."""
         if self.json:
-            self._put_json(record())
+            self.put_json(record())
         else:
             put(words())
 
@@ -119,12 +120,12 @@ class Talk:
 
         if self.json:
             known = {"version": _version(), "output": redacted(name), "verified": True}
-            self._put_json({**known, **figures.comparison_record(compared)})
+            self.put_json({**known, **figures.comparison_record(compared)})
         elif self._for_people():
             how = "bit for bit"
             if compared.different:
                 how = f"within {compared.within} ulp, {compared.different} elements not bit for bit"
-            say(f"verified {printable(name)}: {compared.described}, {how}\n")
+            _tell(f"verified {printable(name)}: {compared.described}, {how}")
             if compared.different:
                 say(figures.comparison(compared, 2))
 
@@ -135,7 +136,7 @@ class Talk:
         if self.json:
             arrays = [records.entry_record(entry) for entry in entries]
             listed = [node._asdict() for node in nodes]
-            self._put_json({"version": _version(), "arrays": arrays, "nodes": listed})
+            self.put_json({"version": _version(), "arrays": arrays, "nodes": listed})
             return
         notes = records.notes_of(entries)
         titles = ("name", "array", "order", "bytes", *map(records.note_title, notes), "mappable")
@@ -153,7 +154,7 @@ class Talk:
 
         if self.json:
             listed = [records.spec_record(row) for row in rows]
-            self._put_json({"version": _version(), "specs": listed})
+            self.put_json({"version": _version(), "specs": listed})
             return
         columns = records.SPEC_COLUMNS
         put(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
@@ -191,7 +192,7 @@ class Talk:
     def written(self, name: str) -> None:
         """Say that a page or a picture is there."""
         if self._for_people():
-            say(f"wrote {printable(name)}\n")
+            _tell(f"wrote {printable(name)}")
 
     def last_words(self) -> tuple[bytes, int, bytes]:
         """Return what to say at a lost page, to which stream, and what when the run is stopped."""
@@ -241,7 +242,8 @@ class Talk:
             else:
                 say(f"warning: {text}\n")
 
-    def _put_json(self, fields: dict[str, Any]) -> None:
+    def put_json(self, fields: dict[str, Any]) -> None:
+        """Print the one object that is asked for."""
         text = _json(fields)
         if self.data_on_stdout:
             say(text)
@@ -279,6 +281,10 @@ class Talk:
         }
 
 
+def _tell(line: str) -> None:
+    say(lines([line], 2))
+
+
 def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
     """Return the rules of a shape inference as a table."""
     from ndtool.cli import records
@@ -313,14 +319,14 @@ def _output(inference: Inference) -> str:
 def _wrote(name: str, what: str, nbytes: int, seconds: float, how: str = "") -> str:
     from ndtool.cli.records import lasted, sized
 
-    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}\n"
+    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}"
 
 
 def _kept(names: tuple[str, ...]) -> str:
     """Return which members stayed in the archive to which one was written."""
     listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
     more = len(names) - _LISTED
-    return f"kept {listed}" + (f" and {more} more\n" if more > 0 else "\n")
+    return f"kept {listed}" + (f" and {more} more" if more > 0 else "")
 
 
 def _version() -> str:

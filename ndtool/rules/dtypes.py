@@ -272,12 +272,18 @@ def from_numpy(dtype: Any) -> Dtype:
     return from_code(dtype.str)
 
 
+class Usual(str):
+    """The name of the type that elements stored as void have, where they may: of no others."""
+
+
 def view_as(dtype: Dtype, name: str) -> Dtype:
     """Return `dtype`, stored as void, as the type `name` that NumPy has no code for."""
     wanted = from_name(name)
     if wanted.name == dtype.name:
         return dtype
     if dtype.kind != "V" or dtype.name == "struct" or wanted.itemsize != dtype.itemsize:
+        if isinstance(name, Usual):
+            return dtype
         raise DtypeError(
             f"dtype {dtype.name} cannot be taken as {name}:"
             f" only V{wanted.itemsize} elements can, which are stored without a type"

@@ -23,7 +23,12 @@ class Given(NamedTuple):
 
     def taken_as(self, dtype: str | None) -> "Given":
         """Return the input with elements stored as void taken as another type."""
-        return self if dtype is None else self._replace(dtype=dtypes.view_as(self.dtype, dtype))
+        if dtype is None:
+            return self
+        try:
+            return self._replace(dtype=dtypes.view_as(self.dtype, dtype))
+        except DtypeError as exc:
+            raise DtypeError(f"{called(self.name)}: {exc.message}") from None
 
     @property
     def described(self) -> str:

@@ -14,8 +14,8 @@ from ndtool.engine import copies, layouts, threads
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import Tick, silent
 from ndtool.errors import DtypeError, OutputError, called
-from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.inference import Given
 from ndtool.runs import direct
 
 
@@ -54,7 +54,7 @@ class Conversion:
                 what = f"standard output is {called(request.source)}"
                 raise OutputError(f"{what}, which is the input")
             facts = self.source.facts
-            dtype = _taken_as(facts.dtype, request)
+            dtype = Given(request.source, facts.dtype, facts.shape).taken_as(request.dtype).dtype
             self.stored = _stored(dtype, request)
             self.facts = Facts(dtype, facts.shape, "C", facts.shape, {})
         except BaseException:
@@ -95,13 +95,6 @@ class Conversion:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _taken_as(dtype: Dtype, request: Request) -> Dtype:
-    try:
-        return dtype if request.dtype is None else dtypes.view_as(dtype, request.dtype)
-    except DtypeError as exc:
-        raise DtypeError(f"{called(request.source)}: {exc.message}") from None
 
 
 def _stored(dtype: Dtype, request: Request) -> Dtype:
