@@ -17,7 +17,7 @@ from ndtool.arrays import failures, remote, upload
 from ndtool.arrays.local import ZARR_METADATA
 from ndtool.arrays.remote import Version
 from ndtool.arrays.remotefolder import RemoteFolder, inside, parted
-from ndtool.errors import NdtoolError, OutputError, printable, redacted
+from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
 
 _LONGEST = 1 << 16  # bytes of a mark
 _MARK = re.compile(r"\..+\.ndtool", re.DOTALL)
@@ -133,6 +133,7 @@ def folders(url: str, name: str) -> list[str]:
 
     No others are looked for: a mark is a request.
     """
+    _require_folder(url)
     marks = (mark for mark in _marks(url) if mark.rpartition("/")[2].startswith(f".{name}"))
     found = []
     for mark in marks:
@@ -148,7 +149,7 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     force: what runs of other machines left, too, of which nothing is known. Returns the URLs of
     what was removed, and whose the others are.
     """
-    upload.store(inside(url, "any"))  # refuses what cannot be written to
+    _require_folder(url)
     marks = [_mark_of(url, "")] if "/" in url.partition("://")[2].rstrip("/") else []
     marks += _marks(url)
     removed, others = [], []
@@ -166,6 +167,13 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
         else:
             others.append(owner._replace(folder=redacted(folder)))
     return removed, others
+
+
+def _require_folder(url: str) -> None:
+    """Raise UsageError for what names no folder, OutputError where nothing can be written to."""
+    if not url.partition("://")[2].strip("/"):
+        raise UsageError(f"{printable(url)} names no folder: expected such as s3://bucket/folder")
+    upload.store(inside(url, "any"))
 
 
 def _marks(url: str) -> list[str]:

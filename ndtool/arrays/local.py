@@ -307,11 +307,16 @@ class LocalFolder:
 
     def told(self, key: str) -> Told:
         """Return what tells all files in a folder of it, as they are now, from others."""
-        top, found = os.path.join(self.path, key), []
-        for folder, _, names in os.walk(top):
-            for name in names:
-                path = os.path.relpath(os.path.join(folder, name), top)
-                found.append((path, *self.like(os.path.join(key, path))))
+        found, waiting = [], [""]
+        while waiting:
+            folder = waiting.pop()
+            with os.scandir(os.path.join(self.path, key, folder)) as inside:
+                for one in inside:
+                    path = os.path.join(folder, one.name)
+                    if one.is_dir():
+                        waiting.append(path)
+                    else:
+                        found.append((path, *_told(one.stat())))
         return digest(found)
 
     def close(self) -> None:
