@@ -257,14 +257,14 @@ def test_what_a_killed_run_kept_is_taken_up(
 def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
     place = spilling.place(f"{ROOT}/tmp")
     spilling.keep(place.inside).note("manifest", b"{}")
-    assert spilling.left(f"{ROOT}/tmp") == []  # whose process lives
+    assert spilling.left(f"{ROOT}/tmp") == ([], [])  # whose process lives
     assert spilling.again(place.inside) is None
     place.leave()
     place.drop()
-    assert spilling.left(f"{ROOT}/tmp") == [place.inside]
+    assert spilling.left(f"{ROOT}/tmp") == ([place.inside], [])
     taken = spilling.again(place.inside)
     assert taken is not None
-    assert spilling.left(f"{ROOT}/tmp") == []
+    assert spilling.left(f"{ROOT}/tmp") == ([], [])
     assert spilling.keep(taken.inside).noted("manifest") == b"{}"
     assert spilling.keep(taken.inside).noted("starts") is None
     taken.drop()
@@ -272,7 +272,7 @@ def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
     s3.put("tmp/.spill-2.ndtool", of(GONE, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spilling.left(f"{ROOT}/tmp") == [f"{ROOT}/tmp/spill-2"]
+    assert spilling.left(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
 
 
 def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:

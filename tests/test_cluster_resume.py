@@ -148,6 +148,16 @@ def test_what_is_complete_is_not_done_again(
     assert set(os.listdir()) - before == {"out.npy"}
 
 
+def test_in_place(inputs: Path, started: Workers) -> None:
+    call = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "max")
+    arrays = [np.load(name) for name in call[1:4]]
+    started.kill(call, "sweep", "-o", "data.npy")
+    ran = ndtool(*call, "-o", "data.npy", "--scheduler", started.address, "--resume", "--json")
+    assert (ran.status, ran.json["resumed"]) == (0, {"split": 7})
+    assert same(np.load("data.npy"), reference.scatter_nd(*arrays, reduction="max"))
+    assert not [name for name in os.listdir() if name.startswith(".")]
+
+
 def test_a_run_may_be_killed_again_and_again(inputs: Path, started: Workers) -> None:
     started.kill(GATHER, "split", "-o", "out.npy")
     started.kill(GATHER, "sweep", "-o", "out.npy", "--resume")
@@ -312,10 +322,13 @@ def test_other_chunks_of_the_output(left: Killed) -> None:
     shutil.rmtree("out.zarr")
 
 
-def test_what_is_not_there_yet(left: Killed) -> None:
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"made": [], "block": 1, "step": [1]}'])
+def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
     """A run may be killed before it has told what it is."""
-    (left.copy() / "manifest").unlink()
-    assert (left.resume().resumed, left.resume().warnings) == (0, ())
+    manifest = left.copy() / "manifest"
+    manifest.unlink() if text is None else manifest.write_text(text)
+    result = left.resume()
+    assert (result.resumed, result.warnings) == (0, ())
     assert os.listdir("spill") == []
 
 
@@ -328,6 +341,19 @@ def test_a_live_run_is_left_alone(left: Killed) -> None:
     assert sorted(folder.rglob("*")) == before
     os.close(held)
     assert left.resume().resumed == 9
+
+
+def test_what_another_machine_left(left: Killed) -> None:
+    folder = left.copy().parent
+    theirs = folder.with_name(folder.name[:-8] + "0" * 8)
+    folder.rename(theirs)
+    result = left.resume()
+    reason = f"{theirs.absolute()} is another machine's, or older than this start of it"
+    assert (result.resumed, result.warnings) == (
+        0,
+        (f"nothing is taken up of the run before: {reason}",),
+    )
+    assert os.listdir("spill") == [theirs.name]
 
 
 def test_a_folder_that_goes_before_it_is_taken(

@@ -128,19 +128,21 @@ def is_left(url: str, path: str) -> bool:
     return owner is not None and owner.is_over and owner.folder == _folder(url, path)
 
 
-def folders(url: str, name: str) -> list[str]:
+def folders(url: str, name: str) -> tuple[list[str], list[str]]:
     """Return the URLs of folders in one, of names that begin so, that runs left and that are over.
 
-    No others are looked for: a mark is a request.
+    And those that are of other machines, of which nothing is known.
     """
     _require_folder(url)
     marks = (mark for mark in _marks(url) if mark.rpartition("/")[2].startswith(f".{name}"))
-    found = []
+    found, others = [], []
     for mark in marks:
         owner = _owner(_read(mark)[0])
         if owner is not None and owner.is_over:
             found.append(inside(mark, owner.folder, beside=True))
-    return found
+        elif owner is not None and owner.machine != _machine():
+            others.append(inside(mark, owner.folder, beside=True))
+    return found, others
 
 
 def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:

@@ -48,14 +48,19 @@ def sweep(parent: str, every: bool = False) -> list[str]:
     return [path for path in _hidden(parent, ".*", start) if _removed(path)]
 
 
-def folders(parent: str, name: str) -> list[str]:
-    """Return the hidden folders of a name that processes of this system left that were killed."""
+def folders(parent: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the hidden folders of a name that processes of this system left that were killed.
+
+    And those that are of other systems, or older than this start of it: of these nothing is known.
+    """
+    every = _hidden(parent, re.escape(name), "-[0-9a-f-]{8}")
+    ours = [path for path in every if boot() and path.endswith(f"-{boot()}")]
     found = []
-    for path in _hidden(parent, re.escape(name), f"-{boot()}"):
+    for path in ours:
         if (held := _held(path)) >= 0:
             os.close(held)
             found.append(path)
-    return found
+    return found, [path for path in every if path not in ours]
 
 
 def _hidden(parent: str, name: str, start: str) -> list[str]:

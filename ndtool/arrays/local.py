@@ -316,7 +316,7 @@ class LocalFolder:
                     if one.is_dir():
                         waiting.append(path)
                     else:
-                        found.append((path, *_told(one.stat())))
+                        found.append((path, *self.like(os.path.join(key, path))))
         return digest(found)
 
     def close(self) -> None:

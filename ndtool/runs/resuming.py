@@ -15,7 +15,7 @@ from ndtool import __version__
 from ndtool.arrays import grid
 from ndtool.arrays.source import Facts, Source
 from ndtool.engine import crew
-from ndtool.errors import NdtoolError, called
+from ndtool.errors import NdtoolError, called, redacted
 from ndtool.rules.inference import Inference
 from ndtool.runs import spilling
 from ndtool.runs.cut import Cut, Rows
@@ -48,7 +48,7 @@ def made_of(
     }
     for role, name in named.items():
         if role != "data" or "updates" not in named:
-            made[role] = (name, _told(role, name, sources[role]))
+            made[role] = (redacted(name), _told(role, name, sources[role]))
     again: Made = json.loads(json.dumps(made))
     return again
 
@@ -103,7 +103,12 @@ class Left:
         if name := unknown(made):
             self.reason = f"nothing tells whether {called(name)} is what it was"
             return
-        for inside in spilling.left(within):
+        insides, others = spilling.left(within)
+        if others:
+            self.reason = (
+                f"{called(others[0])} is another machine's, or older than this start of it"
+            )
+        for inside in insides:
             keep = spilling.keep(inside)
             manifest = _read(keep)
             if manifest is None:
@@ -166,9 +171,13 @@ class Left:
 
 
 def _read(keep: Kept) -> dict[str, Any] | None:
-    """Return a manifest, None where a run had not written it yet."""
+    """Return a manifest, None where a run had not written it yet, or it is none of ours."""
     try:
-        found: dict[str, Any] = json.loads(keep.noted(_MANIFEST) or b"")
+        found = json.loads(keep.noted(_MANIFEST) or b"")
     except ValueError:
         return None
-    return found
+    match found:
+        case {"made": dict(), "block": int(), "step": list()}:
+            manifest: dict[str, Any] = found
+            return manifest
+    return None

@@ -318,17 +318,20 @@ def place(within: str) -> Place:
     return claims.Claim(remotefolder.inside(within, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
-def left(within: str) -> list[str]:
-    """Return the insides of places in a directory, or behind a URL, that killed runs left."""
+def left(within: str) -> tuple[list[str], list[str]]:
+    """Return the insides of places in a directory, or behind a URL, that killed runs left.
+
+    And places that may be in use, as far as is known.
+    """
     if places.is_url(within):
         from ndtool.arrays import claims
 
-        return claims.folders(within, f"{_SPILL}-") if places.is_of_many(within) else []
+        return claims.folders(within, f"{_SPILL}-") if places.is_of_many(within) else ([], [])
     try:
-        found = leftovers.folders(os.path.abspath(within), _SPILL)
+        found, others = leftovers.folders(os.path.abspath(within), _SPILL)
     except OSError:
-        return []  # to be told when a place is made
-    return [os.path.join(path, leftovers.INSIDE) for path in found]
+        return [], []  # to be told when a place is made
+    return [os.path.join(path, leftovers.INSIDE) for path in found], others
 
 
 def again(inside: str) -> Place | None:
