@@ -32,12 +32,19 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 DROPPED = ("scatter-nd", "data.npy", "bad.npy", "upd.npy", "--out-of-bounds", "drop")
+FILLED = ("gather", "data.npy", "some.npy", "--axis", "1", "--out-of-bounds", "fill")
 BAD = ("gather-nd", "data.npy", "bad.npy")
-ARRAYS = {GATHER: ("data", "idx"), SCATTER: ("data", "idx", "upd"), DROPPED: ("data", "bad", "upd")}
+ARRAYS = {
+    GATHER: ("data", "idx"),
+    SCATTER: ("data", "idx", "upd"),
+    DROPPED: ("data", "bad", "upd"),
+    FILLED: ("data", "some"),
+}
 HOW: dict[tuple[str, ...], dict[str, Any]] = {
     GATHER: {},
     SCATTER: {"reduction": "add"},
     DROPPED: {"out_of_bounds": "drop"},
+    FILLED: {"axis": 1, "out_of_bounds": "fill"},
 }
 
 
@@ -106,7 +113,7 @@ def made() -> None:
         upd=rng.random(30_000, np.float32),
     )
     bad[29_000, 1], bad[3, 0] = 512, -513
-    save(bad=bad)
+    save(bad=bad, some=rng.integers(-600, 600, 80))
 
 
 def wanted(command: tuple[str, ...]) -> Any:
@@ -128,6 +135,7 @@ def again(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
         (GATHER, "split", {"split": 2, "sweep": 0}),
         (GATHER, "sweep", {"split": 7, "sweep": 2}),
         (GATHER, "replay", {"split": 7, "sweep": 7}),
+        (FILLED, "replay", {"split": 9, "sweep": 6}),  # a part that nothing names has no piece
         (SCATTER, "split", {"split": 2}),
         (SCATTER, "sweep", {"split": 7}),
     ],
@@ -410,7 +418,7 @@ def test_only_clusters_take_up(inputs: Path) -> None:
     assert ndtool(*GATHER, "-o", "out.npy", env={"NDTOOL_RESUME": "1"}).status == 0
 
 
-def test_a_run_that_loses_its_scheduler_can_be_taken_up(
+def test_a_run_that_loses_its_workers_can_be_taken_up(
     inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     site = Site(tmp_path_factory.mktemp("site"))
