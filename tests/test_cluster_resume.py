@@ -62,8 +62,8 @@ class Workers:
         notes.unlink(missing_ok=True)
         return Counter(phase for what, phase, _ in map(str.split, lines) if what == "begin")
 
-    def kill(self, command: tuple[str, ...], phase: str, *options: object) -> None:
-        """Start a run, and kill it while both workers are at a task of a phase."""
+    def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
+        """Start a run, and kill it while workers are at two tasks of a phase, or at its only one."""
         self.begun()
         (self.folder / "order").write_text(f"wait {phase}")
         ran = subprocess.Popen(
@@ -72,13 +72,13 @@ class Workers:
             stderr=subprocess.PIPE,
         )
         notes = self.folder / "notes"
-        await_(lambda: notes.exists() and notes.read_text().count(f"begin {phase} ") == 2)
+        await_(lambda: notes.exists() and notes.read_text().count(f"begin {phase} ") == tasks)
         ran.kill()
         assert (ran.communicate()[1], ran.returncode) == (b"", -signal.SIGKILL)
         known = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
-        await_(lambda: self.client.run_on_scheduler(known) <= 2)  # none will begin any more
+        await_(lambda: self.client.run_on_scheduler(known) <= tasks)  # none will begin any more
         (self.folder / "order").unlink()
-        await_(lambda: notes.read_text().count(f"end {phase} ") == 2)
+        await_(lambda: notes.read_text().count(f"end {phase} ") == tasks)
         self.begun()
 
 
@@ -388,6 +388,33 @@ def test_a_dry_run_takes_nothing(left: Killed) -> None:
     ran = ndtool(*GATHER, *how, "--resume")
     assert (ran.status, ran.err) == (0, "taken up: 7 of 7 tasks to split, 2 of 7 tasks to sweep\n")
     assert same(np.load("out.npy"), wanted(GATHER))
+
+
+def test_data_of_too_many_files_to_look_at(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = left.copy() / "manifest"
+    told = json.loads(manifest.read_text())
+    told["made"]["data"][1] = None
+    manifest.write_text(json.dumps(told))
+    monkeypatch.setattr(resuming, "LISTED", 0)
+    assert left.resume().resumed == 7
+    assert left.workers.begun() == {"sweep": 7, "replay": 7}
+    assert same(np.load("out.npy"), wanted(GATHER))
+
+
+def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    left.copy()
+    monkeypatch.setattr(resuming, "_told", lambda *_: None)
+    result = left.resume()
+    assert result.resumed == 0
+    assert result.warnings[0].endswith("/idx.npy is what it was")
+    assert same(np.load("out.npy"), wanted(GATHER))
+
+
+def test_indices_that_are_written_out(inputs: Path, started: Workers) -> None:
+    call = ("gather", "data.npy", "[5, 7, -1]")
+    started.kill(call, "replay", "-o", "out.npy", tasks=1)
+    assert again(call, started)["resumed"]["split"] == 1
+    assert same(np.load("out.npy"), np.load("data.npy")[[5, 7, -1]])
 
 
 def test_an_input_that_changes_during_the_run(

@@ -68,11 +68,12 @@ def unknown(made: Made) -> str:
 
 
 def _told(role: str, name: str, source: Source) -> Any:
-    if role == "indices" and name.lstrip()[:1] == "[":
-        return "written out"
     if role == "data" and grid.blocks(source.facts.shape, _file(source.facts)) > LISTED:
         return None
-    return source.told()
+    told = source.told()
+    if told is None and role == "indices" and name.lstrip()[:1] == "[":
+        return "written out"
+    return told
 
 
 def _file(facts: Facts) -> tuple[int, ...]:
