@@ -50,7 +50,8 @@ class Result(NamedTuple):
     array: the result where no `out` was named, else None. output: what `out` named. dtype: the
     name of the element type. kept: the members that stay in the archive it went to. warnings:
     what is odd about the inputs without being wrong. seconds: how long it took. outside: how many
-    index tuples were out of bounds, where that was no error.
+    index tuples were out of bounds, where that was no error. resumed: how many tasks of another
+    run were taken up.
     """
 
     array: NDArray[Any] | None
@@ -63,6 +64,7 @@ class Result(NamedTuple):
     threads: int
     seconds: float
     outside: int = 0
+    resumed: int = 0
 
 
 class Options(TypedDict, total=False):
@@ -73,10 +75,11 @@ class Options(TypedDict, total=False):
     and ndtool.scatter_nd. memory: bytes that it may take, pages of files included. spill: the
     directory of its temporary files, or with a cluster a URL. scheduler: a client of a dask cluster
     that does the work, or the address of its scheduler; workers: how many processes to start for
-    it. clobber: whether an existing `out` may be replaced. only: whether the archive it goes to
-    loses its other members. sync: whether the disk must have everything then. chunks, shards,
-    codec: how a Zarr store that it goes to has it. progress: True for a line on a terminal's
-    stderr, or what is called with the share that is done.
+    it; resume: whether it takes up what a run that was killed left in `spill`. clobber: whether an
+    existing `out` may be replaced. only: whether the archive it goes to loses its other members.
+    sync: whether the disk must have everything then. chunks, shards, codec: how a Zarr store that
+    it goes to has it. progress: True for a line on a terminal's stderr, or what is called with the
+    share that is done.
     """
 
     dtype: str | None
@@ -88,6 +91,7 @@ class Options(TypedDict, total=False):
     spill: str | None
     scheduler: Any
     workers: int | None
+    resume: bool
     clobber: bool
     only: bool
     sync: bool
@@ -295,7 +299,7 @@ def _run(
     return Result(
         result, output, job.inference.dtype.name, job.inference.plan.output,
         job.inference.nbytes, kept or (), warnings, job.threads, time.perf_counter() - started,
-        job.outside.count if job.outside else 0,
+        job.outside.count if job.outside else 0, sum(job.resumed.values()),
     )  # fmt: skip
 
 

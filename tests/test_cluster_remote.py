@@ -234,6 +234,73 @@ def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucke
     assert s3.keys() == []
 
 
+@pytest.mark.parametrize(
+    ("out", "options"), [(f"{ROOT}/out.zarr", ()), ("out.zarr", ("--spill", f"{ROOT}/tmp"))]
+)
+def test_what_a_killed_run_kept_is_taken_up(
+    stores: Path, workers: Workers, s3: Bucket, out: str, options: tuple[str, ...]
+) -> None:
+    ran = begun(workers, out, *options)
+    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
+    workers.notes()
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
+    how = ("--scheduler", workers.address, "--resume", "--json", *options)
+    told = ndtool(*command, *how).json
+    assert told["resumed"] == {"split": told["plan"]["tasks"]["split"]}
+    assert not [line for line in workers.notes() if "idx.zarr" in line]
+    with opened(out) as one:
+        assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
+    assert tops(s3) == ({"out.zarr"} if out.startswith(ROOT) else set())
+    assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
+    place = spilling.place(f"{ROOT}/tmp")
+    spilling.keep(place.inside).note("manifest", b"{}")
+    assert spilling.left(f"{ROOT}/tmp") == ([], [])  # whose process lives
+    assert spilling.again(place.inside) is None
+    place.leave()
+    place.drop()
+    assert spilling.left(f"{ROOT}/tmp") == ([place.inside], [])
+    taken = spilling.again(place.inside)
+    assert taken is not None
+    assert spilling.left(f"{ROOT}/tmp") == ([], [])
+    assert spilling.keep(taken.inside).noted("manifest") == b"{}"
+    assert spilling.keep(taken.inside).noted("starts") is None
+    taken.drop()
+    assert s3.keys() == []
+    s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
+    s3.put("tmp/.spill-2.ndtool", of(GONE, folder="spill-2"))
+    s3.put("tmp/.spill-3.ndtool", b"another object")
+    assert spilling.left(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
+
+
+def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
+    for path in Path("idx.zarr").rglob("*"):
+        if path.is_file():
+            s3.put(str(path), path.read_bytes())
+
+    def told() -> Any:
+        with opened(f"{ROOT}/idx.zarr") as one:
+            return one.told()
+
+    before = told()
+    assert (told(), before[0]) == (before, 14)
+    s3.put("idx.zarr/c/5/0/0", b"another chunk")
+    assert told() != before
+    save(few=np.arange(3))
+    s3.put("few.npy", Path("few.npy").read_bytes())
+    with opened(f"{ROOT}/few.npy") as one:
+        assert one.told()[1] == os.path.getsize("few.npy")
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "memory://"])
+def test_a_url_that_names_no_folder(url: str) -> None:
+    ran = ndtool("clean", url)
+    message = f"error: {url} names no folder: expected such as s3://bucket/folder\n"
+    assert (ran.status, ran.err) == (2, message)
+
+
 def test_a_bad_index_leaves_nothing(stores: Path, workers: Workers, s3: Bucket) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[49, 999, 1] = 5000

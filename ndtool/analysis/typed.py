@@ -46,6 +46,9 @@ class Typed:
     def recheck(self) -> None:
         """Nothing can have changed."""
 
+    def told(self) -> None:
+        """Nothing tells it from others."""
+
     def is_open_as(self, fd: int) -> bool:
         """Say that no descriptor is open on it."""
         return False

@@ -10,16 +10,18 @@ import json
 import os
 import re
 import socket
+from contextlib import suppress
 from typing import NamedTuple
 
 from ndtool.arrays import failures, remote, upload
 from ndtool.arrays.local import ZARR_METADATA
 from ndtool.arrays.remote import Version
 from ndtool.arrays.remotefolder import RemoteFolder, inside, parted
-from ndtool.errors import NdtoolError, OutputError, printable, redacted
+from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
 
 _LONGEST = 1 << 16  # bytes of a mark
 _MARK = re.compile(r"\..+\.ndtool", re.DOTALL)
+_NOBODY = 0  # the process of a folder that was left to whoever takes it over
 
 
 class Mark(NamedTuple):
@@ -52,6 +54,8 @@ class Owner(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether the process is known to be gone; of another machine nothing is known."""
+        if self.process == _NOBODY:
+            return True
         return self.machine == _machine() and not _runs(self.process)
 
 
@@ -59,11 +63,11 @@ class Claim:
     """A folder behind a URL, claimed until `release` or `drop`.
 
     path: of the folder in the store at the URL, "" for all of it. What a run that was killed left
-    there is removed. inside: the URL of the folder. mark: what says whose it is. Raises OutputError
-    where another run has it.
+    there is removed, unless it is what is wanted (takes_over). inside: the URL of the folder. mark:
+    what says whose it is. Raises OutputError where another run has it.
     """
 
-    def __init__(self, url: str, path: str = "") -> None:
+    def __init__(self, url: str, path: str = "", takes_over: bool = False) -> None:
         self.inside = inside(url, path) if path else url
         self._folder = _folder(url, path)
         self.mark = _ours(_mark_of(url, path), self._folder)
@@ -72,6 +76,8 @@ class Claim:
             self.mark.put({"IfNoneMatch": "*"})
         except FileExistsError:
             self._succeed()
+            if not takes_over:
+                _clear(self.inside)
 
     def release(self) -> None:
         """Let go of the folder, and leave what is in it."""
@@ -93,13 +99,20 @@ class Claim:
                 return  # the mark stays, for `ndtool clean`
             self.release()
 
+    def leave(self) -> None:
+        """Let go of the folder as it is, for another run to take over."""
+        if self._held:
+            self._held = False
+            with suppress(NdtoolError):  # then this process must end first
+                self.mark.require()
+                _ours(self.mark.url, self._folder, _NOBODY).put({})
+
     def _succeed(self) -> None:
-        """Take the folder over from a run that was killed, without what that one left."""
+        """Take the folder over from a run that was killed."""
         body, version = _read(self.mark.url)
         owner = _owner(body)
         if owner is not None and owner.is_over and owner.folder == self._folder:
             if _replaced(self.mark, body, version):
-                _clear(self.inside)
                 return
             owner = None
         who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
@@ -115,16 +128,32 @@ def is_left(url: str, path: str) -> bool:
     return owner is not None and owner.is_over and owner.folder == _folder(url, path)
 
 
+def folders(url: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the URLs of folders in one, of names that begin so, that runs left and that are over.
+
+    And those that are of other machines, of which nothing is known.
+    """
+    _require_folder(url)
+    marks = (mark for mark in _marks(url) if mark.rpartition("/")[2].startswith(f".{name}"))
+    found, others = [], []
+    for mark in marks:
+        owner = _owner(_read(mark)[0])
+        if owner is not None and owner.is_over:
+            found.append(inside(mark, owner.folder, beside=True))
+        elif owner is not None and owner.machine != _machine():
+            others.append(inside(mark, owner.folder, beside=True))
+    return found, others
+
+
 def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     """Remove what killed runs left of a folder, or in it.
 
     force: what runs of other machines left, too, of which nothing is known. Returns the URLs of
     what was removed, and whose the others are.
     """
-    upload.store(inside(url, "any"))  # refuses what cannot be written to
+    _require_folder(url)
     marks = [_mark_of(url, "")] if "/" in url.partition("://")[2].rstrip("/") else []
-    listed = remote.wait(remote.listing(url), redacted(url))
-    marks += [inside(url, name) for name, below in listed if not below and _MARK.fullmatch(name)]
+    marks += _marks(url)
     removed, others = [], []
     for mark in marks:
         body, version = _read(mark)
@@ -142,6 +171,19 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     return removed, others
 
 
+def _require_folder(url: str) -> None:
+    """Raise UsageError for what names no folder, OutputError where nothing can be written to."""
+    if not url.partition("://")[2].strip("/"):
+        raise UsageError(f"{printable(url)} names no folder: expected such as s3://bucket/folder")
+    upload.store(inside(url, "any"))
+
+
+def _marks(url: str) -> list[str]:
+    """Return the URLs of the marks in a folder."""
+    listed = remote.wait(remote.listing(url), redacted(url))
+    return [inside(url, name) for name, below in listed if not below and _MARK.fullmatch(name)]
+
+
 def _last(url: str) -> str:
     return parted(url)[0].rstrip("/").rpartition("/")[2]
 
@@ -151,9 +193,10 @@ def _folder(url: str, path: str) -> str:
     return f"{_last(url)}/{path}".rstrip("/")
 
 
-def _ours(url: str, folder: str) -> Mark:
-    """Return a mark that says that a folder is this process's."""
-    owner = Owner(folder, socket.gethostname(), _machine(), os.getpid())
+def _ours(url: str, folder: str, process: int | None = None) -> Mark:
+    """Return a mark that says that a folder is this process's, or another's."""
+    process = os.getpid() if process is None else process
+    owner = Owner(folder, socket.gethostname(), _machine(), process)
     return Mark(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
 
 

@@ -8,9 +8,8 @@ from contextlib import suppress
 
 from ndtool.arrays.storage import lock
 
-INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name, and but for:
-_HIDDEN = r"\..*\.ndtool-[0-9a-f]{12}"
-_SPILLED = re.compile(rf"{_HIDDEN}-[0-9a-f-]{{8}}", re.DOTALL)
+INSIDE = "new"  # all that there is in a hidden folder, but while it takes its name
+_HIDDEN = r"\.ndtool-[0-9a-f]{12}"
 
 
 def boot() -> str:
@@ -46,32 +45,51 @@ def sweep(parent: str, every: bool = False) -> list[str]:
     other: it may be the only one. Returns what was removed.
     """
     start = "(-[0-9a-f-]{8})?" if every else f"-{boot()}"
+    return [path for path in _hidden(parent, ".*", start) if _removed(path)]
+
+
+def folders(parent: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the hidden folders of a name that processes of this system left that were killed.
+
+    And those that are of other systems, or older than this start of it: of these nothing is known.
+    """
+    every = _hidden(parent, re.escape(name), "-[0-9a-f-]{8}")
+    ours = [path for path in every if boot() and path.endswith(f"-{boot()}")]
+    found = []
+    for path in ours:
+        if (held := _held(path)) >= 0:
+            os.close(held)
+            found.append(path)
+    return found, [path for path in every if path not in ours]
+
+
+def _hidden(parent: str, name: str, start: str) -> list[str]:
     if start == "-":
         return []
-    left = re.compile(_HIDDEN + start, re.DOTALL)
+    left = re.compile(rf"\.{name}{_HIDDEN}{start}", re.DOTALL)
     with os.scandir(parent) as found:
-        paths = [one.path for one in found if left.fullmatch(one.name)]
-    return [path for path in paths if _removed(path)]
+        return [one.path for one in found if left.fullmatch(one.name)]
+
+
+def _held(path: str) -> int:
+    """Lock what a process of ours left; -1 where that is in use, or somebody else's."""
+    try:
+        status = os.lstat(path)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
+            return -1
+        if is_folder and not set(os.listdir(path)) <= {INSIDE}:
+            return -1
+        return locked(path, os.O_DIRECTORY if is_folder else 0)
+    except OSError:
+        return -1  # it is gone, in use, or no folder
 
 
 def _removed(path: str) -> bool:
-    try:
-        status = os.lstat(path)
-        if status.st_uid != os.geteuid():
-            return False
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if is_folder and not all(
-            name == INSIDE or _SPILLED.fullmatch(name) for name in os.listdir(path)
-        ):
-            return False
-        if not is_folder and not stat.S_ISREG(status.st_mode):
-            return False
-        held = locked(path, os.O_DIRECTORY if is_folder else 0)
-    except OSError:
-        return False  # it is gone, in use, or no folder
+    held = _held(path)
     if held < 0:
         return False
-    if is_folder:
+    if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):  # another sweep was first

@@ -36,6 +36,7 @@ _KINDS = {
 }
 
 
+Told = list[Any] | None  # what tells a content from others, another day, too; None: nothing does
 Ranges = Iterable[tuple[int, int]]  # where bytes begin and stop, ascending
 Tick = Callable[[float], object]  # is told which share is done; 0 begins anew
 
@@ -52,6 +53,7 @@ class File(Protocol):
     def stretch(self, start: int, nbytes: int, label: str) -> "Stretch": ...
     def copy(self, start: int, nbytes: int, fd: int, to: int) -> int: ...
     def change(self) -> str: ...
+    def told(self) -> Told: ...
     def is_open_as(self, fd: int) -> bool: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -88,6 +90,10 @@ class LocalFile:
         except OSError:
             return ""  # its name is gone, its bytes are the same
         return "" if os.path.samestat(here, before) else "was replaced during the run"
+
+    def told(self) -> Told:
+        """Return what tells the file, as it was when it was opened, from others."""
+        return list(_told(self.status))
 
     def is_open_as(self, fd: int) -> bool:
         """Whether a descriptor is open on the same file."""
@@ -234,6 +240,7 @@ class Folder(Protocol):
     def like(self, key: str) -> tuple[Any, ...]: ...
     def peek(self, key: str, count: int) -> tuple[bytes, int] | None: ...
     def change(self) -> str: ...
+    def told(self, key: str) -> Told: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
@@ -274,10 +281,9 @@ class LocalFolder:
     def like(self, key: str) -> tuple[Any, ...]:
         """Return what tells this content of a file from others; () where there is none."""
         try:
-            status = os.stat(os.path.join(self.path, key))
+            return _told(os.stat(os.path.join(self.path, key)))
         except OSError:
             return ()
-        return status.st_size, status.st_mtime_ns, status.st_ino
 
     def peek(self, key: str, count: int) -> tuple[bytes, int] | None:
         """Return the first bytes of a file and its size, None where there is none."""
@@ -299,6 +305,20 @@ class LocalFolder:
             return ""
         return "" if os.path.samestat(here, self.status) else "was replaced during the run"
 
+    def told(self, key: str) -> Told:
+        """Return what tells all files in a folder of it, as they are now, from others."""
+        found, waiting = [], [""]
+        while waiting:
+            folder = waiting.pop()
+            with os.scandir(os.path.join(self.path, key, folder)) as inside:
+                for one in inside:
+                    path = os.path.join(folder, one.name)
+                    if one.is_dir():
+                        waiting.append(path)
+                    else:
+                        found.append((path, *self.like(os.path.join(key, path))))
+        return digest(found)
+
     def close(self) -> None:
         pass
 
@@ -307,6 +327,17 @@ class LocalFolder:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+def _told(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def digest(found: list[tuple[Any, ...]]) -> Told:
+    """Return what stands for names and what tells their contents, in no order."""
+    import hashlib
+
+    return [len(found), hashlib.sha256(repr(sorted(found)).encode()).hexdigest()]
 
 
 def is_store(path: str) -> bool:

@@ -1,6 +1,7 @@
 """A new folder that takes its name only when all in it is complete."""
 
 import ctypes
+import errno
 import os
 import shutil
 import stat
@@ -22,11 +23,13 @@ class NewFolder:
     two names, what is replaced moves into the hidden folder first: a kill in the microseconds
     between leaves nothing at `path`, and both in the hidden folder. inside: where to make it.
     replaces: whether it is to take the place of another; what others make meanwhile is never
-    replaced.
+    replaced. left: the hidden folder of a run that was killed, to be taken over.
     Raises OSError.
     """
 
-    def __init__(self, path: str, replaces: bool, clobber: bool, sync: bool) -> None:
+    def __init__(
+        self, path: str, replaces: bool, clobber: bool, sync: bool, left: str = ""
+    ) -> None:
         self.path = path
         self._replaces = replaces
         self._real = os.path.realpath(path)
@@ -36,6 +39,9 @@ class NewFolder:
         endings.settle(False)
         endings.unwind()
         try:
+            if left:
+                self._take_over(left)
+                return
             sweep(self._parent)
             while not self._made():
                 pass
@@ -59,6 +65,18 @@ class NewFolder:
             self._unlock()
             return False
         return True
+
+    def _take_over(self, left: str) -> None:
+        """Lock a hidden folder that is there already, before it is this one's."""
+        self._lock = locked(left)
+        if self._lock < 0 or not os.path.isdir(os.path.join(left, INSIDE)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        self._hidden = left
+
+    def leave(self) -> None:
+        """Let go of it as it is, for another run to take over."""
+        self._hidden = ""
+        self._unlock()
 
     def _unlock(self) -> None:
         if self._lock >= 0:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from ndtool.arrays import failures, remote
-from ndtool.arrays.local import SMALL, Ranges, Stretch, Tick
+from ndtool.arrays.local import SMALL, Ranges, Stretch, Tick, Told
 from ndtool.arrays.remote import Opened, Version
 from ndtool.arrays.storage import copy_bytes, failure, map_bytes, read_at, write_at
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
@@ -163,6 +163,11 @@ class RemoteFile:
         except InputError as exc:
             return f"cannot be looked at any more: {exc.message.removeprefix(f'{self.url}: ')}"
         return "changed during the run" if now.differs(self._version) else ""
+
+    def told(self) -> Told:
+        """Return what tells the object, as it was when it was opened, from others."""
+        etag, modified, size = self._version
+        return [etag or modified, size] if etag or modified else None
 
     def is_open_as(self, fd: int) -> bool:
         """Whether a descriptor is open on it: none ever is."""

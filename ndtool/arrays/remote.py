@@ -150,6 +150,16 @@ async def listing(url: str) -> list[tuple[str, bool]]:
     return [(name.rpartition("/")[2], below) for name, below in paths.items()]
 
 
+async def contents(url: str) -> dict[str, Version]:
+    """Return all objects in a folder behind a URL, by their paths in it."""
+    fs, path = filesystem(url)
+    plain = Plain(fs, path, url)
+    fs.invalidate_cache()
+    found = await plain.call("find", path, detail=True)
+    inside = f"{path.strip('/')}/"
+    return {name.strip("/").removeprefix(inside): _said(one) for name, one in found.items()}
+
+
 def started(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     """Start a coroutine in fsspec's loop, from another thread."""
     from fsspec.asyn import get_loop
@@ -360,27 +370,29 @@ class Plain:
 
     async def version(self) -> Version:
         self._fs.invalidate_cache()
-        found = await self._call("info", self._path)
+        found = await self.call("info", self._path)
         if found.get("type") == "directory":
             raise InputError(f"{printable(self._url)}: a directory, not an object")
         if type(found.get("size")) is not int:
             raise InputError(f"{printable(self._url)}: nothing says how large it is")
-        etag = next((found[k] for k in ("ETag", "etag", "generation", "md5") if found.get(k)), None)
-        times = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-        modified = next((found[key] for key in times if found.get(key)), None)
-        return Version(
-            None if etag is None else str(etag),
-            None if modified is None else str(modified),
-            found["size"],
-        )
+        return _said(found)
 
     async def _read(self, start: int, stop: int) -> bytes:
         if stop <= start:
             return b""
-        piece: bytes = await self._call("cat_file", self._path, start=start, end=stop)
+        piece: bytes = await self.call("cat_file", self._path, start=start, end=stop)
         return piece
 
-    async def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    async def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Ask for an operation of the file system."""
         if self._fs.async_impl:
             return await getattr(self._fs, f"_{name}")(*arguments, **options)
         return await asyncio.to_thread(getattr(self._fs, name), *arguments, **options)
+
+
+def _said(found: dict[str, Any]) -> Version:
+    """Return what a file system says of an object."""
+    etags = "ETag", "etag", "generation", "md5"
+    times = "mtime", "LastModified", "last_modified", "updated", "modified", "created"
+    etag, time = (next(filter(None, map(found.get, keys)), None) for keys in (etags, times))
+    return Version(etag and str(etag), time and str(time), found.get("size"))

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Self, TypeVar
 
 from ndtool.arrays import failures, remote, upload
-from ndtool.arrays.local import ZARR_METADATA
+from ndtool.arrays.local import ZARR_METADATA, Told, digest
 from ndtool.arrays.remote import Requests, Version
 from ndtool.engine import crew
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
@@ -136,6 +136,17 @@ class RemoteFolder:
     def change(self) -> str:
         """Say nothing: a prefix is what is under it."""
         return ""
+
+    def contents(self, key: str = "") -> dict[str, Version]:
+        """Return all objects in a folder, by their paths in it."""
+        return self._wait(remote.contents(inside(self.url, key) if key else self.url))
+
+    def told(self, key: str) -> Told:
+        """Return what tells all objects in a folder, as they are now; None where nothing does."""
+        if not self.lists:
+            return None
+        found = [(name, *_told(version)) for name, version in self.contents(key).items()]
+        return digest(found)
 
     def close(self) -> None:
         pass

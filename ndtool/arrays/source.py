@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.local import Stretch, Tick
+from ndtool.arrays.local import Stretch, Tick, Told
 from ndtool.errors import OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import Shape, described
@@ -152,6 +152,9 @@ class Source(Protocol):
     def recheck(self) -> None:
         """Raise OutputError if the array was modified or replaced since it was opened."""
 
+    def told(self) -> Told:
+        """Return what tells its bytes from others, in another run, too; None where nothing does."""
+
     def is_open_as(self, fd: int) -> bool:
         """Whether a descriptor is open on what the bytes are from."""
 
@@ -164,6 +167,9 @@ class Place(Protocol):
 
     def change(self) -> str:
         """Say what happened to it since it was opened, nothing if nothing did."""
+
+    def told(self) -> Told:
+        """Return what tells its content from others, in another run, too."""
 
     def is_open_as(self, fd: int) -> bool:
         """Whether a descriptor is open on the same file."""
@@ -213,6 +219,9 @@ class Flat:
     def recheck(self) -> None:
         if self._place is not None and (change := self._place.change()):
             raise OutputError(f"{called(self.name)} {change}")
+
+    def told(self) -> Told:
+        return None if self._place is None else self._place.told()
 
     def is_open_as(self, fd: int) -> bool:
         return self._place is not None and self._place.is_open_as(fd)

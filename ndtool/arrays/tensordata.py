@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ndtool.arrays import places, tensorproto
-from ndtool.arrays.local import File, LocalFile, Stretch
+from ndtool.arrays.local import File, LocalFile, Stretch, Told
 from ndtool.arrays.source import Entry, Facts, Flat
 from ndtool.arrays.storage import CHUNK
 from ndtool.arrays.tensorproto import Element, Tensor, Values
@@ -29,6 +29,10 @@ class Beside:
 
     def change(self) -> str:
         return next((change for file in self._files if (change := file.change())), "")
+
+    def told(self) -> Told:
+        told = [file.told() for file in self._files]
+        return None if None in told else told
 
     def is_open_as(self, fd: int) -> bool:
         return any(file.is_open_as(fd) for file in self._files)

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays import grid, zarrsite, zarrwriter
-from ndtool.arrays.local import ZARR_METADATA, Folder, Tick
+from ndtool.arrays.local import ZARR_METADATA, Folder, Tick, Told
 from ndtool.arrays.source import Entry, Facts, Touched
 from ndtool.arrays.storage import failure
 from ndtool.arrays.targets import Target
@@ -193,6 +193,10 @@ class ZarrSource:
             change = "changed during the run: other bytes are in a chunk that was read"
         if change:
             raise OutputError(f"{called(self.name)} {change}")
+
+    def told(self) -> Told:
+        with said(self.name):
+            return self._place.told(self._node)
 
     def is_open_as(self, fd: int) -> bool:
         return False

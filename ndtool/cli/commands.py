@@ -207,7 +207,9 @@ def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
 
 
 def _drop_idle(output: str, asked: dict[str, Any]) -> None:
-    """Drop what variables say of chunks where the output has none: they are set for others."""
+    """Drop what variables say of clusters, and of chunks, where there are none of them."""
+    if _is_by_variable("resume") and asked["scheduler"] is None and asked["workers"] is None:
+        asked["resume"] = False
     idle = [option.name or "" for option in options.STORING if _is_by_variable(option.name or "")]
     if not idle:
         return
@@ -293,6 +295,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.SPILL,
             options.SCHEDULER,
             options.WORKERS,
+            options.RESUME,
             options.DRY_RUN,
             options.NO_CLOBBER,
             options.ONLY,

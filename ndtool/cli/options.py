@@ -183,6 +183,13 @@ WORKERS = _option(
     metavar="N",
     help="Start a cluster of N processes on this machine to do the work.",
 )
+RESUME = _option(
+    "resume",
+    "--resume",
+    is_flag=True,
+    type=FLAG,
+    help="With a cluster: take up what a run that was killed left in --spill, where it fits.",
+)
 DRY_RUN = _option(
     "dry_run",
     "--dry-run",

@@ -149,8 +149,11 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
 
 
 def run_record(job: Job) -> dict[str, Any]:
-    """Return what was inferred for a run, for JSON, and what became of indices out of bounds."""
+    """Return what was inferred for a run, for JSON, what of another one was taken up, and what
+    became of indices out of bounds."""
     record = inference_record(job.inference, job.request.output)
+    if job.request.resume:
+        record["resumed"] = job.resumed
     rule, outside = job.inference.attributes.out_of_bounds, job.outside
     if rule == "error":
         return record
@@ -169,6 +172,12 @@ def planned(plan: Plan) -> str:
     moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
     way = f"{plan.way}: {', '.join(tasks)}" if tasks else plan.way
     return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
+
+
+def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
+    """Return how many tasks are taken up, of how many, in a line for people."""
+    counts = [f"{taken[phase]} of {tasks[phase]} tasks to {phase}" for phase in taken]
+    return f"taken up: {', '.join(counts)}\n"
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:

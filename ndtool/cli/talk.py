@@ -80,6 +80,10 @@ class Talk:
             from ndtool.cli import records
 
             _tell(records.planned(job.planned))
+        if job.planned and job.resumed and not (self.json or self.quiet):
+            from ndtool.cli import records
+
+            _tell(records.resumed(job.resumed, job.planned.tasks))
         if kept and not (dry_run or self.json or self.quiet):
             _tell(_kept(kept))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Thread
@@ -20,11 +20,12 @@ from ndtool.arrays.shared import Shared
 from ndtool.arrays.source import Facts, Flat, Source
 from ndtool.engine import memory
 from ndtool.engine.gathers import Tick
-from ndtool.errors import NdtoolError, ResourceError, UsageError, called, printable
-from ndtool.runs import plan, spilling, sweep, worker
+from ndtool.errors import NdtoolError, OutputError, ResourceError, UsageError, called, printable
+from ndtool.runs import plan, resuming, spilling, sweep, worker
 from ndtool.runs.cut import Cut
 from ndtool.runs.direct import Operands
 from ndtool.runs.plan import Plan
+from ndtool.runs.resuming import Left
 from ndtool.runs.sweep import Take
 
 ANSWER, COME = 10, 60  # seconds that a scheduler may take to answer, its first worker to come
@@ -55,10 +56,10 @@ class Cluster:
             limit = min(limits, default=memory.available() // (local or len(workers)))
         self.memory = limit // threads
 
-    def each(self, call: worker.Call, phase: str, count: int, take: Take) -> None:
-        """Have the tasks of a phase done; those of workers that are lost are done again."""
+    def each(self, call: worker.Call, phase: str, tasks: Sequence[int], take: Take) -> None:
+        """Have tasks of a phase done; those of workers that are lost are done again."""
         distributed = library()
-        work, numbers = partial(worker.perform, call, phase), iter(range(count))
+        work, numbers = partial(worker.perform, call, phase), iter(tasks)
         running: dict[Any, int] = {}
         done = distributed.as_completed(loop=self._client.loop, with_results=True)
 
@@ -246,8 +247,25 @@ def _same(one: str, other: str) -> bool:
     return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
 
 
-def choose(operands: Operands, cluster: Cluster, to: Facts) -> Plan:
-    """Plan a run: parts and blocks as memory allows, but several for each thread."""
+def folder(spill: str | None, output: str) -> str:
+    """Return where a run keeps what tasks keep: beside the output, if nowhere else."""
+    if spill is not None:
+        return spill
+    path = names.parse(names.absolute(output)).path.rstrip("/")
+    return places.folder(path if places.is_url(path) else os.path.realpath(path))
+
+
+def take_up(operands: Operands, to: Facts, within: str, named: dict[str, str]) -> Left:
+    """Return what is there of a run that was killed, and fits this one."""
+    rows = plan.rows_in(operands, to)
+    return Left(within, resuming.made_of(operands.inference, rows, named, operands.sources))
+
+
+def choose(operands: Operands, cluster: Cluster, to: Facts, left: Left | None = None) -> Plan:
+    """Plan a run: parts and blocks as memory allows, but several for each thread.
+
+    left: what may be taken up, if it was cut so that it can be done here.
+    """
     rows = plan.rows_in(operands, to)
     each = cluster.slots * WORTH
     budget = max(
@@ -259,7 +277,14 @@ def choose(operands: Operands, cluster: Cluster, to: Facts) -> Plan:
         ),
     )
     cut = plan.cut_chunks(operands, to, budget)
-    taken = cut and cut.part + cut.scratch + cut.chunk
+    if cut is not None and left is not None and left.place is not None:
+        was = left.cut(cut)
+        if _taken(was) <= cluster.memory and sweep.suits(operands, to, was):
+            cut = was
+            left.look(cut)
+        else:
+            left.refuse("its tasks need more memory, or other chunks of the output")
+    taken = cut and _taken(cut)
     if cut is None or not taken or taken > cluster.memory:
         raise ResourceError(
             f"a task takes {taken} bytes: a thread of a worker has {cluster.memory}",
@@ -272,19 +297,26 @@ def choose(operands: Operands, cluster: Cluster, to: Facts) -> Plan:
     )
 
 
+def _taken(cut: Cut) -> int:
+    """Return the bytes that a task takes."""
+    return cut.part + cut.scratch + cut.chunk
+
+
 def run(
     operands: Operands,
     sink: Any,
     cut: Cut,
-    where: tuple[str | None, dict[str, str]],
+    where: tuple[str, dict[str, str]],
     cluster: Cluster,
     tick: Tick,
     note: sweep.Note,
+    left: Left | None,
 ) -> Iterator[str]:
     """Do a run on a cluster, into a sink; yield the name of each phase before it begins.
 
-    where: where to keep what tasks keep, None for beside the output, and the inputs by the
-    names that workers know. note: for indices out of bounds that are no error.
+    where: where to keep what tasks keep, and the inputs by the names that workers know. note: for
+    indices out of bounds that are no error. left: what is taken up; None where a run that ends
+    early leaves nothing to be taken up, either.
     """
     place: Shared | None = sink.shared() if hasattr(sink, "shared") else None
     if place is None:
@@ -292,18 +324,26 @@ def run(
             f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a file"
             " in a directory that all of them see"
         )
-    spill, named = where
-    folder = spilling.place(spill or places.folder(place.path))
+    within, named = where
+    folder = (left and left.place) or spilling.place(within)
     token, inference = os.urandom(8).hex(), operands.inference
     call = worker.Call(token, __version__, named, inference, cut, place, folder.inside)
     try:
         each = partial(cluster.each, call)
         kept = spilling.keep(folder.inside)
-        yield from sweep.phases(inference, cut, kept, each, tick, note)
+        made = partial(resuming.made_of, inference, cut.rows, named, operands.sources)
+        begun = left.made if left else made()
+        resuming.describe(kept, begun, cut)
+        yield from sweep.phases(inference, cut, kept, each, tick, note, left)
         cluster.finish(token)
-    except BaseException:
+        if left and left.place and (change := resuming.other(begun, made())):
+            raise OutputError(f"{change}: it changed during the run")
+    except BaseException as error:
         is_sent = any(map(places.is_url, (place.path, folder.inside)))
         cluster.abandon(token, SENT if is_sent else HURRY)
+        if left is not None and isinstance(error, ResourceError):
+            folder.leave()
+            error.hint = error.hint or "--resume takes up what is done"
         raise
     finally:
         folder.drop()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ndtool.runs.cluster import Cluster
     from ndtool.runs.cut import Cut
     from ndtool.runs.plan import Plan
+    from ndtool.runs.resuming import Left
 
 
 class Request(NamedTuple):
@@ -31,7 +32,8 @@ class Request(NamedTuple):
     archive it goes to loses its other members. memory: bytes that it may take, pages of files
     included, None for what there is. spill: the directory of its temporary files, of a cluster's
     perhaps a URL, None for TMPDIR. scheduler: the address of a cluster's, a file that tells it, or
-    a client; workers: how many to start, None for none. chunks, shards, codec: see Storing.
+    a client; workers: how many to start, None for none. resume: whether a cluster takes up what a
+    run that was killed left. chunks, shards, codec: see Storing.
     """
 
     operator: str
@@ -50,6 +52,7 @@ class Request(NamedTuple):
     spill: str | None = None
     scheduler: Any = None
     workers: int | None = None
+    resume: bool = False
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
@@ -71,7 +74,8 @@ class Job:
     given: inputs that are open already, by the standards' names; the others are those that the
     request names. sources: all of them. inference: what follows from their types and shapes.
     started: when, by time.perf_counter. planned: how it is done, once that is known. phase: what
-    of it is being done. outside: what is known of indices out of bounds that are no error.
+    of it is being done. outside: what is known of indices out of bounds that are no error. left:
+    what is taken up of another run, where that was asked for.
     """
 
     def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
@@ -82,6 +86,7 @@ class Job:
         self.planned: Plan | None = None
         self.phase = ""
         self.outside: BoundsError | None = None
+        self.left: Left | None = None
         self._spill = _spill(request)
         self._stack = ExitStack()
         self._cluster: Cluster | None = None
@@ -118,8 +123,21 @@ class Job:
         return odd + self._forgotten() + self.changed
 
     @property
+    def resumed(self) -> dict[str, int]:
+        """How many tasks of each phase were taken up."""
+        return self.left.taken if self.left else {}
+
+    @property
     def changed(self) -> list[str]:
-        """Say what became of indices out of bounds."""
+        """Say what became of indices out of bounds, and why what is there is not taken up."""
+        return self._settled() + self._unfit()
+
+    def _unfit(self) -> list[str]:
+        if self.left is None or not self.left.reason:
+            return []
+        return [f"nothing is taken up of the run before: {self.left.reason}"]
+
+    def _settled(self) -> list[str]:
         if self.outside is None:
             return []
         attributes = self.inference.attributes
@@ -194,11 +212,15 @@ class Job:
             request.arguments, self.sources, request.output, request.attributes.reduction
         )
         assert request.output is not None, "a run without an output was refused"
+        self._within = cluster.folder(self._spill, request.output)
         to = names.planned(request.output, self.facts, self.storing)
         self._cluster = self._stack.enter_context(
             cluster.connect(request.scheduler, request.workers, self.threads, request.memory)
         )
-        self.planned = cluster.choose(operands, self._cluster, to)
+        if request.resume:
+            self.left = cluster.take_up(operands, to, self._within, self._seen)
+            self._stack.callback(self.left.close)
+        self.planned = cluster.choose(operands, self._cluster, to, self.left)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -276,8 +298,8 @@ class Job:
             return sweep.run(operands, output, cut, tick, self._note)
         from ndtool.runs import cluster
 
-        where = self._spill, self._seen
-        return cluster.run(operands, output, cut, where, self._cluster, tick, self._note)
+        where = self._within, self._seen
+        return cluster.run(operands, output, cut, where, self._cluster, tick, self._note, self.left)
 
     def plan(self, operands: Operands) -> "Plan":
         """Choose a way to run, once."""
@@ -333,7 +355,11 @@ class Job:
 
 
 def _spill(request: Request) -> str | None:
-    """Return where temporary files go; UsageError for a URL without a cluster."""
+    """Return where temporary files go; UsageError for what only a cluster can."""
+    if request.resume and not request.on_cluster:
+        raise UsageError(
+            "--resume: only a cluster takes up runs: expected --scheduler or --workers"
+        )
     where = None if request.spill is None else places.local_path(request.spill)
     if where is not None and places.is_url(where) and not request.on_cluster:
         raise UsageError(

@@ -1,24 +1,28 @@
-"""What a sweep keeps between its phases.
+"""What a sweep keeps between its phases: on a cluster in files, or in objects behind a URL.
 
-In one process: in memory as far as that goes, else in a file without a name. In many: in files, or
-in objects behind a URL.
+What one process keeps is in store.py.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
+import re
+from collections import Counter
+from collections.abc import Iterable
 from concurrent import futures
 from itertools import accumulate
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays import places, spill, storage
+from ndtool.arrays import leftovers, places, storage
 from ndtool.arrays.newfolder import NewFolder
 from ndtool.engine import crew
-from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, UsageError, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
 
 SEGMENT = 8 << 20  # bytes of an object: a piece is as many as it takes, none of which waits for all
+_PART = ".part"  # of what is not complete
+_PIECE = re.compile(r"([a-z]+)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
+_SPILL = "spill"
 
 
 class Piece(NamedTuple):
@@ -49,6 +53,9 @@ class Place(Protocol):
     def drop(self) -> None:
         """Remove it."""
 
+    def leave(self) -> None:
+        """Let go of it as it is, for another run to take over."""
+
 
 class Keep(Protocol):
     """Where pieces and tables are kept; any task may use it.
@@ -64,8 +71,8 @@ class Keep(Protocol):
     def write(self, piece: Piece, at: int, view: memoryview) -> None:
         """Put the next bytes of a piece, which begin at `at`."""
 
-    def finish(self, piece: Piece) -> None:
-        """Complete a piece."""
+    def finish(self, piece: Piece, end: bytes = b"") -> None:
+        """Complete a piece; end: what follows it for a run that takes it up."""
 
     def expect(self, piece: Piece, at: int, nbytes: int) -> None:
         """Be told of bytes of a piece that will be read soon."""
@@ -96,80 +103,6 @@ def read_all(keep: Keep, wanted: list[tuple[Piece, int, int]], room: memoryview)
     crew.share(fetch, iter(range(len(wanted))), keep.at_once)
 
 
-class Store:
-    """Bytes of a known number, of which the first `held` are in memory; any thread may use it.
-
-    phases: where what each of them keeps begins. Room on disk is reserved for what is not in
-    memory. Raises ResourceError where there is too little.
-    """
-
-    at_once = 1
-
-    def __init__(
-        self, nbytes: int, held: int, directory: str | None, phases: dict[str, int]
-    ) -> None:
-        self._fd: int | None = None
-        self._phases = phases
-        self._tables: dict[str, memoryview] = {}
-        self._held = min(nbytes, held)
-        self._room = _memory(self._held)
-        if nbytes > self._held:
-            try:
-                self._fd = spill.unnamed_file(directory)
-                storage.reserve(self._fd, nbytes - self._held, "temporary file")
-                storage.advise_random(self._fd)
-            except BaseException as exc:
-                self.close()
-                raise _told(exc) from None
-
-    def create(self, piece: Piece) -> Piece:
-        return piece
-
-    def write(self, piece: Piece, at: int, view: memoryview) -> None:
-        start = self._phases[piece.phase] + piece.start + at
-        here = max(0, min(len(view), self._held - start))
-        self._room[start : start + here] = view[:here]
-        if here < len(view):
-            assert self._fd is not None
-            try:
-                storage.write_at(self._fd, start + here - self._held, view[here:])
-            except OSError as exc:
-                raise _told(exc) from None
-
-    def finish(self, piece: Piece) -> None:
-        pass
-
-    def expect(self, piece: Piece, at: int, nbytes: int) -> None:
-        first = self._phases[piece.phase] + piece.start + at - self._held
-        start, stop = max(0, first), first + nbytes
-        if start < stop:
-            assert self._fd is not None
-            storage.will_need(self._fd, start, stop - start)
-
-    def read(self, piece: Piece, at: int, room: memoryview) -> None:
-        start = self._phases[piece.phase] + piece.start + at
-        here = max(0, min(len(room), self._held - start))
-        room[:here] = self._room[start : start + here]
-        if here < len(room):
-            assert self._fd is not None
-            try:
-                storage.read_into(self._fd, start + here - self._held, room[here:])
-            except OSError as exc:
-                raise _told(exc) from None
-
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self._tables[table.name] = numbers
-
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
-        return self._tables[table.name][first * table.columns : stop * table.columns]
-
-    def close(self) -> None:
-        """Drop everything."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
-
-
 class Folder:
     """What tasks of many processes keep: files of a folder that all of them see.
 
@@ -186,22 +119,24 @@ class Folder:
         piece = _attempted(piece)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._files[piece] = os.open(self._file(piece), flags, 0o600)
+            self._files[piece] = os.open(self._file(piece) + _PART, flags, 0o600)
         except OSError as exc:
-            raise _told(exc) from None
+            raise failed(exc) from None
         return piece
 
     def write(self, piece: Piece, at: int, view: memoryview) -> None:
         try:
             storage.write_at(self._files[piece], at, view)
         except OSError as exc:
-            raise _told(exc) from None
+            raise failed(exc) from None
 
-    def finish(self, piece: Piece) -> None:
+    def finish(self, piece: Piece, end: bytes = b"") -> None:
         try:
+            storage.write_at(self._files[piece], os.fstat(self._files[piece]).st_size, end)
             os.close(self._files.pop(piece))  # a network file system tells now what went wrong
+            os.rename(self._file(piece) + _PART, self._file(piece))
         except OSError as exc:
-            raise _told(exc) from None
+            raise failed(exc) from None
 
     def expect(self, piece: Piece, at: int, nbytes: int) -> None:
         pass  # of many files, on file systems that have ways of their own
@@ -210,11 +145,30 @@ class Folder:
         self._fill(self._file(piece), at, room)
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
+        self.note(table.name, numbers)
+
+    def note(self, name: str, body: bytes | memoryview) -> None:
+        """Keep something for all, in the place of an old one."""
+        path = os.path.join(self._path, name)
         try:
-            with open(os.path.join(self._path, table.name), "wb") as file:
-                file.write(numbers)
+            with open(path + _PART, "wb") as file:
+                file.write(body)
+            os.replace(path + _PART, path)
         except OSError as exc:
-            raise _told(exc) from None
+            raise failed(exc) from None
+
+    def noted(self, name: str) -> bytes | None:
+        """Return what was kept for all, None where nothing was."""
+        try:
+            with open(os.path.join(self._path, name), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def pieces(self) -> dict[Piece, int]:
+        """Return the pieces that are complete, and how many bytes they have."""
+        with os.scandir(self._path) as found:
+            return _pieces((one.name, one.stat().st_size) for one in found)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         room = memoryview(bytearray(8 * table.columns * (stop - first)))
@@ -235,7 +189,7 @@ class Folder:
             with open(path, "rb", buffering=0) as file:
                 count = storage.read_into(file.fileno(), start, room)
         except OSError as exc:
-            raise _told(exc) from None
+            raise failed(exc) from None
         if count < len(room):
             raise OutputError("a temporary file became shorter during the run")
 
@@ -271,7 +225,8 @@ class Objects:
                 self._send(piece, bytes(rest[:SEGMENT]))
                 del rest[:SEGMENT]
 
-    def finish(self, piece: Piece) -> None:
+    def finish(self, piece: Piece, end: bytes = b"") -> None:
+        self.write(piece, 0, memoryview(end))
         rest = self._rest.pop(piece)
         if rest:
             self._send(piece, bytes(rest))
@@ -289,7 +244,20 @@ class Objects:
             done += stop - start
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self._put(table.name, bytes(numbers))
+        self.note(table.name, numbers)
+
+    def note(self, name: str, body: bytes | memoryview) -> None:
+        """Keep something for all, in the place of an old one."""
+        self._put(name, bytes(body))
+
+    def noted(self, name: str) -> bytes | None:
+        """Return what was kept for all, None where nothing was."""
+        return self._folder.read(name)
+
+    def pieces(self) -> dict[Piece, int]:
+        """Return the pieces of which an object is there, and how many bytes they have."""
+        found = self._folder.contents().items()
+        return _pieces((name, version.size or 0) for name, version in found)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         line = 8 * table.columns
@@ -324,7 +292,10 @@ class Objects:
             raise OutputError(error.message) from None
 
 
-def keep(inside: str) -> Folder | Objects:
+Kept = Folder | Objects
+
+
+def keep(inside: str) -> Kept:
     """Return what tasks of many processes keep in a place."""
     return Objects(inside) if places.is_url(inside) else Folder(inside)
 
@@ -333,7 +304,7 @@ def place(within: str) -> Place:
     """Return a new place in a directory, or a folder behind a URL, that all workers see."""
     if not places.is_url(within):
         try:
-            return NewFolder(os.path.join(os.path.abspath(within), "spill"), False, False, False)
+            return NewFolder(os.path.join(os.path.abspath(within), _SPILL), False, False, False)
         except OSError as exc:
             raise storage.failure(exc, within, OutputError) from None
     if not places.is_of_many(within):
@@ -344,7 +315,37 @@ def place(within: str) -> Place:
     from ndtool.arrays import claims, remotefolder
 
     claims.sweep(within)
-    return claims.Claim(remotefolder.inside(within, f"spill-{os.urandom(6).hex()}"))
+    return claims.Claim(remotefolder.inside(within, f"{_SPILL}-{os.urandom(6).hex()}"))
+
+
+def left(within: str) -> tuple[list[str], list[str]]:
+    """Return the insides of places in a directory, or behind a URL, that killed runs left.
+
+    And places that may be in use, as far as is known.
+    """
+    if places.is_url(within):
+        from ndtool.arrays import claims
+
+        return claims.folders(within, f"{_SPILL}-") if places.is_of_many(within) else ([], [])
+    try:
+        found, others = leftovers.folders(os.path.abspath(within), _SPILL)
+    except OSError:
+        return [], []  # to be told when a place is made
+    return [os.path.join(path, leftovers.INSIDE) for path in found], others
+
+
+def again(inside: str) -> Place | None:
+    """Return a place that a killed run left, None where another run has it now."""
+    try:
+        if not places.is_url(inside):
+            hidden = os.path.dirname(inside)
+            path = os.path.join(os.path.dirname(hidden), _SPILL)
+            return NewFolder(path, False, False, False, hidden)
+        from ndtool.arrays import claims
+
+        return claims.Claim(inside, takes_over=True)
+    except (OSError, OutputError):
+        return None
 
 
 def _attempted(piece: Piece) -> Piece:
@@ -355,15 +356,18 @@ def _name(piece: Piece) -> str:
     return f"{piece.phase}-{piece.number}-{piece.attempt:016x}"
 
 
-def _memory(nbytes: int) -> memoryview:
-    """Return writable bytes, whose pages are taken when they are used."""
-    try:
-        return memoryview(mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    except OSError:
-        raise ResourceError(f"no memory for {nbytes} bytes to work in") from None
+def _pieces(found: Iterable[tuple[str, int]]) -> dict[Piece, int]:
+    """Return the pieces that some files, or objects, are, and how many bytes they have."""
+    sizes: Counter[Piece] = Counter()
+    for name, nbytes in found:
+        if parts := _PIECE.fullmatch(name):
+            piece = Piece(parts[1], int(parts[2]), 0, int(parts[3], 16))
+            sizes[piece] += nbytes
+    return sizes
 
 
-def _told(exc: BaseException) -> Any:
+def failed(exc: BaseException) -> Any:
+    """Return what the system says of a temporary file as our error, others as they are."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
         return storage.failure(exc, "temporary file", OutputError)
     return exc

@@ -7,7 +7,7 @@ stands. Who does the tasks, threads of this process or a cluster, is an executor
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
@@ -28,11 +28,13 @@ from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import direct, tasks
 from ndtool.runs.cut import Cut, units_of
 from ndtool.runs.direct import Operands
-from ndtool.runs.spilling import Keep, Store, Table
+from ndtool.runs.resuming import Left
+from ndtool.runs.spilling import Keep, Table
+from ndtool.runs.store import Store
 from ndtool.runs.tasks import Arrays, Bad, Done, Work
 
 Take = Callable[[int, Any], None]  # is given each task that is done, and what it returned
-Each = Callable[[str, int, Take], None]  # does tasks 0 to n - 1 of a phase
+Each = Callable[[str, Sequence[int], Take], None]  # does tasks of a phase
 Note = Callable[[BoundsError], object]  # is given what is known of indices out of bounds
 
 
@@ -48,9 +50,9 @@ def run(operands: Operands, sink: Sink, cut: Cut, tick: Tick, note: Note) -> Ite
         work = Work(operands.inference, cut, arrays(operands, cut, output), store)
         last = "replay" if cut.gathers else "sweep"
 
-        def each(phase: str, count: int, take: Take) -> None:
+        def each(phase: str, numbers: Sequence[int], take: Take) -> None:
             in_order = sink.streamed and phase == last  # a stream takes bytes in order
-            in_threads(work, phase, count, take, 1 if in_order else cut.workers)
+            in_threads(work, phase, numbers, take, 1 if in_order else cut.workers)
 
         try:
             yield from phases(operands.inference, cut, store, each, tick, note)
@@ -64,11 +66,11 @@ def check(operands: Operands, cut: Cut, note: Note) -> None:
     """Read all indices by blocks; raise BoundsError if one is out of bounds, or note it."""
     work = Work(operands.inference, cut, arrays(operands, cut, None), Store(0, 0, None, {}))
     outside = _Outside(operands.inference)
-    in_threads(work, "check", cut.blocks, outside.add, cut.workers)
+    in_threads(work, "check", range(cut.blocks), outside.add, cut.workers)
     outside.tell(note)
 
 
-def in_threads(work: Work, phase: str, count: int, take: Take, workers: int) -> None:
+def in_threads(work: Work, phase: str, numbers: Sequence[int], take: Take, workers: int) -> None:
     """Do tasks in this process, several at once."""
 
     def do(number: int) -> None:
@@ -77,18 +79,27 @@ def in_threads(work: Work, phase: str, count: int, take: Take, workers: int) -> 
             take(number, end)
 
     turn = Lock()
-    crew.share(do, iter(range(count)), workers)
+    crew.share(do, iter(numbers), workers)
 
 
 def phases(
-    inference: Inference, cut: Cut, keep: Keep, each: Each, tick: Tick, note: Note
+    inference: Inference,
+    cut: Cut,
+    keep: Keep,
+    each: Each,
+    tick: Tick,
+    note: Note,
+    left: Left | None = None,
 ) -> Iterator[str]:
-    """Have all tasks done, phase by phase; yield the name of each before it begins."""
+    """Have all tasks done, phase by phase; yield the name of each before it begins.
+
+    left: what of another run counts as done.
+    """
     meter, tables, outside = _Meter(tick, cut), _Tables(cut), _Outside(inference)
     rows = cut.rows
     yield "split"
-    with_ends = partial(_ended, tables, outside)
-    each("split", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.entry, with_ends))
+    take = meter.of(cut.blocks, rows.tuples * rows.entry, partial(_ended, tables, outside))
+    each("split", _rest(cut.blocks, left.splits() if left else {}, take), take)
     outside.tell(note)
     keep.tabulate(Table("starts", cut.blocks), tables.starts)
     yield "sweep"
@@ -98,11 +109,21 @@ def phases(
         if cut.gathers:
             places[part] = end.attempt
 
-    each("sweep", cut.parts, meter.of(cut.parts, rows.height * rows.width, swept))
+    take = meter.of(cut.parts, rows.height * rows.width, swept)
+    known = left.sweeps(cut, places[-cut.parts :]) if left and cut.gathers else {}
+    each("sweep", _rest(cut.parts, known, take), take)
     if cut.gathers:
         keep.tabulate(Table("places", cut.parts), places)
         yield "replay"
-        each("replay", cut.blocks, meter.of(cut.blocks, rows.tuples * rows.width))
+        take = meter.of(cut.blocks, rows.tuples * rows.width)
+        each("replay", range(cut.blocks), take)
+
+
+def _rest(count: int, known: dict[int, Done], take: Take) -> list[int]:
+    """Take what is known of tasks; return the others."""
+    for number, end in known.items():
+        take(number, end)
+    return [number for number in range(count) if number not in known]
 
 
 def _ended(tables: _Tables, outside: _Outside, block: int, end: Done | Bad) -> None:

@@ -13,6 +13,7 @@ the sequential loop.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from ndtool.runs import spilling
 from ndtool.runs.cut import LOCAL, MOST_PARTS, Cut
 from ndtool.runs.spilling import Keep, Table
 
+NOTE = 128  # bytes of what is out of bounds of a block, as it is kept
 Batch = list[tuple[int, int, int]]  # block, first and last tuple of it, as they were sorted
 Take = Callable[[int], memoryview]
 
@@ -49,6 +51,17 @@ class Done(NamedTuple):
     attempt: int
     starts: bytes = b""
     outside: Bad | None = None
+
+    @property
+    def end(self) -> bytes:
+        """What follows a piece of split: all that another run needs to take it up."""
+        return self.starts + json.dumps(self.outside).encode().ljust(NOTE)
+
+    @classmethod
+    def of(cls, attempt: int, end: bytes) -> Done:
+        """Return what a task returned, from what follows its piece; ValueError if that is none."""
+        outside = json.loads(end[-NOTE:])
+        return cls(attempt, end[:-NOTE], None if outside is None else Bad(*map(int, outside)))
 
 
 class Bad(NamedTuple):
@@ -178,8 +191,9 @@ def split(work: Work, block: int) -> Done | Bad:
                 copies.swap(updates, work.inference.dtype.unit)
             _deal(marks, starts[:-1], updates, ordered, n, back=False)
             keep.write(piece, n * LOCAL, ordered)
-        keep.finish(piece)
-    return Done(piece.attempt, bytes(starts[: cut.parts + 1]), outside)
+        done = Done(piece.attempt, bytes(starts[: cut.parts + 1]), outside)
+        keep.finish(piece, done.end)
+    return done
 
 
 def sweep(work: Work, part: int) -> Done:
