@@ -82,7 +82,7 @@ cdef class Indices:
     cdef const uint8_t[::1] bytes, filling
     cdef int kind, code
     cdef readonly str rule
-    cdef readonly int64_t below
+    cdef int64_t below
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
