@@ -177,7 +177,7 @@ def planned(plan: Plan) -> str:
 def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
     """Return how many tasks are taken up, of how many, in a line for people."""
     counts = [f"{taken[phase]} of {tasks[phase]} tasks to {phase}" for phase in taken]
-    return f"taken up: {', '.join(counts)}\n"
+    return f"taken up: {', '.join(counts)}"
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:
