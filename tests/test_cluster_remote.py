@@ -21,7 +21,9 @@ from inputs import opened
 from strategies import same
 from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
 
-from ndtool.arrays import claims, names, shared, source, upload, zarrwriter
+from ndtool.arrays import claims, names, remote, shared, source, upload, zarrwriter
+from ndtool.arrays.remote import Version
+from ndtool.arrays.remotefolder import RemoteFolder
 from ndtool.arrays.source import Facts
 from ndtool.errors import BoundsError, OutputError, UsageError
 from ndtool.rules import dtypes
@@ -292,6 +294,39 @@ def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
     s3.put("few.npy", Path("few.npy").read_bytes())
     with opened(f"{ROOT}/few.npy") as one:
         assert one.told()[1] == os.path.getsize("few.npy")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"a": Version(size=4)},
+        {"a": Version("tag", "now", 4), "b": Version(size=4)},
+        PermissionError("AccessDenied"),
+    ],
+)
+def test_what_does_not_tell_objects_from_others(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Version] | Exception
+) -> None:
+    """A size alone tells nothing, and objects that may be read need not be listed."""
+
+    async def contents(url: str) -> dict[str, Version]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(remote, "contents", contents)
+    assert RemoteFolder("memory://x").told("") is None
+
+
+def test_times_tell_objects_from_others_beside_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def contents(url: str) -> dict[str, Version]:
+        return {"a": next(answers)}
+
+    monkeypatch.setattr(remote, "contents", contents)
+    versions = [Version(None, time, size) for time, size in (("1", 4), ("2", 4), ("1", 5))]
+    answers = iter(versions)
+    assert len({str(RemoteFolder("memory://x").told("")) for _ in versions}) == 3
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///", "memory://"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,25 @@ def test_any_part_of_what_is_there_will_do(killed: Killed, data: st.DataObject) 
     assert (done["split"], done["sweep"]) == (torn["split"], 5 + torn["sweep"])
     assert same(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
+
+
+def test_a_task_that_ends_while_it_is_looked_at(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers go on with what a client had sent that was killed."""
+    keep, listed = spilling.Folder("."), os.scandir
+    pieces = [keep.create(spilling.Piece("split", number, 0)) for number in (0, 1)]
+    for piece in pieces:
+        keep.write(piece, 0, memoryview(b"piece"))
+    keep.finish(pieces[0])
+
+    def late(path: str) -> Any:
+        found = list(listed(path))
+        keep.finish(pieces[1])
+        return nullcontext(found)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert keep.pieces() == {pieces[0]: 5}
 
 
 def test_an_end_that_is_none(left: Killed) -> None:

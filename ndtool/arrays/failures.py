@@ -64,6 +64,11 @@ def is_missing(exc: BaseException) -> bool:
     return isinstance(exc, FileNotFoundError) or status_of(exc) in (404, 410)
 
 
+def is_refused(exc: BaseException) -> bool:
+    """Whether an answer was that this may not be done."""
+    return isinstance(exc, PermissionError) or status_of(exc) in (401, 403)
+
+
 def _library(exc: BaseException) -> str:
     """Return the library of the network that an exception is from, if any."""
     modules = [one.__module__.partition(".")[0] for one in type(exc).__mro__]
@@ -99,7 +104,7 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         if url.startswith("s3"):
             hint = "FSSPEC_S3_ANON=true asks without, as public buckets allow"
         return kind(f"{name}: no credentials were found, or they are not whole", hint=hint)
-    if isinstance(exc, PermissionError) or status in (401, 403):
+    if is_refused(exc):
         return kind(f"{name}: access is denied")
     if "ClientConnectorDNSError" in kinds or "gaierror" in kinds:
         return kind(f"{name}: its host cannot be found")

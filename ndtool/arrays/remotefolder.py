@@ -143,10 +143,10 @@ class RemoteFolder:
 
     def told(self, key: str) -> Told:
         """Return what tells all objects in a folder, as they are now; None where nothing does."""
-        if not self.lists:
+        found = self._wait(self._allowed(key)) if self.lists else {}
+        if not found or not all(one.etag or one.modified for one in found.values()):
             return None
-        found = [(name, *_told(version)) for name, version in self.contents(key).items()]
-        return digest(found)
+        return digest([(name, one.etag or one.modified, one.size) for name, one in found.items()])
 
     def close(self) -> None:
         pass
@@ -159,6 +159,15 @@ class RemoteFolder:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return remote.wait(coroutine, self.path)
+
+    async def _allowed(self, key: str) -> dict[str, Version]:
+        """Return all objects in a folder, none where they may be read, but not listed."""
+        try:
+            return await remote.contents(inside(self.url, key) if key else self.url)
+        except Exception as exc:
+            if failures.is_refused(exc):
+                return {}
+            raise
 
     async def _version(self, key: str) -> Version | None:
         url = inside(self.url, key)

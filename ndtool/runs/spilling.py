@@ -168,7 +168,7 @@ class Folder:
     def pieces(self) -> dict[Piece, int]:
         """Return the pieces that are complete, and how many bytes they have."""
         with os.scandir(self._path) as found:
-            return _pieces((one.name, one.stat().st_size) for one in found)
+            return _pieces((one.name, _size(one)) for one in found)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         room = memoryview(bytearray(8 * table.columns * (stop - first)))
@@ -346,6 +346,14 @@ def again(inside: str) -> Place | None:
         return claims.Claim(inside, takes_over=True)
     except (OSError, OutputError):
         return None
+
+
+def _size(one: os.DirEntry[str]) -> int:
+    """Return the bytes of a file, 0 where a task that was on its way has renamed it since."""
+    try:
+        return one.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _attempted(piece: Piece) -> Piece:
