@@ -23,8 +23,8 @@ from ndtool import files
 from ndtool.analysis import reference
 from ndtool.arrays import leftovers, names
 from ndtool.arrays.streams import Streams
-from ndtool.errors import BoundsError, OutputError
-from ndtool.runs import resuming, spilling
+from ndtool.errors import BoundsError, OutputError, ResourceError
+from ndtool.runs import cluster, resuming, spilling
 
 dask = pytest.importorskip("dask", exc_type=ImportError)
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
@@ -428,6 +428,19 @@ def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.Monke
     assert result.resumed == 0
     assert result.warnings[0].endswith("/idx.npy is what it was")
     assert same(np.load("out.npy"), wanted(GATHER))
+
+
+def test_what_cannot_be_taken_up_is_not_left(
+    left: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lonely(*_: object) -> None:
+        raise ResourceError("all workers are gone")
+
+    monkeypatch.setattr(cluster.Cluster, "each", lonely)
+    monkeypatch.setattr(resuming, "_told", lambda *_: None)
+    with pytest.raises(ResourceError) as caught:
+        left.resume()
+    assert (not caught.value.hint, os.listdir("spill")) == (True, [])
 
 
 def test_indices_that_are_written_out(inputs: Path, started: Workers) -> None:

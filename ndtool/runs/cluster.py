@@ -326,14 +326,14 @@ def run(
         )
     within, named = where
     folder = (left and left.place) or spilling.place(within)
-    token, inference = os.urandom(8).hex(), operands.inference
+    token, inference, may_wait = os.urandom(8).hex(), operands.inference, False
     call = worker.Call(token, __version__, named, inference, cut, place, folder.inside)
     try:
         each = partial(cluster.each, call)
         kept = spilling.keep(folder.inside)
         made = partial(resuming.made_of, inference, cut.rows, named, operands.sources)
         begun = left.made if left else made()
-        resuming.describe(kept, begun, cut)
+        may_wait = resuming.describe(kept, begun, cut) and left is not None
         yield from sweep.phases(inference, cut, kept, each, tick, note, left)
         cluster.finish(token)
         if left and left.place and (change := resuming.other(begun, made())):
@@ -341,7 +341,7 @@ def run(
     except BaseException as error:
         is_sent = any(map(places.is_url, (place.path, folder.inside)))
         cluster.abandon(token, SENT if is_sent else HURRY)
-        if left is not None and isinstance(error, ResourceError):
+        if may_wait and isinstance(error, ResourceError):
             folder.leave()
             error.hint = error.hint or "--resume takes up what is done"
         raise

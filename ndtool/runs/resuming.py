@@ -81,11 +81,13 @@ def _file(facts: Facts) -> tuple[int, ...]:
     return tuple(facts.notes.get("shards") or facts.grid)
 
 
-def describe(keep: Kept, made: Made, cut: Cut) -> None:
-    """Keep what another run needs to know that takes this one up, if that can be."""
-    if not unknown(made):
-        manifest = {"made": made, "block": cut.block, "step": cut.step}
-        keep.note(_MANIFEST, json.dumps(manifest).encode())
+def describe(keep: Kept, made: Made, cut: Cut) -> bool:
+    """Keep what another run needs to know that takes this one up; whether that can be."""
+    if unknown(made):
+        return False
+    manifest = {"made": made, "block": cut.block, "step": cut.step}
+    keep.note(_MANIFEST, json.dumps(manifest).encode())
+    return True
 
 
 class Left:
