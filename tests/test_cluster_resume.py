@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -360,6 +361,15 @@ def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
     assert os.listdir("spill") == []
 
 
+def test_workers_that_work_where_pieces_are(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts them removes what killed ones left there."""
+    left.copy()
+    monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
+    assert left.resume(scheduler=None, workers=1).resumed == 9
+    assert same(np.load("out.npy"), wanted(GATHER))
+    assert os.listdir("spill") == []
+
+
 def test_a_live_run_is_left_alone(left: Killed) -> None:
     folder = left.copy().parent
     held = leftovers.locked(str(folder))
@@ -430,9 +440,7 @@ def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.Monke
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_what_cannot_be_taken_up_is_not_left(
-    left: Killed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_taken_up_is_not_left(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     def lonely(*_: object) -> None:
         raise ResourceError("all workers are gone")
 

@@ -115,6 +115,25 @@ def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
         _kernels.gather(four, data, 0, numbers, piece, out, How(1))
 
 
+@pytest.mark.parametrize(("itemsize", "swapped"), [(1, False), (8, False), (2, True), (4, True)])
+def test_numbers_have_two_bytes_or_four(itemsize: int, swapped: bool) -> None:
+    with pytest.raises(ValueError, match="has 2 or 4 bytes, in this machine's order"):
+        Indices(bytes(64), itemsize, True, swapped, below=1)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 64])
+def test_tuples_of_few_bytes_are_numbered(k: int) -> None:
+    """As many at once as the stack has room for, however small they are."""
+    sizes, count = (100, 2)[:k] + (1,) * (k - 2), 3000
+    indices = np.stack([RNG.integers(-size, size, count) for size in sizes] or [[]], -1)
+    strides = tuple(int(np.prod(sizes[d + 1 :])) for d in range(k))
+    numbers, stored = np.empty(count, np.uint32), indices.astype(np.int8).tobytes()
+    rows = Addressing(sizes, strides, count, (), (), True)
+    tuples = Indices(stored, 1, False, False)
+    assert not _kernels.number(rows, tuples, 0, count, numbers.view(np.uint8), 4, 1)
+    assert_array_equal(numbers, indices % sizes @ np.array(strides, int) if k else 0)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_plain_numbers_that_every_batch_has(threads: int) -> None:
     data = RNG.random((5, 300, 2), np.float32)

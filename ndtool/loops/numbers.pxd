@@ -41,7 +41,7 @@ cdef inline uint64_t number_part(const void* call, int64_t part, int thread) noe
     cdef int64_t rows[BLOCK]
     cdef uint8_t stage[BLOCK * 4]
     cdef int64_t t = c.count * part // c.parts, stop = c.count * (part + 1) // c.parts, take
-    cdef int64_t step = max(1, STEP // c.walk.entry)
+    cdef int64_t step = min(block_of(c.walk.nd), STEP // max(1, c.walk.entry))
     cdef Cursor at
     seek(&at, &c.walk, t)
     while t < stop:

@@ -214,12 +214,12 @@ class Job:
         assert request.output is not None, "a run without an output was refused"
         self._within = cluster.folder(self._spill, request.output)
         to = names.planned(request.output, self.facts, self.storing)
+        if request.resume:  # before a cluster is started, which removes what it finds beside itself
+            self.left = cluster.take_up(operands, to, self._within, self._seen)
+            self._stack.callback(self.left.close)
         self._cluster = self._stack.enter_context(
             cluster.connect(request.scheduler, request.workers, self.threads, request.memory)
         )
-        if request.resume:
-            self.left = cluster.take_up(operands, to, self._within, self._seen)
-            self._stack.callback(self.left.close)
         self.planned = cluster.choose(operands, self._cluster, to, self.left)
 
     @contextmanager
