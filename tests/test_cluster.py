@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, environment, ndtool, save, state
 from strategies import same
+from twoworkers import PATIENT, two_workers
 
 from ndtool import files
 from ndtool.analysis import reference
@@ -22,8 +23,8 @@ from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.runs import cluster, plan, tasks, worker
 from ndtool.runs.jobs import Job, Request
 
-dask = pytest.importorskip("dask", exc_type=ImportError)
-distributed = pytest.importorskip("distributed", exc_type=ImportError)
+pytest.importorskip("dask", exc_type=ImportError)
+pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -105,17 +106,7 @@ class Workers:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
-    (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
-    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
-    with (
-        dask.config.set({"temporary-directory": str(folder), **patient}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
-            silence_logs=100,
-        ) as local,
-        distributed.Client(local, set_as_default=False) as client,
-    ):  # fmt: skip
+    with two_workers(folder, PRELOAD, **PATIENT) as client:
         yield Workers(client, folder)
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from inputs import opened
 from strategies import same
 from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
+from twoworkers import PATIENT, two_workers
 
 from ndtool.arrays import claims, names, remote, shared, source, upload, zarrwriter
 from ndtool.arrays.remote import Version
@@ -30,8 +31,8 @@ from ndtool.rules import dtypes
 from ndtool.runs import spilling
 from ndtool.runs.spilling import Objects, Piece, Table
 
-dask = pytest.importorskip("dask", exc_type=ImportError)
-distributed = pytest.importorskip("distributed", exc_type=ImportError)
+pytest.importorskip("dask", exc_type=ImportError)
+pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 fsspec = pytest.importorskip("fsspec")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -51,20 +52,10 @@ CHUNKS: dict[str, dict[str, Any]] = {
 def started(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """Start two workers that know the server by their environment."""
     folder = tmp_path_factory.mktemp("cluster")
-    (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
-    patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.settings(s3_server.endpoint).items():
             patch.setenv(name, value) if value is not None else patch.delenv(name)
-        with (
-            dask.config.set({"temporary-directory": str(folder), **patient}),
-            distributed.LocalCluster(
-                n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-                preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
-                silence_logs=100,
-            ) as local,
-            distributed.Client(local, set_as_default=False) as client,
-        ):  # fmt: skip
+        with two_workers(folder, PRELOAD, **PATIENT) as client:
             yield Workers(client, folder)
 
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import same
 from test_cluster_faults import IMPATIENT, PRELOAD, Site, await_
+from twoworkers import two_workers
 
 from ndtool import files
 from ndtool.analysis import reference
@@ -27,8 +28,8 @@ from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.runs import cluster, resuming, spilling
 
-dask = pytest.importorskip("dask", exc_type=ImportError)
-distributed = pytest.importorskip("distributed", exc_type=ImportError)
+pytest.importorskip("dask", exc_type=ImportError)
+pytest.importorskip("distributed", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
@@ -87,16 +88,7 @@ class Workers:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
-    (folder / "preload.py").write_text(PRELOAD.format(folder=str(folder)))
-    with (
-        dask.config.set({"temporary-directory": str(folder)}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            preload=[str(folder / "preload.py")], local_directory=str(folder), memory_limit=0,
-            silence_logs=100,
-        ) as local,
-        distributed.Client(local, set_as_default=False) as client,
-    ):  # fmt: skip
+    with two_workers(folder, PRELOAD) as client:
         yield Workers(client, folder)
 
 
