@@ -9,7 +9,7 @@ from ndtool.loops.blocks cimport (
     BLOCK, LINE, SHORT, Cursor, Nd, Walk, block_of, next_batch, offsets_from, seek,
 )
 from ndtool.loops.gathers cimport Gather, stream_whole
-from ndtool.loops.indices cimport BYTES, CHECKED
+from ndtool.loops.indices cimport CHECKED
 from ndtool.loops.memory cimport AHEAD, prefetch, stream, stream_end, touch
 
 cdef extern from *:
