@@ -272,6 +272,10 @@ cdef inline real chosen(real a, real b, bint first) noexcept nogil:
 cdef inline number combined_evenly(int op, number a, number b) noexcept nogil:
     """combined, but with no branch for NaN: loops over it become vectors."""
     if number is float or number is double:
+        if op == ADD:  # of two NaNs the first one comes twice
+            return signed(a, b, a + (b if a == a else a))
+        if op == MUL:
+            return signed(a, b, a * (b if a == a else a))
         if op == MAX:
             return chosen(a, b, (a > b) | (a != a))
         if op == MIN:

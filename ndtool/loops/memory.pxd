@@ -102,6 +102,13 @@ cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nog
     prefetch_lines_of(run, min(width, AHEAD // 8))
 
 
+cdef inline void prefetch_span(const uint8_t* run, Py_ssize_t width) noexcept nogil:
+    """Ask for the same lines, one of them twice, by loops that a constant width unrolls."""
+    cdef Py_ssize_t asked = min(width, AHEAD // 8)
+    prefetch_lines(run, asked)
+    prefetch(run + asked - 1)
+
+
 cdef inline void store(
     uint8_t* to, const uint8_t* source, Py_ssize_t n, bint streamed
 ) noexcept nogil:
