@@ -62,6 +62,32 @@ def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
         assert not out.any()
 
 
+@pytest.mark.parametrize("kind", ["int64", "uint64", "int32", "int16"])
+@pytest.mark.parametrize("strays", [0, 1, 20, 700])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_elements_named_by_numbers_some_of_which_count_from_the_end(
+    reduction: str, strays: int, kind: str
+) -> None:
+    rng = np.random.default_rng(58)
+    size, count = 300, 700
+    for name in ("float32", "float64", "int8", "uint16", "bool", "float16", "complex64"):
+        if name == "complex64" and reduction in ("max", "min"):
+            continue
+        data, updates = ((rng.random(n) * 4 - 1).astype(name) for n in (size, count))
+        indices = rng.integers(0, size, (count, 1)).astype(kind)
+        if kind[0] == "i":
+            indices[rng.permutation(count)[:strays]] -= size
+        expected = slow.scatter_nd(data, indices, updates, reduction)
+        result = scatter_nd(data, indices, updates, reduction, threads=1)
+        assert result.tobytes() == expected.tobytes(), name
+        assert (gather_nd(data, indices, threads=1) == data[indices[:, 0]]).all(), name
+        grid, more = np.stack([data] * 3), np.stack([updates[:size]] * 3)
+        along = np.stack([indices[at : at + size, 0] for at in (0, 100, 400)])
+        expected = slow.scatter_elements(grid, along, more, 1, reduction)
+        result = scatter_elements(grid, along, more, 1, reduction)
+        assert result.tobytes() == expected.tobytes(), name
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [65, 72, 100, 128, 136, 191, 192, 200, 257, 512, 520, 1000, 2500])
 def test_rows_streamed_from_and_to_anywhere(

@@ -3,10 +3,12 @@
 # stack, then moves or reduces the runs there. Offsets are private copies: indices that another
 # process changes meanwhile can give wrong values, never an access outside the arrays.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.indices cimport CHECKED, ENTRIES, REFUSE, exact, ruled, settle, widened
+from ndtool.loops.indices cimport (
+    CHECKED, ENTRIES, REFUSE, exact, is_plain, number_at, ruled, settle, widened,
+)
 from ndtool.loops.memory cimport AHEAD, prefetch_lines
 
 cdef extern from *:
@@ -210,16 +212,22 @@ cdef inline void numbered_offsets "ndtool_numbered_offsets"(
 ) noexcept nogil:
     """offsets[i] = numbers[i] * stride + base, of numbers that were checked."""
     cdef Py_ssize_t i
-    cdef uint16_t n2
-    cdef uint32_t n4
     if bytes_each == 2:
         for i in range(n):
-            memcpy(&n2, numbers + 2 * i, 2)
-            offsets[i] = <int64_t> (n2 * stride + base)
+            offsets[i] = <int64_t> (number_at(numbers, i, 2) * stride + base)
     else:
         for i in range(n):
-            memcpy(&n4, numbers + 4 * i, 4)
-            offsets[i] = <int64_t> (n4 * stride + base)
+            offsets[i] = <int64_t> (number_at(numbers, i, 4) * stride + base)
+
+
+cdef inline bint by_number(const Walk* walk, Py_ssize_t width) noexcept nogil:
+    """Whether tuples are plain numbers of runs of `width` bytes that stand side by side."""
+    cdef const Nd* nd = walk.nd
+    cdef bint usual = width in (1, 2, 4, 8, 16)
+    return (
+        usual and nd.k == 1 and nd.strides[0] == width and not nd.repeated
+        and nd.per_batch >= SHORT and is_plain(walk.kind)
+    )
 
 
 cdef inline void next_numbered(

@@ -24,6 +24,13 @@ cdef extern from *:
     static inline int64_t ndtool_moved(
         int64_t, int64_t, double, int, int64_t *, uint64_t *
     ) ndtool_inline;
+    /* what was read once stays as it is: the number that is looked at is the one that is used,
+       whatever others write to memory meanwhile */
+    #if defined(__GNUC__) || defined(__clang__)
+      #define ndtool_once(number) __asm__("" : "+r"(number))
+    #else
+      #define ndtool_once(number) ((number) = *(volatile uint64_t *) &(number))
+    #endif
     /* 1.5 * 2^52, whose last bit is worth 1: a double to which it is added is rounded to a whole
        number, which stands in its lowest bits */
     #define NDTOOL_ROUNDING 6755399441055744.0
@@ -31,6 +38,7 @@ cdef extern from *:
     """
     const double ROUNDING "NDTOOL_ROUNDING"
     const uint64_t ROUNDING_BITS "NDTOOL_ROUNDING_BITS"
+    void once "ndtool_once"(uint64_t number) noexcept nogil
 
 cdef enum:
     ENTRIES = 1024       # indices widened at once
@@ -101,6 +109,28 @@ cdef inline void widen "ndtool_widen"(
     else:
         for i in range(n):
             block[i] = <int8_t> indices[i]
+
+
+cdef inline bint is_plain(int kind) noexcept nogil:
+    """Whether number_at reads indices of a kind."""
+    return kind & CHECKED or kind & ~UNSIGNED == 8 or kind == 4
+
+
+cdef inline uint64_t number_at(
+    const uint8_t* numbers, Py_ssize_t i, int bytes_each
+) noexcept nogil:
+    """Return number i of those in 8 bytes, of an int32, or of a uint16; negative ones are huge."""
+    cdef uint16_t n2
+    cdef int32_t n4
+    cdef uint64_t n8
+    if bytes_each == 2:
+        memcpy(&n2, numbers + 2 * i, 2)
+        return n2
+    if bytes_each == 4:
+        memcpy(&n4, numbers + 4 * i, 4)
+        return <uint64_t> <int64_t> n4
+    memcpy(&n8, numbers + 8 * i, 8)
+    return n8
 
 
 cdef inline uint64_t ruled "ndtool_ruled"(

@@ -5,7 +5,8 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
-from ndtool.loops.memory cimport AHEAD, prefetch_span
+from ndtool.loops.indices cimport number_at, once
+from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, MAX, MUL,
     UINT8, UINT16, UINT32, UINT64, MIN, brain, combined, combined_alone, combined_evenly, complex64,
@@ -20,11 +21,13 @@ cdef extern from *:
       #define ndtool_whole
     #endif
     static inline void ndtool_reduce_rows(int, int, void const *) ndtool_whole ndtool_clones;
+    static inline Py_ssize_t ndtool_reduce_elements(int, int, void const *) ndtool_whole;
     """
 
 
 cdef enum:
     UNROLLED = 256       # bytes of a long run that are reduced in a loop of constant length
+    PACE = 16            # elements for which what comes later is asked for at once
 
 
 cdef struct Reduced:
@@ -36,6 +39,9 @@ cdef struct Reduced:
     const int64_t* numbers    # which updates, `pitch` bytes apart; NULL for all, side by side
     Py_ssize_t pitch
     Py_ssize_t more           # numbered runs that follow the n, to be asked for
+    const uint8_t* elements   # instead of offsets: the numbers of elements that begin at `to`
+    int bytes_each            # of these numbers
+    uint64_t size             # from where on they name none
 
 
 cdef inline void reduce_run(
@@ -138,13 +144,63 @@ cdef inline void reduce_numbered(
         )
 
 
-cdef inline void reduce_typed(number* of, int op, const Reduced* r) noexcept nogil:
+cdef inline Py_ssize_t reduce_by(
+    number* out, int op, int bytes_each, const Reduced* r
+) noexcept nogil:
+    """Apply updates to the elements of these numbers, up to one that names none; return how many.
+
+    Numbers in two bytes were checked.
+    """
+    cdef const number* updates = <const number*> r.updates
+    cdef const uint8_t* elements = r.elements
+    cdef uint64_t at, size = r.size
+    cdef Py_ssize_t i = 0, j, n = r.n
+    while i < n:
+        prefetch_lines(elements + i * bytes_each + AHEAD, PACE * bytes_each)
+        prefetch_lines(<const uint8_t*> (updates + i) + AHEAD, PACE * sizeof(number))
+        for j in range(i, min(i + PACE, n)):
+            at = number_at(elements, j, bytes_each)
+            if bytes_each != 2:
+                once(at)
+                if at >= size:
+                    return j
+            out[at] = combined_alone(op, out[at], updates[j])
+        i += PACE
+    return n
+
+
+cdef inline Py_ssize_t reduce_sized(
+    number* out, int op, int bytes_each, const Reduced* r
+) noexcept nogil:
+    """reduce_by, in a loop for each operation."""
+    if op == ADD:
+        return reduce_by(out, ADD, bytes_each, r)
+    if op == MUL:
+        return reduce_by(out, MUL, bytes_each, r)
+    if op == MAX:
+        return reduce_by(out, MAX, bytes_each, r)
+    return reduce_by(out, MIN, bytes_each, r)
+
+
+cdef inline Py_ssize_t reduce_elements_of(number* out, int op, const Reduced* r) noexcept nogil:
+    if r.bytes_each == 8:
+        return reduce_sized(out, op, 8, r)
+    if r.bytes_each == 4:
+        return reduce_sized(out, op, 4, r)
+    return reduce_sized(out, op, 2, r)
+
+
+cdef inline Py_ssize_t reduce_typed(
+    number* of, int op, const Reduced* r, bint by_number
+) noexcept nogil:
     """Apply n runs of elements of the type that `of` points to, in order."""
     cdef Py_ssize_t i, n = r.n, m = r.width // sizeof(number)
     cdef uint8_t* out = r.to
     cdef const int64_t* offsets = r.offsets
     cdef const number* updates = <const number*> r.updates
     cdef number* slot
+    if by_number:
+        return reduce_elements_of(of, op, r) if m == 1 else 0
     if r.numbers and r.width == UNROLLED:
         reduce_numbered(op, of, r, UNROLLED)
     elif r.numbers:
@@ -170,44 +226,53 @@ cdef inline void reduce_typed(number* of, int op, const Reduced* r) noexcept nog
         for i in range(n):
             slot = <number*> (out + offsets[i])
             slot[0] = combined_alone(MIN, slot[0], updates[i])
+    return n
 
 
-cdef inline void reduce_block(int code, int op, const Reduced* r) noexcept nogil:
-    """Apply n runs of the type `code`."""
+cdef inline Py_ssize_t reduce_block(
+    int code, int op, const Reduced* r, bint by_number
+) noexcept nogil:
+    """Apply n runs of the type `code`, or up to n elements by their numbers; return how many."""
     if code == BOOL:
-        reduce_typed(<truth*> r.to, op, r)
-    elif code == INT8:
-        reduce_typed(<int8_t*> r.to, op, r)
-    elif code == INT16:
-        reduce_typed(<int16_t*> r.to, op, r)
-    elif code == INT32:
-        reduce_typed(<int32_t*> r.to, op, r)
-    elif code == INT64:
-        reduce_typed(<int64_t*> r.to, op, r)
-    elif code == UINT8:
-        reduce_typed(<uint8_t*> r.to, op, r)
-    elif code == UINT16:
-        reduce_typed(<uint16_t*> r.to, op, r)
-    elif code == UINT32:
-        reduce_typed(<uint32_t*> r.to, op, r)
-    elif code == UINT64:
-        reduce_typed(<uint64_t*> r.to, op, r)
-    elif code == FLOAT16:
-        reduce_typed(<half*> r.to, op, r)
-    elif code == BFLOAT16:
-        reduce_typed(<brain*> r.to, op, r)
-    elif code == FLOAT32:
-        reduce_typed(<float*> r.to, op, r)
-    elif code == FLOAT64:
-        reduce_typed(<double*> r.to, op, r)
-    elif code == COMPLEX64:
-        reduce_typed(<complex64*> r.to, op, r)
-    else:
-        reduce_typed(<complex128*> r.to, op, r)
+        return reduce_typed(<truth*> r.to, op, r, by_number)
+    if code == INT8:
+        return reduce_typed(<int8_t*> r.to, op, r, by_number)
+    if code == INT16:
+        return reduce_typed(<int16_t*> r.to, op, r, by_number)
+    if code == INT32:
+        return reduce_typed(<int32_t*> r.to, op, r, by_number)
+    if code == INT64:
+        return reduce_typed(<int64_t*> r.to, op, r, by_number)
+    if code == UINT8:
+        return reduce_typed(<uint8_t*> r.to, op, r, by_number)
+    if code == UINT16:
+        return reduce_typed(<uint16_t*> r.to, op, r, by_number)
+    if code == UINT32:
+        return reduce_typed(<uint32_t*> r.to, op, r, by_number)
+    if code == UINT64:
+        return reduce_typed(<uint64_t*> r.to, op, r, by_number)
+    if code == FLOAT16:
+        return reduce_typed(<half*> r.to, op, r, by_number)
+    if code == BFLOAT16:
+        return reduce_typed(<brain*> r.to, op, r, by_number)
+    if code == FLOAT32:
+        return reduce_typed(<float*> r.to, op, r, by_number)
+    if code == FLOAT64:
+        return reduce_typed(<double*> r.to, op, r, by_number)
+    if code == COMPLEX64:
+        return reduce_typed(<complex64*> r.to, op, r, by_number)
+    return reduce_typed(<complex128*> r.to, op, r, by_number)
 
 
 cdef inline void reduce_rows "ndtool_reduce_rows"(
     int code, int op, const void* reduced
 ) noexcept nogil:
     """Apply long runs, in vectors."""
-    reduce_block(code, op, <const Reduced*> reduced)
+    reduce_block(code, op, <const Reduced*> reduced, False)
+
+
+cdef inline Py_ssize_t reduce_elements "ndtool_reduce_elements"(
+    int code, int op, const void* reduced
+) noexcept nogil:
+    """Apply single elements by their numbers, up to one that names none; return how many."""
+    return reduce_block(code, op, <const Reduced*> reduced, True)

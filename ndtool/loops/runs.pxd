@@ -5,17 +5,17 @@
 # `..._range` the walk over some of its tuples. Tuples are numbered from the walk's first one.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, column_of, next_batch,
-    offsets_from, seek,
+    BLOCK, LINE, NOWHERE, SHORT, Cursor, Nd, Walk, ask_next_batch, block_of, by_number, column_of,
+    next_batch, offsets_from, seek,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_run, stream, stream_end, write_window,
 )
 from ndtool.loops.moves cimport scatter_block
-from ndtool.loops.reductions cimport Reduced, reduce_block, reduce_rows
+from ndtool.loops.reductions cimport Reduced, reduce_block, reduce_elements, reduce_rows
 
 cdef enum:
     TURN = 32            # short updates that are applied between asking for some more
@@ -114,12 +114,17 @@ cdef inline uint64_t scatter_short(
     cdef Walk walk = s.walk
     cdef Cursor at
     cdef Py_ssize_t width = s.updates.pitch
-    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT)
+    cdef int64_t n, done, known = 0, step = min(block_of(nd), SHORT)
+    cdef bint plain = s.updates.op and nd.near and by_number(&walk, width)
     memset(bin, 0, LINE)
     walk.elsewhere = bin_of(bin, to, width)
     seek(&at, &walk, t)
     while t < stop:
         n = min(step, stop - t)
+        done = reduce_plainly(&s.updates, to, &walk, &at, t, min(BLOCK, stop - t)) if plain else 0
+        if done:
+            t += done
+            continue
         if not known and offsets_from(&at, &walk, t, n, offsets):
             return 1
         known = 0 if nd.near else min(step, stop - t - n)
@@ -198,7 +203,8 @@ cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noex
     cdef Py_ssize_t width = s.updates.pitch
     cdef int64_t t = s.batches * part // s.parts * nd.per_batch
     cdef int64_t stop = s.batches * (part + 1) // s.parts * nd.per_batch
-    cdef int64_t take, end, base
+    cdef int64_t take, done, end, base
+    cdef bint plain = s.updates.op and by_number(&s.walk, width)
     cdef double share = nd.reach / <double> nd.per_batch
     memset(bin, 0, LINE)
     walk.elsewhere = bin_of(bin, window, width)
@@ -210,6 +216,10 @@ cdef inline uint64_t lines_part(const void* call, int64_t part, int thread) noex
         while t < end:
             take = min(SHORT, end - t)
             ask_next_batch(&at, nd, s.data + base, take, share)
+            done = reduce_plainly(&s.updates, window, &walk, &at, t, take) if plain else 0
+            if done:
+                t += done
+                continue
             if offsets_from(&at, &walk, t, take, offsets):
                 return 1
             apply_short(&s.updates, window, offsets, s.updates.first + t * width, take, 0)
@@ -226,7 +236,7 @@ cdef inline void apply_rows(
 ) noexcept nogil:
     """Apply n long updates, found by their numbers, asking for the next ones and for `more`."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
-    cdef Reduced r = Reduced(to, offsets, updates, n, width, numbers, pitch, more)
+    cdef Reduced r = Reduced(to, offsets, updates, n, width, numbers, pitch, more, NULL, 0, 0)
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
@@ -246,11 +256,36 @@ cdef inline void apply_block(
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK short updates."""
-    cdef Reduced r = Reduced(to, offsets, updates, n, width, NULL, width, 0)
+    cdef Reduced r = Reduced(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
     if u.op:
-        reduce_block(u.code, u.op, &r)
+        reduce_block(u.code, u.op, &r, False)
     else:
         scatter_block(to, offsets, updates, n, width)
+
+
+cdef inline int64_t reduce_plainly(
+    const Updates* u, uint8_t* to, const Walk* walk, Cursor* at, int64_t t, int64_t most
+) noexcept nogil:
+    """Reduce up to `most` updates from t on, as far as they name elements by plain numbers.
+
+    Returns how many. Those that all name one are left to others, which keep it in a register.
+    """
+    cdef const uint8_t* numbers = walk.index + t * walk.entry
+    cdef const uint8_t* updates = u.first + t * u.pitch
+    cdef int bytes_each = walk.entry
+    cdef Reduced r
+    cdef int64_t n, done
+    if at.left == 0:
+        next_batch(at, walk.nd)
+    n = min(most, at.left)
+    if memcmp(numbers, numbers + (n - 1) * bytes_each, bytes_each) == 0:
+        return 0
+    r = Reduced(
+        to + at.base, NULL, updates, n, u.pitch, NULL, 0, 0, numbers, bytes_each, walk.nd.sizes[0]
+    )
+    done = reduce_elements(u.code, u.op, &r)
+    at.left -= done
+    return done
 
 
 cdef inline void apply_row(
@@ -258,7 +293,7 @@ cdef inline void apply_row(
 ) noexcept nogil:
     """Apply one long update."""
     cdef int64_t here = 0
-    cdef Reduced r = Reduced(to, &here, update, 1, width, NULL, width, 0)
+    cdef Reduced r = Reduced(to, &here, update, 1, width, NULL, width, 0, NULL, 0, 0)
     if u.op:
         reduce_rows(u.code, u.op, &r)
     else:
