@@ -6,18 +6,21 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport Cursor, Nd, Walk, next_offsets, seek
 from ndtool.loops.indices cimport BYTES, ENTRIES, widened
-from ndtool.loops.memory cimport AHEAD, prefetch
 
 cdef extern from *:
     """
     #include <stdint.h>
     static inline uint64_t ndtool_outside(
-        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, uint8_t const *, int
+        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
     ) ndtool_clones;
+    static inline uint64_t ndtool_outside_by(
+        int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
+    ) ndtool_inline;
     """
 
 
 cdef enum:
+    LANES = 8            # indices in a vector
     LOOKS = 64           # places of a walk where tuples are looked at
     LOOK = 16            # tuples that are looked at in each
     NEXT = 4096          # bytes within which one run follows another
@@ -44,40 +47,49 @@ cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noex
     cdef uint64_t bad = 0
     cdef int bytes_each = walk.kind & BYTES
     cdef int64_t i, end = stop * nd.k, take, at = t * nd.k, step = ENTRIES // max(nd.k, 1) * nd.k
-    for i in range(min(step, end - at)):
-        wraps[i] = <uint64_t> nd.wraps[i % nd.k]
-        limits[i] = <uint64_t> nd.sizes[i % nd.k] + wraps[i]
+    cdef bint even = nd.k and LANES % nd.k == 0    # every vector has the same components
+    cdef int j = 0
+    for i in range(LANES if even else min(step, end - at)):
+        wraps[i] = <uint64_t> nd.wraps[j]
+        limits[i] = <uint64_t> nd.sizes[j] + wraps[i]
+        j = j + 1 if j + 1 < nd.k else 0
     while at < end:
         take = min(step, end - at)
         stored = walk.index + at * bytes_each
-        bad |= outside(
-            widened(stored, walk.kind, take, entries), take, wraps, limits, stored, bytes_each
-        )
+        bad |= outside(widened(stored, walk.kind, take, entries), take, wraps, limits, even)
         at += take
     return bad
 
 
 cdef inline uint64_t outside "ndtool_outside"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits,
-    const uint8_t* stored, int bytes_each
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint even
 ) noexcept nogil:
     """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
 
-    They are stored in `bytes_each` bytes; what follows them in memory is asked for, as far ahead
-    as it is away.
+    even: whether wraps and limits are those of one vector, the same for every one. Nothing is asked
+    for: the hardware foresees a single stream, and is held up by those who ask for it.
     """
-    cdef Py_ssize_t i, j
+    if even:
+        return outside_by(index, n, wraps, limits, True)
+    return outside_by(index, n, wraps, limits, False)
+
+
+cdef inline uint64_t outside_by "ndtool_outside_by"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint even
+) noexcept nogil:
+    cdef Py_ssize_t i, j, at
     cdef uint64_t bad = 0
-    cdef uint64_t seen[8]    # as many as a vector has: their sum is left to the end
-    for j in range(8):
+    cdef uint64_t seen[LANES]    # their sum is left to the end
+    for j in range(LANES):
         seen[j] = 0
-    for i in range(n // 8):
-        prefetch(stored + 8 * i * bytes_each + AHEAD)
-        for j in range(8):
-            seen[j] |= <uint64_t> index[8 * i + j] + wraps[8 * i + j] >= limits[8 * i + j]
-    for i in range(n // 8 * 8, n):
-        bad |= <uint64_t> index[i] + wraps[i] >= limits[i]
-    for j in range(8):
+    for i in range(n // LANES):
+        at = 0 if even else LANES * i
+        for j in range(LANES):
+            seen[j] |= <uint64_t> index[LANES * i + j] + wraps[at + j] >= limits[at + j]
+    at = 0 if even else n // LANES * LANES
+    for i in range(n % LANES):
+        bad |= <uint64_t> index[n // LANES * LANES + i] + wraps[at + i] >= limits[at + i]
+    for j in range(LANES):
         bad |= seen[j]
     return bad
 
