@@ -19,6 +19,7 @@ INLINE void rows_loop(
             const char *from = data + j.indices[t] * j.strides[0];
             int64_t later = t + j.ahead < end ? t + j.ahead : t;
             const char *next = data + j.indices[later] * j.strides[0];
+            ask(j.indices + t + 2048, 0);
             copy_run(j.out + t * width, from, next, width, streamed, head, near);
         }
     }

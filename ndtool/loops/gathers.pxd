@@ -66,10 +66,10 @@ cdef inline uint64_t gather_range(
     cdef bint staged = streamed and width == pitch and (small or suits_stage(width))
     cdef bint foreseen = nd.near or (g.sorted and small)
     cdef Py_ssize_t held = 0                # bytes in the stage
-    cdef int64_t n, known = 0, step = block_of(nd)
+    cdef int64_t n, known = 0, step = min(block_of(nd), SHORT)
     cdef double share = nd.reach / <double> nd.per_batch
     if small or staged:
-        step = min(step, min(SHORT, SHORT * LINE // width))
+        step = min(step, SHORT * LINE // width)
     if small and not foreseen and not nd.repeated and nd.per_batch >= SHORT:
         return gather_far(g, t, stop)
     seek(&at, &g.walk, t)
