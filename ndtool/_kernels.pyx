@@ -90,8 +90,11 @@ cdef class Indices:
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
-        if below and (itemsize not in (2, 4) or swapped):
-            raise ValueError("what is not checked again has 2 or 4 bytes, in this machine's order")
+        if below and (
+            itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
+            or below > <int64_t> 1 << (16 if itemsize == 2 else 31)
+        ):
+            raise ValueError("what is not checked again is uint16 or int32, in this machine's order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.rule, self.code = rule, _RULES[rule]

@@ -115,10 +115,19 @@ def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
         _kernels.gather(four, data, 0, numbers, piece, out, How(1))
 
 
-@pytest.mark.parametrize(("itemsize", "swapped"), [(1, False), (8, False), (2, True), (4, True)])
-def test_numbers_have_two_bytes_or_four(itemsize: int, swapped: bool) -> None:
-    with pytest.raises(ValueError, match="has 2 or 4 bytes, in this machine's order"):
-        Indices(bytes(64), itemsize, True, swapped, below=1)
+@pytest.mark.parametrize(
+    ("itemsize", "unsigned", "swapped", "below"),
+    [
+        (1, True, False, 1), (8, False, False, 1), (2, False, False, 1), (4, True, False, 1),
+        (2, True, True, 1), (4, False, True, 1),
+        (2, True, False, 2**16 + 1), (4, False, False, 2**31 + 1),
+    ],
+)  # fmt: skip
+def test_numbers_are_uint16_or_int32(
+    itemsize: int, unsigned: bool, swapped: bool, below: int
+) -> None:
+    with pytest.raises(ValueError, match="uint16 or int32, in this machine's order"):
+        Indices(bytes(64), itemsize, unsigned, swapped, below=below)
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 64])
