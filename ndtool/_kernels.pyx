@@ -94,7 +94,7 @@ cdef class Indices:
             itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
             or below > <int64_t> 1 << (16 if itemsize == 2 else 31)
         ):
-            raise ValueError("what is not checked again is uint16 or int32, in this machine's order")
+            raise ValueError("what is not checked again is uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.rule, self.code = rule, _RULES[rule]

@@ -126,7 +126,7 @@ def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
 def test_numbers_are_uint16_or_int32(
     itemsize: int, unsigned: bool, swapped: bool, below: int
 ) -> None:
-    with pytest.raises(ValueError, match="uint16 or int32, in this machine's order"):
+    with pytest.raises(ValueError, match="uint16 or int32, in native order"):
         Indices(bytes(64), itemsize, unsigned, swapped, below=below)
 
 
