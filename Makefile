@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 IN_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
-CYTHON := $(wildcard ndtool/*.pyx ndtool/*.pxd ndtool/*/*.pxd)
+CYTHON := $(wildcard ndtool/*.pyx ndtool/*.pxi ndtool/*.pxd ndtool/*/*.pxd)
 MODE := debug=$(NDTOOL_DEBUG) coverage=$(NDTOOL_COVERAGE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
@@ -57,12 +57,17 @@ bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the fifteen cases besi
 bench-ci: .venv-bench/kernels ## only what must never get slower; ARGS=--record when it got faster
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
 
+HAMMERS := npz:200 safetensors:200 zarr:200 s3:50 signals:1000 urls:300
 .PHONY: torture fuzz
-torture: .venv/kernels .venv/test.txt ## a thousand kills, every system call failing, 16 GB; an hour
+torture: .venv/kernels .venv/test.txt $(OTHERS) ## kills, signals, writers, every system call failing, 16 GB; three hours
 	@$(IN_VENV) python tests/torture/kill.py 1000 $(ARGS)
 	@$(IN_VENV) python tests/torture/syscalls.py
+	@$(IN_VENV) && for hammer in $(HAMMERS); do \
+	  python tests/torture/hammer.py $${hammer%:*} $${hammer#*:} || exit; \
+	done
 	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py \
 	  tests/test_kept_members.py
+	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q tests/test_guard_pages.py tests/test_large.py
 
 fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 40 minutes; ARGS=seconds of each kind
 	@for kind in "" headers random "random headers"; do \
@@ -105,21 +110,23 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines of th
 	  coverage run -m pytest -q -p no:cacheprovider tests/test_doors.py tests/test_determinism.py \
 	  $(foreach way,columns batches index_types copies,"$(FENCED)[$(way)]") \
 	  -k "not real_size" $(ARGS) && \
-	  coverage combine -q && coverage report --include="*.pyx,*.pxd"
+	  coverage combine -q && coverage report --include="*.pyx,*.pxi,*.pxd"
 
 .PHONY: mutants
 mutants: .venv/kernels .venv/test.txt ## flipped operators and bounds, which the tests must notice: a sample; ARGS="--sample 999" for all
 	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
 
+# Manual pages go along, for whoever installs these needs no Sphinx then.
 .PHONY: wheel
-wheel: .venv/dist.txt ## sdist and wheel in dist/
-	@rm -rf dist
+wheel: .venv/kernels .venv/docs.txt .venv/dist.txt ## sdist and wheel in dist/, with manual pages
+	@rm -rf dist man
+	@$(IN_VENV) $(SITE) -b man docs man
 	@$(IN_VENV) python -m build > .venv/dist.log 2>&1 || { cat .venv/dist.log; exit 1; }
 	@ls dist
 
 .PHONY: clean
 clean: ## remove environments, builds and caches
-	@rm -rf .venv .venv-bench .venv-fuzz build dist *.egg-info ndtool/_kernels.c ndtool/*.so
+	@rm -rf .venv .venv-bench .venv-fuzz build dist man *.egg-info ndtool/_kernels.c ndtool/*.so
 	@rm -rf docs/commands .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 

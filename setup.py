@@ -45,7 +45,9 @@ class BuildKernels(build_ext):
 
 
 # Setuptools hands the .pyx to Cython; cythonize() here would leave it out of the sdist.
-LOOPS = glob("ndtool/**/*.pxd", recursive=True)
-KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=LOOPS)
+PARTS = glob("ndtool/**/*.px[di]", recursive=True)
+KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=PARTS)
 KERNELS.define_macros = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
-setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels})
+# Manual pages, where `make wheel` made them: an sdist has them, a checkout has not.
+MANUAL = [("share/man/man1", sorted(glob("man/*.1")))]
+setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels}, data_files=MANUAL)

@@ -87,16 +87,21 @@ def prepare(rows: int, tuples: int) -> None:
 
 def ran(client: object) -> tuple[float, dict[str, int], Costs]:
     """Gather on a cluster; return the seconds, the tasks, and the seconds of one of each phase."""
-    from ndtool.runs.jobs import Job, Request
+    from ndtool.runs import steps
+    from ndtool.runs.calls import OpenCall
+    from ndtool.runs.request import Request
 
     request = Request(
         "gather_nd", "data.zarr", "idx.zarr", output="out.zarr", scheduler=client, chunks=(1 << 16,)
     )  # fmt: skip
-    with Job(request) as job, distributed.get_task_stream(client=client) as stream:
-        operands = job.check()
-        tasks = job.plan(operands).tasks
+    with (
+        OpenCall(request) as call,
+        distributed.get_task_stream(client=client) as stream,
+        steps.prepared(call, steps.resolved(call)) as ready,
+    ):
+        tasks = ready.plan.tasks
         started = time.perf_counter()
-        job.run(operands)
+        steps.execute(ready)
         seconds = time.perf_counter() - started
     spent: dict[str, list[float]] = {phase: [] for phase in tasks}
     for one in stream.data:
@@ -143,9 +148,7 @@ def measure() -> None:
 
 def tables() -> None:
     """Print what gathers of 4 bytes from data in chunks of 64 MiB would take."""
-    print(
-        "| data | tuples | workers | I | G | O | reads of pieces | spilled | requests | $ | hours |"
-    )
+    print("| data | tuples | workers | I | G | O | range reads | spilled | requests | $ | hours |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for nbytes, tuples, workers in CASES:
         one = at_scale(nbytes, tuples, workers)
@@ -169,7 +172,7 @@ class Scale(NamedTuple):
 
 
 def at_scale(nbytes: float, tuples: float, workers: int) -> Scale:
-    """Return what a gather of single float32 comes to, by the counts of ndtool.runs.cut."""
+    """Return what a gather of single float32 comes to, as runs.external.partitioning counts."""
     part, block = PART, BLOCK
     blocks, parts = math.ceil(tuples / block), math.ceil(nbytes / part)
     here = tuples / blocks

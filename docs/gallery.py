@@ -40,7 +40,7 @@ def words(example: Any) -> list[str]:
 def pages(folder: Path) -> list[tuple[Any, Path]]:
     """Write all pages into a folder; return each example with its page."""
     from ndtool.cli import program
-    from ndtool.cli.talk import Talk
+    from ndtool.cli.reporter import Reporter
 
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def pages(folder: Path) -> list[tuple[Any, Path]]:
         page = folder / f"{example.name}.html"
         with TemporaryDirectory() as room, chdir(room):
             shutil.copytree(FIXTURES / example.name, room, dirs_exist_ok=True)
-            program.run([*words(example), "--no-trace"], Talk())
+            program.run([*words(example), "--no-trace"], Reporter())
             shutil.move(page.name, page)
         drawn.append((example, page))
     return drawn

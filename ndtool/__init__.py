@@ -1,4 +1,4 @@
-"""ONNX's indexed tensor operators on arrays and on files of them: exact, parallel, checked.
+"""ONNX's gather and scatter operators on arrays and on files of arrays: exact, parallel, checked.
 
 >>> import numpy as np, ndtool
 >>> ndtool.gather_nd(np.array([[0, 1], [2, 3]]), np.array([[1], [0]]))
@@ -7,11 +7,12 @@ array([[2, 3],
 """
 
 import os as _os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # recognised by type checkers; importing `typing` delays every start
 if TYPE_CHECKING:
     from ndtool import files as files
     from ndtool.errors import BoundsError as BoundsError
+    from ndtool.errors import DifferenceError as DifferenceError
     from ndtool.errors import DtypeError as DtypeError
     from ndtool.errors import InputError as InputError
     from ndtool.errors import NdtoolError as NdtoolError
@@ -20,25 +21,21 @@ if TYPE_CHECKING:
     from ndtool.errors import RuleError as RuleError
     from ndtool.errors import Status as Status
     from ndtool.errors import UsageError as UsageError
-    from ndtool.ops import gather as gather
-    from ndtool.ops import gather_elements as gather_elements
-    from ndtool.ops import gather_nd as gather_nd
-    from ndtool.ops import scatter_elements as scatter_elements
-    from ndtool.ops import scatter_nd as scatter_nd
+    from ndtool.ops import *  # noqa: F403 - the operators
 
 __version__ = "0.1.0"
 
 del TYPE_CHECKING
 
-# libgomp reads it when the kernels are loaded: a millisecond. By default a thread that waits burns,
-# for ten, the processor on which the one it waits for is to run.
+# libgomp reads it when the kernels are loaded: about a millisecond of spinning. By default, waiting
+# threads spin for ten, on processors that the threads they wait for may need.
 if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
-_OPERATORS = ("gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather")
 _ERRORS = (
     "NdtoolError",
     "BoundsError",
+    "DifferenceError",
     "DtypeError",
     "InputError",
     "OutputError",
@@ -47,16 +44,17 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
-__all__ = [*_OPERATORS, *_ERRORS, "__version__", "files"]
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name at its first use: the command line needs no NumPy to start."""
-    if name in _OPERATORS:
-        module = "ndtool.ops"
-    elif name in _ERRORS:
+    """Load a public name at its first use: the command line starts without NumPy."""
+    if name in _ERRORS:
         module = "ndtool.errors"
-    elif name != "files":
+    elif name == "__all__":
+        return __dir__()
+    elif name in __dir__():
+        module = "ndtool.ops"
+    else:
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     from importlib import import_module
 
@@ -68,5 +66,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not, and nothing else."""
-    return __all__
+    """List exactly the public names, loaded or not."""
+    from ndtool.rules.operators import OPERATORS
+
+    return [*OPERATORS, *_ERRORS, "__version__", "files"]

@@ -1,86 +1,83 @@
-"""The program, as `ndtool` and `python -m ndtool`: every way in which a run can end."""
+"""The entry point of `ndtool` and `python -m ndtool`: signals and exit statuses.
 
-import atexit
+Until `program` installs its signal handlers, Python's own apply; so little is imported before.
+"""
+
 import os
 import sys
-from typing import Any, NoReturn
 
-from ndtool.arrays.storage import EXHAUSTED, failure, guard_descriptors
-from ndtool.errors import STOPS, Died, NdtoolError, ResourceError, Status
+TYPE_CHECKING = False  # recognised by type checkers
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from ndtool.errors import NdtoolError, Status
 
 _UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
 
 
-class Stopped(BaseException):
-    """A signal asks the run to end; outputs drop what they have as it passes."""
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-
-
-def program() -> NoReturn:
-    """Run the command line, and end the process: taking Python apart would be a tenth of it."""
+def program() -> "NoReturn":
+    """Run the command line, then exit without Python's finalization, a tenth of a small run."""
     status = main()
+    import atexit
+
     try:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
     except Exception:
-        sys.exit(status)  # as Python would have it
+        sys.exit(status)  # finalize as Python does
     os._exit(status)
 
 
 def main() -> int:
     """Run the command line; return its exit status."""
+    _listen()
+    from ndtool.storage.descriptors import guard_descriptors
+
     guard_descriptors()
     for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE"):
-        os.environ.pop(name, None)  # libgomp ends the process where it is nonsense, or crashes
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, which we never need and pay for
+        os.environ.pop(name, None)  # an invalid value makes libgomp exit or crash
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
     try:
-        _listen()
         status = int(_run(sys.argv[1:]))
-        _ignore()  # what was done is done: a signal from now on would only tell lies
+        _ignore()  # the output is published: a late signal must not report failure
         return status
-    except Stopped as stopped:
-        return int(stopped.status)
-    except KeyboardInterrupt:
-        return int(Status.INTERRUPTED)
-    except Died as died:
-        import signal
-
-        signal.signal(died.number, signal.SIG_DFL)
-        signal.raise_signal(died.number)
-        return int(Status.BUG)  # not reached: no other signal is turned into this
+    except KeyboardInterrupt:  # raised by a library: signals raise none here
+        return 130
 
 
-def _run(arguments: list[str]) -> Status:
-    """Run one command; the only place that turns exceptions into exit statuses."""
-    from ndtool.cli.talk import Talk
+def _run(arguments: list[str]) -> "Status":
+    """Run one command; the only function that turns exceptions into exit statuses."""
+    from ndtool.cli.reporter import Reporter
+    from ndtool.errors import NdtoolError, Status
 
-    talk = Talk()
+    reporter = Reporter()
     try:
         from ndtool.cli import program
 
-        program.run(arguments, talk)
+        program.run(arguments, reporter)
     except NdtoolError as exc:
-        talk.error(exc)
+        reporter.error(exc)
         return exc.status
     except BrokenPipeError:
         return Status.BROKEN_PIPE
     except Exception as exc:
         if error := _lacking(exc):
-            talk.error(error)
+            reporter.error(error)
             return error.status
         import traceback
 
-        talk.bug(traceback.format_exc())
+        reporter.bug(traceback.format_exc())
         return Status.BUG
     return Status.DONE
 
 
-def _lacking(exc: Exception) -> NdtoolError | None:
-    """Return what a full system refused, even in the middle of an import; None if it is a bug."""
+def _lacking(exc: Exception) -> "NdtoolError | None":
+    """Return the error of an exhausted system, also amid an import; None if it is a bug."""
+    from ndtool.errors import ResourceError
+    from ndtool.storage.descriptors import EXHAUSTED, failure
+
     if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
         return failure(exc, str(exc.filename or "the system"))
     no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
@@ -90,16 +87,17 @@ def _lacking(exc: Exception) -> NdtoolError | None:
 
 
 def _listen() -> None:
-    """Turn the signals that end a run into Stopped, except those that our parent ignores."""
+    """Exit on SIGINT, SIGTERM and SIGHUP, except on those that the parent process ignores.
+
+    A handler that raises would not do: some extension modules drop exceptions during import.
+    Outputs that need cleanup install handlers of their own: see endings.py.
+    """
     import signal
 
-    numbers = {getattr(signal, name): status for name, status in STOPS.items()}
+    def stop(number: int, _: object) -> None:
+        os._exit(128 + number)
 
-    def stop(number: int, _: Any) -> None:
-        _ignore()  # a second one must not disturb the cleaning up
-        raise Stopped(numbers[number])
-
-    for number in numbers:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, stop)
 
@@ -107,8 +105,8 @@ def _listen() -> None:
 def _ignore() -> None:
     import signal
 
-    for name in STOPS:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

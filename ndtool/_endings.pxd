@@ -1,4 +1,5 @@
-# How a signal ends the process at once: nothing here needs Python, a lock or memory.
+# How a signal ends the process immediately: the handler, and what it needs to know beforehand.
+# The handler is async-signal-safe C: no Python, no locks, no allocation.
 
 cdef extern from * nogil:
     """
@@ -8,18 +9,18 @@ cdef extern from * nogil:
     #include <fcntl.h>
 
     #define ND_SIGNALS 65
-    #define ND_DIES (-1) /* a status: the process dies of the signal, once the file is gone */
-    static struct { int status, fd; Py_ssize_t length; char words[2048]; } nd_endings[ND_SIGNALS];
-    #define ND_LEFT 64 /* files that may have a hidden name at once */
-    static struct { int folder; char name[256]; } nd_left[ND_LEFT];
-    enum { ND_RUNNING, ND_SETTLED, ND_ENDING };
+    #define ND_DIES (-1) /* a status: remove the files, then take the signal's default action */
+    static struct { int status, fd; Py_ssize_t length; char text[2048]; } nd_endings[ND_SIGNALS];
+    #define ND_TEMPORARIES 64 /* temporary files at one time */
+    static struct { int folder; char name[256]; } nd_temporary[ND_TEMPORARIES];
+    enum { ND_RUNNING, ND_PUBLISHED, ND_ENDING };
     static int nd_state = ND_RUNNING;
 
-    static int nd_say(int fd, const char *words, Py_ssize_t length)
+    static int nd_write_all(int fd, const char *text, Py_ssize_t length)
     {
         Py_ssize_t done = 0, more;
         while (done < length) {
-            more = write(fd, words + done, length - done);
+            more = write(fd, text + done, length - done);
             if (more <= 0) return 0;
             done += more;
         }
@@ -30,39 +31,39 @@ cdef extern from * nogil:
     {
         int before = ND_RUNNING, dies = nd_endings[number].status == ND_DIES, slot, fd;
         (void)context;
-        if (number == SIGBUS && info->si_code != BUS_ADRERR) {
-            signal(number, SIG_DFL); /* no lost page but a bug or a kill: a core dump tells more */
+        if (number == SIGBUS && info && info->si_code != BUS_ADRERR) {
+            signal(number, SIG_DFL); /* not a page lost by a mapped file: dump core */
             raise(number);
             return;
         }
         if (!__atomic_compare_exchange_n(&nd_state, &before, ND_ENDING, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_SEQ_CST)) {
-            while (before == ND_ENDING) pause(); /* another thread is at the same place */
-            if (number != SIGBUS && !dies) return; /* the output has its name: too late to stop */
+            while (before == ND_ENDING) pause(); /* another thread is ending the process */
+            if (number != SIGBUS && !dies) return; /* the output is published: finish the run */
         }
-        for (slot = 0; slot < ND_LEFT; slot++)
-            if (__atomic_load_n(&nd_left[slot].name[0], __ATOMIC_SEQ_CST))
-                unlinkat(nd_left[slot].folder, nd_left[slot].name, 0);
+        for (slot = 0; slot < ND_TEMPORARIES; slot++)
+            if (__atomic_load_n(&nd_temporary[slot].name[0], __ATOMIC_SEQ_CST))
+                unlinkat(nd_temporary[slot].folder, nd_temporary[slot].name, 0);
         if (dies) {
             signal(number, SIG_DFL);
-            raise(number); /* comes when this returns */
+            raise(number); /* signals are blocked: delivered on return */
             return;
         }
         for (fd = nd_endings[number].fd; fd <= 2; fd++) /* stderr, if stdout is closed */
-            if (nd_say(fd, nd_endings[number].words, nd_endings[number].length)) break;
+            if (nd_write_all(fd, nd_endings[number].text, nd_endings[number].length)) break;
         _exit(nd_endings[number].status);
     }
 
-    static void nd_end_on(int number, int status, int fd, const char *words, Py_ssize_t length)
+    static void nd_end_on(int number, int status, int fd, const char *text, Py_ssize_t length)
     {
         struct sigaction old, act;
         if (number <= 0 || number >= ND_SIGNALS) return;
         if (sigaction(number, NULL, &old)) return;
         if (old.sa_handler == SIG_IGN && !(old.sa_flags & SA_SIGINFO)) return;
         if (status == ND_DIES && old.sa_handler != SIG_DFL) return;
-        if (length > (Py_ssize_t)sizeof nd_endings[0].words)
-            length = sizeof nd_endings[0].words;
-        memcpy(nd_endings[number].words, words, length);
+        if (length > (Py_ssize_t)sizeof nd_endings[0].text)
+            length = sizeof nd_endings[0].text;
+        memcpy(nd_endings[number].text, text, length);
         nd_endings[number].length = length;
         nd_endings[number].status = status;
         nd_endings[number].fd = fd;
@@ -76,30 +77,32 @@ cdef extern from * nogil:
     static int nd_remember(int folder, const char *name)
     {
         int slot = 0;
-        while (slot < ND_LEFT && nd_left[slot].name[0]) slot++;
-        if (slot == ND_LEFT || !*name) return -1;
-        nd_left[slot].folder = folder;
-        strncpy(nd_left[slot].name + 1, name + 1, sizeof nd_left[slot].name - 2);
-        /* last: whole or not at all */
-        __atomic_store_n(&nd_left[slot].name[0], *name, __ATOMIC_SEQ_CST);
+        while (slot < ND_TEMPORARIES && nd_temporary[slot].name[0]) slot++;
+        if (slot == ND_TEMPORARIES || !*name) return -1;
+        nd_temporary[slot].folder = folder;
+        strncpy(nd_temporary[slot].name + 1, name + 1, sizeof nd_temporary[slot].name - 2);
+        __atomic_store_n(&nd_temporary[slot].name[0], *name, __ATOMIC_SEQ_CST); /* last: commits */
         return slot;
     }
 
     static void nd_forget(int slot)
     {
-        if (slot >= 0 && slot < ND_LEFT)
-            __atomic_store_n(&nd_left[slot].name[0], 0, __ATOMIC_SEQ_CST);
+        if (slot >= 0 && slot < ND_TEMPORARIES)
+            __atomic_store_n(&nd_temporary[slot].name[0], 0, __ATOMIC_SEQ_CST);
     }
 
     static void nd_settle(int settled)
     {
-        int before = settled ? ND_RUNNING : ND_SETTLED;
-        if (!__atomic_compare_exchange_n(&nd_state, &before, settled ? ND_SETTLED : ND_RUNNING, 0,
+        int before = settled ? ND_RUNNING : ND_PUBLISHED;
+        if (!__atomic_compare_exchange_n(&nd_state, &before, settled ? ND_PUBLISHED : ND_RUNNING, 0,
                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             while (before == ND_ENDING) pause();
     }
     """
-    void nd_end_on(int number, int status, int fd, const char* words, Py_ssize_t length)
+    ctypedef struct siginfo_t:
+        pass
+    void nd_end(int number, siginfo_t* info, void* context)
+    void nd_end_on(int number, int status, int fd, const char* text, Py_ssize_t length)
     int nd_remember(int folder, const char* name)
     void nd_forget(int slot)
     void nd_settle(int settled)

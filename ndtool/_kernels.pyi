@@ -1,8 +1,10 @@
-"""Signatures of the compiled kernels; buffers are flat and of bytes."""
+"""Type stubs of the compiled kernels. Buffers are one-dimensional and of bytes."""
 
 from typing import Any, final
 
-ASKED: int
+from numpy.typing import NDArray
+
+MADVISE_BYTES: int
 MARKED: int
 BLOCK: int
 GROUP: int
@@ -20,7 +22,7 @@ class Addressing:
         batch_sizes: tuple[int, ...],
         batch_strides: tuple[int, ...],
         negatives: bool,
-        repeated: bool = False,
+        repeats: int = 1,
     ) -> Addressing: ...
 
 @final
@@ -49,6 +51,12 @@ class Indices:
     def itemsize(self) -> int: ...
     @property
     def rule(self) -> str: ...
+    @property
+    def pad(self) -> int | None: ...
+    @property
+    def negatives(self) -> bool: ...
+    @property
+    def skips(self) -> bool: ...
     def __new__(
         cls,
         buffer: Any,
@@ -58,33 +66,37 @@ class Indices:
         rule: str = "error",
         filling: Any = None,
         below: int = 0,
+        pad: int | None = None,
+        negatives: bool = True,
     ) -> Indices: ...
     def since(self, number: int) -> Indices: ...
     def value(self, number: int) -> int: ...
 
 @final
-class Piece:
+class WorkItem:
     first: int
     tuples: int
     column: int
     width: int
-    def __new__(cls, first: int, tuples: int, column: int, width: int) -> Piece: ...
+    def __new__(cls, first: int, tuples: int, column: int, width: int) -> WorkItem: ...
     def place(self, run: int) -> slice[int, int, None]: ...
 
 @final
-class Change:
-    def __new__(cls, updates: Any, pitch: int, reduction: str, name: str) -> Change: ...
+class UpdateSpec:
+    def __new__(cls, updates: Any, pitch: int, reduction: str, name: str) -> UpdateSpec: ...
 
 @final
-class How:
+class KernelOptions:
     threads: int
     streamed: bool
-    def __new__(cls, threads: int, streamed: bool = False, rooms: Any = None) -> How: ...
+    def __new__(cls, threads: int, streamed: bool = False, rooms: Any = None) -> KernelOptions: ...
 
 @final
-class Parts:
+class RadixPartitions:
     parts: int
-    def __new__(cls, rows: int, width: int, shift: int, scratch: Any, ends: Any) -> Parts: ...
+    def __new__(
+        cls, rows: int, width: int, shift: int, scratch: Any, ends: Any
+    ) -> RadixPartitions: ...
     def place(self, part: int, stop: int) -> slice[int, int, None]: ...
 
 def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
@@ -94,35 +106,59 @@ def number(
 ) -> int: ...
 def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
 def gather(
-    a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece, out: Any, how: How
+    a: Addressing,
+    data: Any,
+    origin: int,
+    indices: Indices,
+    piece: WorkItem,
+    out: Any,
+    how: KernelOptions,
 ) -> int: ...
 def scatter(
     a: Addressing,
     indices: Indices,
-    piece: Piece,
-    change: Change,
+    piece: WorkItem,
+    change: UpdateSpec,
     out: Any,
     by_batches: bool,
-    how: How,
+    how: KernelOptions,
 ) -> int: ...
 def scatter_copies(
-    a: Addressing, indices: Indices, first: int, count: int, change: Change, size: int, how: How
+    a: Addressing,
+    indices: Indices,
+    first: int,
+    count: int,
+    change: UpdateSpec,
+    size: int,
+    how: KernelOptions,
 ) -> int: ...
 def scatter_lines(
     a: Addressing,
     indices: Indices,
     first: int,
     count: int,
-    change: Change,
+    change: UpdateSpec,
     data: Any,
     out: Any,
-    how: How,
+    how: KernelOptions,
 ) -> int: ...
 def partition(
-    a: Addressing, indices: Indices, first: int, count: int, change: Change, into: Parts, how: How
+    a: Addressing,
+    indices: Indices,
+    first: int,
+    count: int,
+    change: UpdateSpec,
+    into: RadixPartitions,
+    how: KernelOptions,
 ) -> int: ...
-def apply_parts(
-    parts: Parts, change: Change, data: Any, out: Any, part: int, stop: int, how: How
+def apply_partitions(
+    parts: RadixPartitions,
+    change: UpdateSpec,
+    data: Any,
+    out: Any,
+    part: int,
+    stop: int,
+    how: KernelOptions,
 ) -> None: ...
 def gather_strided(
     a: Addressing,
@@ -130,24 +166,38 @@ def gather_strided(
     data: Any,
     origin: int,
     indices: Indices,
-    piece: Piece,
+    piece: WorkItem,
     out: Any,
-    how: How,
+    how: KernelOptions,
 ) -> int: ...
 def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
 def copy_strips(
-    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, how: How
+    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, how: KernelOptions
 ) -> None: ...
 def gather_units(
-    g: Grid, data: Any, origin: int, indices: Indices, unit: int, stop: int, out: Any, how: How
+    g: Grid,
+    data: Any,
+    origin: int,
+    indices: Indices,
+    unit: int,
+    stop: int,
+    out: Any,
+    how: KernelOptions,
 ) -> int: ...
 def scatter_units(
-    g: Grid, indices: Indices, change: Change, data: Any, out: Any, unit: int, stop: int, how: How
+    g: Grid,
+    indices: Indices,
+    change: UpdateSpec,
+    data: Any,
+    out: Any,
+    unit: int,
+    stop: int,
+    how: KernelOptions,
 ) -> int: ...
-def spread(rows: Any, count: int, out: Any, pitch: int, how: How) -> None: ...
+def spread(rows: Any, count: int, out: Any, pitch: int, how: KernelOptions) -> None: ...
 def within_page(buffer: Any) -> int: ...
-def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: Piece) -> int: ...
-def copy(data: Any, out: Any, how: How) -> None: ...
+def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: WorkItem) -> int: ...
+def copy(data: Any, out: Any, how: KernelOptions) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...
 
 @final
@@ -159,7 +209,7 @@ def mark(
     a: Addressing,
     indices: Indices,
     origin: int,
-    piece: Piece,
+    piece: WorkItem,
     boxes: Boxes,
     marks: Any,
     local: Any,
@@ -168,11 +218,34 @@ def mark(
 def deal(marks: Any, places: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
 
 @final
-class Turn:
-    def __enter__(self) -> Turn: ...
+class AdmissionLock:
+    def __enter__(self) -> AdmissionLock: ...
     def __exit__(self, *failure: object) -> None: ...
 
+def end(number: int) -> None: ...
 def end_on(number: int, status: int, fd: int, words: bytes) -> None: ...
 def remember(folder: int, name: bytes) -> int: ...
 def forget(slot: int) -> None: ...
 def settle(settled: bool) -> None: ...
+
+@final
+class SmallCall:
+    def __new__(
+        cls,
+        addressing: Addressing,
+        grid: Grid | None,
+        indices: Indices,
+        change: UpdateSpec | None,
+        shape: tuple[int, ...],
+        tuples: int,
+        width: int,
+    ) -> SmallCall: ...
+
+@final
+class BoundCalls:
+    def __new__(
+        cls, array: type, empty: Any, bind: Any, otherwise: Any, tuning: Any
+    ) -> BoundCalls: ...
+    def call(
+        self, how: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any
+    ) -> NDArray[Any]: ...

@@ -1,88 +1,207 @@
-"""What callers pass, as plain arrays, integers and words; anything else is refused by name."""
+"""Conversion of callers' arguments to plain arrays, integers and strings.
+
+An argument that cannot be converted without changing values is refused by its name.
+"""
 
 import math
 import operator
 import os
-import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import tensors
+from ndtool import nulls, tensors
 from ndtool.engine import layouts
-from ndtool.engine import threads as _threads
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
+from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import Shape
+from ndtool.rules.modes import MODES
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
+_LISTS = {list, tuple}
+_SCALARS = {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
+_PLAIN = {*_LISTS, *_SCALARS, np.ndarray}  # types that NumPy converts without array protocols
+_WAYS = ("__array__", "__array_interface__", "__array_struct__")
+_NUMBERS = {bool, int, float, complex}
+_SIZED = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
+_EXACT = 2**53  # float64 represents every integer below it
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1  # of an int64
 
 
 def array(name: str, value: object) -> Array:
-    """Return an argument as an ndarray; a subclass's memory is taken as it is."""
+    """Return an argument as an ndarray; a subclass is viewed as its plain memory.
+
+    Refuses nulls, masks, arrays that are not loaded, and lists whose elements NumPy would change.
+    """
     if type(value) is np.ndarray:
         return value
-    if _is_masked(value):
-        values = "" if name == "out" else f" {name}.filled(...), or"
-        raise DtypeError(
-            f"{name} is a masked array, and ndtool has no masks: pass{values} {name}.data"
-        )
-    kind = type(value)  # which, unlike a value's class, is no matter of opinion
+    made, listed, kinds = _made(name, value)
+    if kinds and kinds != {float}:
+        _require_unchanged(name, listed, kinds, made)
+    return made
+
+
+def _made(name: str, value: object) -> tuple[Array, object, set[type]]:
+    """Return an argument as an ndarray, the nested lists it came from and their element types."""
+    kind = type(value)  # not `__class__`, which an object can override
     if issubclass(kind, os.PathLike) or (issubclass(kind, str) and name != "updates"):
         raise UsageError(
-            f"{name} is the name of a file: an array is required",
-            hint="the functions of ndtool.files take names",
+            f"{name} is a file name: expected an array",
+            hint="the functions of ndtool.files accept file names",
         )
     try:
-        view = tensors.viewed(name, value)
-        return np.asarray(value) if view is None else view
+        if issubclass(kind, np.ndarray):
+            return tensors.viewed(name, value), None, set()
+        kinds = _kinds(value)
+        if not kinds <= _PLAIN:
+            value = _plain(name, value)
+            kinds = _kinds(value)
+        return np.asarray(value), value, kinds - _LISTS if type(value) in _LISTS else set()
     except (MemoryError, NdtoolError):
         raise
     except Exception as error:
         kind = RuleError if isinstance(error, ValueError) else DtypeError
         reason = shown(error, str, 300)
         raise kind(
-            f"{name} is a {type(value).__name__} of which NumPy makes no array: {reason}"
+            f"{name} is a {type(value).__name__} that NumPy cannot convert to an array: {reason}"
         ) from error
 
 
-def index_array(value: object, rule: str = "error") -> Array:
-    """Return indices as an ndarray; integers beyond 64 bits as the end of int64 next to them.
+def _plain(name: str, value: Any, depth: int = 0) -> Any:
+    """Return a value with other libraries' arrays, also in nested lists, as ndarrays."""
+    kind = type(value)
+    if kind in _SCALARS or kind is np.ndarray or depth > shapes.MOST_RANK:
+        return value
+    if kind not in _LISTS:
+        if not _is_sequence(value):
+            return tensors.viewed(name, value)
+        tensors.require_loaded(name, value)
+    return [_plain(name, part, depth + 1) for part in value]
 
-    No axis has so many elements: they stay out of bounds. `name_exactly` puts the error right; only
-    where the rule for them is "wrap", they are refused.
+
+def _is_sequence(value: Any) -> bool:
+    """Whether NumPy would convert a value item by item, for lack of a buffer or array protocol."""
+    kind = type(value)
+    if any(hasattr(value, way) for way in _WAYS) or issubclass(kind, dict | str):
+        return False
+    if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
+        return False
+    try:
+        memoryview(value)
+    except TypeError:
+        return True
+    return False
+
+
+def _require_unchanged(name: str, listed: Any, kinds: set[type], made: Array) -> None:
+    """Refuse lists whose values NumPy changed to give them one dtype.
+
+    NumPy makes integers floats beside floats, and where no integer dtype holds all of them.
+    """
+    if made.dtype.hasobject or not made.size:
+        return
+    if len(kinds) == 1 and kinds <= _SIZED:
+        return
+    types = kinds if kinds <= _NUMBERS else _types(listed)
+    whole = all(np.dtype(one).kind in "biu" for one in types)
+    if made.dtype.kind in "biu" if whole else len(types) == 1:
+        return
+    if not whole and types is kinds and not (np.abs(made.real) >= _EXACT).any():
+        return  # fast path: floats below 2**53 are exact
+    if made.dtype.kind in "mM" and {np.dtype(one).kind for one in types} == {made.dtype.kind}:
+        _require_times(name, listed, made)
+        return
+    for one, other in zip(np.asarray(listed, object).flat, made.astype(object).flat, strict=True):
+        exact = one.item() if isinstance(one, np.generic | np.ndarray) else one
+        if whole or not (exact == other or (exact != exact and other != other)):
+            raise _changed(name, exact, other)
+
+
+def _require_times(name: str, listed: Any, made: Array) -> None:
+    """Refuse datetimes or timedeltas of several units that the finest unit cannot represent."""
+    at, flat = 0, made.ravel()
+    for leaf in _leaves(listed):
+        given = np.asarray(leaf).ravel()
+        found = flat[at : at + given.size]
+        at += given.size
+        try:
+            kept = (found.astype(given.dtype) == given) | np.isnat(given)
+        except TypeError:  # a timedelta without a unit
+            kept = found.view(np.int64) == given.view(np.int64)
+        if not kept.all():
+            first = int(np.argmin(kept))
+            raise _changed(name, given[first], found[first])
+
+
+def _changed(name: str, given: object, made: object) -> DtypeError:
+    return DtypeError(
+        f"{name} is a list with {shown(given)}, which NumPy would convert to {shown(made)}:"
+        " give its elements one type"
+    )
+
+
+def _types(value: Any) -> set[Any]:
+    """Return the types of all elements of nested lists: dtypes where they have one, or classes."""
+    return {getattr(leaf, "dtype", type(leaf)) for leaf in _leaves(value)}
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the elements of nested lists, in order."""
+    if any(type(part) in _LISTS for part in value):
+        for part in value:
+            if type(part) in _LISTS:
+                yield from _leaves(part)
+            else:
+                yield part
+    else:
+        yield from value
+
+
+def index_array(value: object, rule: str = "error") -> Array:
+    """Return indices as an ndarray, with integers beyond 64 bits clamped to int64.
+
+    No axis is that long, so they stay out of bounds. `name_exactly` restores the value in errors.
+    Raises DtypeError in modes where the result depends on the exact value.
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
-    taken = array("indices", value)
-    exact = None if taken.dtype.kind in "iu" else _whole_numbers(value)
+    taken = _made("indices", value)[0]
+    exact = None if taken.dtype.name in dtypes.INTEGERS else _whole_numbers(value)
     if exact is None:
         return taken
-    if rule == "wrap":
-        raise DtypeError("indices beyond 64 bits cannot be wrapped: expected integers that fit")
+    if rule in MODES and not MODES[rule].by_side:
+        done = MODES[rule].done
+        raise DtypeError(
+            f"indices of more than 64 bits cannot be {done}: expected smaller integers"
+        )
     nearest = [min(max(int(number), _LOWEST), _HIGHEST) for number in exact.flat]
     return np.array(nearest, np.int64).reshape(exact.shape)
 
 
 def name_exactly(error: BoundsError, value: object, data: str = "data") -> None:
-    """Put the caller's own index into an error that was found in `index_array(value)`.
+    """Put the caller's exact index into a BoundsError about `index_array(value)`.
 
-    data: what data is called.
+    data: the name of data in the message.
     """
     exact = _whole_numbers(value)
     if exact is not None:
         last = () if error.component is None else (error.component,)
-        error.value = int(exact[(*error.position, *last)])
+        value = int(exact[(*error.position, *last)])
+        if value != error.value:
+            error.value, error.hint = value, ""  # the hint was about the clamped value
         error.name("indices", data)
 
 
 def _whole_numbers(value: object) -> Array | None:
-    """Return what NumPy made floats or objects of as Python's integers, if they are too large.
+    """Return indices as Python integers in an object array, if some do not fit in 64 bits.
 
-    None if there are other numbers, or all fit in 64 bits.
+    None if all fit, or if not all are integers.
     """
     listed = type(value) in (list, tuple) or (type(value) is np.ndarray and value.dtype.hasobject)
     exact = np.asarray(value, object) if listed else np.empty(0, object)
@@ -92,30 +211,26 @@ def _whole_numbers(value: object) -> Array | None:
     return None
 
 
-def _is_masked(value: Any) -> bool:
-    """Whether a value, or one in its lists, has a mask, which NumPy would drop."""
-    masks = sys.modules.get("numpy.ma")  # there as soon as a masked array is
-    return masks is not None and any(issubclass(k, masks.MaskedArray) for k in _kinds(value))
-
-
 def _kinds(value: Any) -> set[type]:
-    """Return the types of a value and of all that stands in its lists."""
-    level, found, lists = [value], set[type](), {list, tuple}
-    for _ in range(shapes.MOST_RANK + 1):
-        kinds = set(map(type, level))
-        found |= kinds
-        if not kinds & lists:
+    """Return the types of a value, of the lists nested in it and of their elements."""
+    level, kinds = [value], {type(value)}
+    found = kinds
+    for _ in range(shapes.MOST_RANK):
+        if kinds.isdisjoint(_LISTS):
             break
-        level = [one for part in level if type(part) in lists for one in part]
+        level = list(chain.from_iterable(part for part in level if type(part) in _LISTS))
+        kinds = set(map(type, level))
+        found = found | kinds
     return found
 
 
 def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
-    """Return an integer argument; a bool is none, as in NumPy. Raises `kind`."""
+    """Return an integer argument; raise `kind` otherwise, also for a bool, as NumPy does."""
     if type(value) is int and -64 <= value <= 1024:
         return value
     try:
-        whole = None if isinstance(value, bool) else int.__index__(operator.index(value))
+        lost = isinstance(value, bool) or nulls.is_masked(type(value))
+        whole = None if lost else int.__index__(operator.index(value))
     except Exception:
         whole = None
     if whole is None:
@@ -126,23 +241,57 @@ def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
 
 
 def number(name: str, value: Any) -> str | None:
-    """Return a number as it is written; None is none."""
+    """Return a number as text, an integer in all its digits; None stays None."""
     if value is None:
         return None
     try:
+        nulls.require_unmasked(name, value)
         plain = value.item() if hasattr(value, "dtype") else value
         if isinstance(plain, int | float | complex):
             return str(plain).strip("()")
-        found = float(plain)  # of other packages' types
-        if isinstance(plain, str | bytes) or (math.isinf(found) and plain != found):
-            raise TypeError
-        return str(found)
+        return _written(plain)
     except Exception:
         raise DtypeError(f"{name} is {shown(value)}: it must be a number") from None
 
 
+def _written(value: Any) -> str:
+    """Return a number of another package's type as text in Python's notation."""
+    if isinstance(value, str | bytes):
+        raise TypeError
+    if hasattr(type(value), "__index__"):
+        return str(operator.index(value))
+    found = float(value)
+    if math.isinf(found) and value != found:
+        raise TypeError
+    if found and found.is_integer() and hasattr(type(value), "__int__"):
+        whole = int(value)  # may have more digits than a float
+        return str(whole) if whole == value else str(found)
+    return str(found)
+
+
+def optional_integer(name: str, value: Any) -> int | None:
+    """Return an integer argument, or None for its default; a pad may also be a uint64."""
+    if value is None:
+        return None
+    if name == "pad" and type(value) is not bool:
+        try:
+            whole = operator.index(value)
+        except TypeError:
+            whole = 0
+        if _HIGHEST < whole < 1 << 64:
+            return whole
+    return integer(name, value)
+
+
+def flag(name: str, value: object) -> bool:
+    """Return an argument that is True or False."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise UsageError(f"{name} is {shown(value)}: it must be True or False")
+
+
 def word(name: str, value: object) -> str:
-    """Return an argument that is one of some words."""
+    """Return an argument as a plain str."""
     if type(value) is str:
         return value
     if issubclass(type(value), str):
@@ -150,9 +299,24 @@ def word(name: str, value: object) -> str:
     raise UsageError(f"{name} is {shown(value)}: it must be a str")
 
 
+# How each attribute is taken, by its name in Attributes.
+TAKEN: dict[str, Callable[[str, Any], Any]] = {
+    "batch_dims": integer, "axis": optional_integer, "reduction": word, "out_of_bounds": word,
+    "fill": number, "pad": optional_integer, "negatives": flag,
+}  # fmt: skip
+
+
+def attributes_of(operator: str, given: Iterable[tuple[str, object]]) -> Attributes:
+    """Return attributes of an operator from arguments by their names."""
+    has, take = OPERATORS[operator].attributes, TAKEN
+    if "axis" in has and "batch_dims" not in has:  # no default depends on batch_dims
+        take = {**take, "axis": integer}
+    return Attributes(**{name: take[name](name, value) for name, value in given})
+
+
 def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
     """Return the element type of an argument."""
-    if dtype.type is np.record:  # a record array's elements, which are records like others
+    if dtype.type is np.record:  # same layout as a structured dtype
         dtype = np.dtype((np.void, dtype))
     try:
         return dtypes.from_numpy(dtype)
@@ -161,14 +325,14 @@ def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
 
 
 def team_of(threads: int | None) -> int:
-    """Return how many threads an argument allows."""
+    """Return the number of threads that an argument means, or the default for None."""
     if threads is None:
         return _threads.default()
     return _threads.resolve(integer("threads", threads, UsageError))
 
 
 def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
-    """Return the memory of an `out` as an ndarray that a result of this type and shape fits."""
+    """Return `out` as an ndarray; raise unless it can hold a result of this dtype and shape."""
     if tensors.is_tensor(out):
         tensors.require_plain("out", out)
     elif not issubclass(type(out), np.ndarray):
@@ -183,7 +347,7 @@ def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
     if not memory.flags.writeable:
         raise RuleError("out is read-only: it must be writeable")
     if not memory.flags.c_contiguous and layouts.may_fold(shape, memory.strides, dtype.itemsize):
-        raise RuleError("out overlaps itself: each of its elements must have memory of its own")
+        raise RuleError("out overlaps itself: its elements must not share memory")
     return memory
 
 

@@ -1,4 +1,4 @@
-"""NumPy arrays' memory as the kernels take it: bytes without gaps, or what strides lead to."""
+"""NumPy arrays as operands of the kernels: contiguous bytes, or memory with strides."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def raw(array: Array) -> Array:
 
 
 def opaque(array: Array) -> Array:
-    """Return records as plain bytes, so that a copy takes the gaps between fields along."""
+    """Return a structured array as void bytes, so that copies include the padding of fields."""
     return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
 
 
 def operand(array: Array) -> Operand:
-    """Return an array's memory from its lowest byte on, whatever its strides."""
+    """Return an array of any strides as an operand: its memory from the lowest address on."""
     if array.flags.c_contiguous:
         return Operand(raw(array), 0, array.strides)
     strides, origin, extent = array.strides, 0, 0
@@ -37,29 +37,32 @@ def operand(array: Array) -> Operand:
     return Operand(np.asarray(_Memory(array, origin, extent + array.itemsize)), origin, strides)
 
 
-def put_right(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) -> Array:
-    """Return the bytes of an array in row-major order, of a byte order, aligned if they must be."""
+def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) -> Array:
+    """Normalize an array: return its bytes in row-major order and the given byte order.
+
+    aligned: whether the bytes must be aligned. Copies only what is not normalized.
+    """
     ready = array.flags.c_contiguous and (dtype.order == order or dtype.unit == 1)
     if ready and (array.flags.aligned or not aligned):
         return raw(array)
-    room = np.empty(array.nbytes, np.uint8)
-    copy_right(array, dtype, order, room, team)
-    return room
+    buffer = np.empty(array.nbytes, np.uint8)
+    copy_right(array, dtype, order, buffer, team)
+    return buffer
 
 
-def copy_right(array: Array, dtype: Dtype, order: str, room: Array, team: int) -> None:
-    """Copy an array to bytes in row-major order, of a byte order."""
+def copy_right(array: Array, dtype: Dtype, order: str, buffer: Array, team: int) -> None:
+    """Copy an array to a buffer, in row-major order and the given byte order."""
     if array.nbytes > tuning.COPIED:
-        copies.put_right(operand(array), array.shape, dtype, order, room, team)
+        copies.normalize(operand(array), array.shape, dtype, order, buffer, team)
         return
     plain = opaque(array)
-    np.copyto(room.view(plain.dtype).reshape(plain.shape), plain)
+    np.copyto(buffer.view(plain.dtype).reshape(plain.shape), plain)
     if dtype.order != order and dtype.unit > 1:
-        copies.swap(room, dtype.unit)
+        copies.swap(buffer, dtype.unit)
 
 
 class _Memory:
-    """The bytes from an array's lowest one on, which it keeps alive; as_strided takes 10 us."""
+    """The bytes from an array's lowest address, which keep it alive; as_strided takes 10 us."""
 
     def __init__(self, data: Array, origin: int, nbytes: int) -> None:
         self._data = data

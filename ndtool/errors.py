@@ -1,11 +1,14 @@
-"""What can go wrong, as data: every error has fields, a message and an exit status."""
+"""Exceptions, each with a message, fields for JSON and an exit status."""
 
 from collections.abc import Callable
 from enum import IntEnum
 
+from ndtool.redaction import foreign
+from ndtool.redaction import redacted as redacted
+
 
 class Status(IntEnum):
-    """The exit statuses of the command line; they never change their meaning."""
+    """Exit statuses of the command line, which are stable across versions."""
 
     DONE = 0
     BUG = 1
@@ -25,17 +28,10 @@ class Status(IntEnum):
 STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
 
 
-class Died(BaseException):
-    """A signal ends the process: outputs drop what they have, then it comes again."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def printable(text: str, limit: int = 200) -> str:
     """Return `text` on one line of at most `limit` characters, control characters escaped.
 
-    Secrets that URLs may have are left out.
+    Secrets in URLs are removed.
     """
     text = redacted(text)
     if len(text) <= limit and text.isprintable():
@@ -47,27 +43,19 @@ def printable(text: str, limit: int = 200) -> str:
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
-def redacted(text: str) -> str:
-    """Return `text` without what URLs in it may have of secrets: user, password, query.
-
-    >>> redacted("https://me:word@host/a.npz?signature=1:x is not there")
-    'https://host/a.npz?...:x is not there'
-    """
-    if "://" not in text:
-        return text
-    import re
-
-    text = re.sub(r"://[^/\s@?#]*@", "://", text)
-    return re.sub(r"(://[^?\s]*\?)[^:\s]*", r"\1...", text)
+def words(said: object, limit: int = 200) -> str:
+    """Return the message of another package's exception on one line, without secrets."""
+    text = foreign(" ".join(str(said).split()))
+    return printable(text or type(said).__name__, limit)
 
 
 def called(argument: str) -> str:
-    """Return what messages call the file, member or stream that an argument names."""
+    """Return the display name of a file, member or stream argument."""
     return "standard input" if argument == "-" else printable(argument)
 
 
 def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
-    """Return how a value reads on one line, or what it is where Python cannot say."""
+    """Return the repr of a value on one line, or its type where the repr fails."""
     try:
         return printable(form(value), limit)
     except Exception:
@@ -75,19 +63,23 @@ def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100)
 
 
 def number(value: int) -> str:
-    """Return an integer in digits, or where they would be too many, about how large it is."""
+    """Return an integer in digits, or its order of magnitude if it has more than 40."""
     if abs(value) < 10**40:
         return str(value)
     power = int(value.bit_length() * 0.30103)
     return f"about {'-' if value < 0 else ''}10^{power}"
 
 
-class NdtoolError(Exception):
-    """Base of every error that ndtool raises on purpose.
+def counted(count: int, what: str) -> str:
+    """Return a count with its noun in the singular or plural: 1 thread, 2 threads."""
+    return f"{count} {what}" + "s" * (count != 1)
 
-    `message` is one sentence that ends with what was allowed; `places` are the lines that
-    point at the culprit; `hint` says what to try. `fields()` is the same for machines,
-    with what stands in `more`.
+
+class NdtoolError(Exception):
+    """Base class of all errors that ndtool raises.
+
+    message: one sentence that ends with the allowed values. places: lines that locate the
+    error. hint: a suggested remedy. more: further fields, which `fields()` adds to these for JSON.
     """
 
     status = Status.BUG
@@ -122,21 +114,21 @@ class NdtoolError(Exception):
 
 
 class UsageError(NdtoolError, ValueError):
-    """A malformed value, an unknown option or a missing member name."""
+    """Malformed value, unknown option or missing member name."""
 
     status = Status.USAGE
 
 
 class InputError(NdtoolError, ValueError):
-    """An input that cannot be read: missing, not an array, truncated or hostile."""
+    """Unreadable input: missing, not an array, truncated or malicious."""
 
     status = Status.INPUT
 
 
 class RuleError(NdtoolError, ValueError):
-    """A rank, shape, axis, batch_dims, reduction or spec rule that the inputs break.
+    """Inputs that violate a rule on ranks, shapes, axis, batch_dims, reduction or spec.
 
-    `trace` holds the rules checked so far, the broken one last, where shapes were the reason.
+    trace: for errors of shapes, the rules checked so far; the last one is violated.
     """
 
     status = Status.RULE
@@ -144,18 +136,19 @@ class RuleError(NdtoolError, ValueError):
 
 
 class DtypeError(NdtoolError, TypeError):
-    """An element type that the operator, the reduction or the spec does not take."""
+    """Element type that the operator, the reduction or the spec does not support."""
 
     status = Status.RULE
 
 
 class BoundsError(NdtoolError, IndexError):
-    """An index outside its axis.
+    """Index out of bounds: the first one, and their number.
 
-    position: where in `indices`, one int per axis of it but the last (nd operators) or per
-        axis (elements operators). component: which entry of the index tuple (None for elements
-        operators). axis: the axis of data. value: the index. size: the length of that axis.
-        count: how many index tuples (elements) are out of bounds, of how many (`total`).
+    position: its coordinates in `indices`, without the last axis for nd operators. component:
+        its coordinate on that last axis; None for elements operators. axis: the axis of data.
+        value: the index. size: the length of the axis. count: the number of index tuples
+        (elements operators: elements) out of bounds. total: the number of all. lowest: the
+        smallest valid index.
     """
 
     status = Status.BOUNDS
@@ -182,12 +175,12 @@ class BoundsError(NdtoolError, IndexError):
 
     @property
     def counted(self) -> str:
-        """How many indices are out of bounds, of how many."""
+        """The number of indices out of bounds and of all indices, for messages."""
         unit = "elements" if self.component is None else "index tuples"
         return f"{self.count} of {self.total} {unit}"
 
     def name(self, indices: str, data: str) -> None:
-        """Put the names of the files that were read into the places."""
+        """Set the message and `places`, with the names of the inputs."""
         entry = self.position if self.component is None else (*self.position, self.component)
         place = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
@@ -203,14 +196,14 @@ class BoundsError(NdtoolError, IndexError):
         if self.size and self.value == self.size:
             return f"{self.value} equals the size of the axis: are the indices 1-based?"
         if self.lowest == 0 and -self.size <= self.value < 0:
-            return "this spec does not count from the end: negative indices are refused"
+            return "this spec does not allow negative indices"
         return ""
 
     def fields(self) -> dict[str, object]:
         return {**super().fields(), **self.first(), "count": self.count, "total": self.total}
 
     def first(self) -> dict[str, object]:
-        """Return which one it is."""
+        """Return the first index out of bounds as fields for JSON."""
         return {
             "position": list(self.position),
             "component": self.component,
@@ -221,21 +214,21 @@ class BoundsError(NdtoolError, IndexError):
 
 
 class ResourceError(NdtoolError, MemoryError):
-    """Not enough memory or disk, or over a limit."""
+    """Insufficient memory or disk space, or a limit exceeded."""
 
     status = Status.RESOURCE
 
 
 class OutputError(NdtoolError, OSError):
-    """The output cannot be written, or an input changed during the run."""
+    """Output that cannot be written, or an input that changed during the run."""
 
     status = Status.OUTPUT
 
 
 class DifferenceError(NdtoolError):
-    """`verify` found an output that is not what the operator gives.
+    """Output that differs from the operator's result, found by `verify`.
 
-    `comparison` tells how far it is from that, where type and shape are right.
+    comparison: the differences, if dtype and shape are equal.
     """
 
     status = Status.DIFFERENCE

@@ -1,4 +1,4 @@
-"""The operators for the reference evaluator of the onnx package, exact and without its loops.
+"""ndtool's operators for the reference evaluator of the onnx package: exact, parallel, compiled.
 
 >>> from onnx import parser
 >>> from onnx.reference import ReferenceEvaluator
@@ -19,14 +19,15 @@ from onnx.reference.op_run import OpRun
 
 from ndtool import ops
 from ndtool.errors import RuleError
+from ndtool.rules import specs
 from ndtool.rules.operators import OPERATORS
 
 Array = NDArray[Any]
-_STRINGS = "OSU"  # kinds of the arrays that ONNX's strings are
+_STRINGS = "OSU"  # dtype kinds that hold ONNX's strings
 
 
 class _Operator(OpRun):
-    """An operator in the version of the model's operator set; its name is that of the class."""
+    """An operator of the version in the model's operator set; the class name is its ONNX name."""
 
     op_domain = ""
     operator: str  # ndtool's name
@@ -37,7 +38,7 @@ class _Operator(OpRun):
         compute = getattr(ops, self.operator)
         if data.dtype.kind not in _STRINGS or given.get("reduction", "none") != "none":
             return (compute(data, *others, **given),)
-        # strings are moved by their numbers
+        # strings are moved by their linear indices
         strings = np.concatenate([array.reshape(-1) for array in (data, *others[1:])])
         numbers = np.arange(strings.size)
         updates = [numbers[data.size :].reshape(array.shape) for array in others[1:]]
@@ -50,7 +51,7 @@ class _Operator(OpRun):
 
 
 class Scatter(_Operator):
-    """ScatterElements as it was called before it had that name."""
+    """ScatterElements under its name in operator sets 9 and 10."""
 
     operator = "scatter_elements"
 
@@ -61,11 +62,12 @@ class Scatter(_Operator):
         return "onnx:11"
 
 
-# What `new_ops` of a ReferenceEvaluator takes.
+# The value for `new_ops` of a ReferenceEvaluator.
 OPS: tuple[type[OpRun], ...] = (
     *(
         type(operator.title, (_Operator,), {"operator": operator.name, "__doc__": operator.title})
         for operator in OPERATORS.values()
+        if specs.rows("onnx", operator.name)
     ),
     Scatter,
 )

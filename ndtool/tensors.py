@@ -1,56 +1,54 @@
-"""Arrays of other libraries as NumPy's, over the same memory, and results as theirs.
+"""Convert arrays of other libraries to NumPy arrays without a copy, and results back.
 
-A library is known by its types' module: none is imported that the caller has not.
+The module of its type identifies an array's library. This module imports no array library itself.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool import nulls
 from ndtool.errors import DtypeError, UsageError, shown
 
 Array = NDArray[Any]
 
 
-def library(value: object) -> str:
-    """Return the name of the library that a value's type is from; nothing where it says none."""
-    try:
-        return str.partition(type(value).__module__, ".")[0]
-    except Exception:  # a type may have any object there
-        return ""
-
-
 def is_tensor(value: object) -> bool:
-    """Whether a value is torch's."""
-    kind = getattr(sys.modules.get("torch"), "Tensor", ())  # there as soon as a tensor is
+    """Return whether a value is a torch tensor."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", ())  # loaded if a tensor exists
     return issubclass(type(value), kind)
 
 
-def viewed(name: str, value: object) -> Array | None:
-    """Return an array of another library as an ndarray; None where NumPy itself knows how.
+def viewed(name: str, value: object) -> Array:
+    """Return an array-like as an ndarray with the same values and dtype.
 
-    Nothing is copied that stands in this machine's memory. Raises DtypeError for what would have
-    to be loaded, moved or filled in first, and says by which call.
+    Memory that NumPy can address is not copied. Raises DtypeError for an array that would have to
+    be loaded, moved, filled or cast first; the message names the call that does it.
     """
+    if issubclass(type(value), np.ndarray):
+        nulls.require_unmasked(name, value)
+        return np.asarray(value)
     if is_tensor(value):
         return _from_torch(name, value)
-    refused = _REFUSED.get(library(value))
-    if refused is not None:
-        raise DtypeError(f"{name} is a {type(value).__name__} {refused}")
-    view = _VIEWS.get(library(value))
-    return None if view is None else view(name, value)
+    if "xarray" in nulls.libraries(value) and hasattr(type(value), "data"):
+        return viewed(name, _unwrapped(name, value))
+    require_loaded(name, value)
+    nulls.require_unmasked(name, value)
+    nulls.require_none(name, value)
+    made = np.asanyarray(value)
+    nulls.require_faithful(name, value, made)
+    return np.asarray(made)
 
 
 def like(value: object, result: Array) -> Any:
-    """Return a result as an array of the library that `value` is from, torch's or JAX's."""
+    """Return a result as a torch or JAX array if `value` is one, else unchanged."""
     if is_tensor(value):
         return _tensor(result)
-    if library(value) in _JAX:
+    if nulls.library(type(value)) in _JAX:
         return _jax_array(result)
     return result
 
@@ -60,8 +58,8 @@ def _jax_array(result: Array) -> Any:
     made = jax.numpy.asarray(result)
     if made.dtype == result.dtype:
         return made
-    # data of 64 bits, where JAX is set to make none: it would cut the values
-    wide = jax if hasattr(jax, "enable_x64") else jax.experimental  # where older ones have it
+    # By default JAX truncates 64-bit elements to 32 bits.
+    wide = jax if hasattr(jax, "enable_x64") else jax.experimental  # older versions of JAX
     with wide.enable_x64(True):
         return jax.numpy.asarray(result)
 
@@ -70,7 +68,7 @@ def _from_torch(name: str, value: Any) -> Array:
     torch: Any = sys.modules["torch"]
     what = f"{name} is a torch tensor"
     if value.device.type == "meta":
-        raise DtypeError(f"{what} on meta, which has no elements")
+        raise DtypeError(f"{what} on the device meta, which stores no elements")
     if value.device.type != "cpu":
         raise DtypeError(f"{what} on {value.device}: pass {name}.cpu()")
     if value.layout != torch.strided or value.is_quantized:
@@ -83,16 +81,18 @@ def _from_torch(name: str, value: Any) -> Array:
         bits = {1: torch.uint8, 2: torch.int16}.get(value.element_size())
         extended = None if bits is None else _extended(kind)
         if extended is None:
-            raise DtypeError(f"{what} of {kind}, which NumPy has no type for") from None
+            raise DtypeError(f"{what} of {kind}, a type that NumPy lacks") from None
         return plain.view(bits).numpy().view(extended)  # type: ignore[no-any-return]
 
 
 def require_plain(name: str, value: Any) -> None:
-    """Refuse a torch tensor to which a write would not be seen, or not by its gradient."""
+    """Raise DtypeError for a torch tensor that is a lazy view or requires grad."""
     if getattr(value, "requires_grad", False):
         raise DtypeError(f"{name} is a torch tensor that requires grad: pass {name}.detach()")
     if value.is_conj() or value.is_neg():
-        raise DtypeError(f"{name} is a lazy view of a torch tensor: pass one of its own memory")
+        raise DtypeError(
+            f"{name} is a torch tensor with a lazy conjugation or negation: pass a resolved one"
+        )
 
 
 def _tensor(result: Array) -> Any:
@@ -105,7 +105,7 @@ def _tensor(result: Array) -> Any:
 
 
 def _extended(kind: str) -> np.dtype[Any] | None:
-    """Return ml_dtypes' type of a name, None where it has none."""
+    """Return the ml_dtypes dtype of a name, or None."""
     try:
         import ml_dtypes
     except ImportError:
@@ -117,39 +117,45 @@ def _extended(kind: str) -> np.dtype[Any] | None:
     return None if known is None else np.dtype(known)
 
 
-def _from_polars(name: str, value: Any) -> Array | None:
-    """Refuse gaps and several types, of which NumPy would make floats and NaN."""
-    polars: Any = sys.modules.get(library(value))
-    if polars is None:
-        return None
-    columns = value.get_columns() if isinstance(value, polars.DataFrame) else [value]
-    if not all(isinstance(column, polars.Series) for column in columns):
-        return None
-    parts = [part for column in columns for part in _parts(polars, column)]
-    what = f"{name} is a polars {type(value).__name__}"
-    if any(part.null_count() for part in parts):
-        raise DtypeError(f"{what} with nulls: fill them first")
-    kinds = list(dict.fromkeys(str(part.dtype) for part in parts if not part.dtype.is_nested()))
-    if len(kinds) > 1:
-        raise DtypeError(f"{what} of {', '.join(kinds[:5])}: cast them to one type")
-    return np.asarray(value)
+def _unwrapped(name: str, value: Any) -> Any:
+    """Return the array that an xarray object wraps; DtypeError if it is still in a file."""
+    variable = getattr(value, "variable", value)
+    inside = getattr(variable, "_data", None)
+    if not getattr(variable, "_in_memory", True) and nulls.library(type(inside)) == "xarray":
+        raise DtypeError(f"{nulls.described(name, value)} {_LAZY} {name}.load()")
+    return variable.data
 
 
-def _parts(polars: Any, column: Any) -> list[Any]:
-    """Return a column, and where its elements are arrays or records, all that they are made of."""
-    inner = []
-    if isinstance(column.dtype, polars.Array):
-        inner = [column.explode()]
-    elif isinstance(column.dtype, polars.Struct):
-        inner = column.struct.unnest().get_columns()
-    return [column, *(part for one in inner for part in _parts(polars, one))]
+def require_loaded(name: str, value: Any) -> None:
+    """Raise DtypeError for a lazy, file-backed or GPU array that NumPy would load completely."""
+    libraries = nulls.libraries(value)
+    known = next((_ELSEWHERE[one] for one in libraries if one in _ELSEWHERE), None)
+    if known is None and not {"pyarrow", "xarray"} & {*libraries}:
+        for call in ("compute", "collect"):
+            if callable(nulls.attribute(value, call)):
+                known = f"{_LAZY} {{0}}.{call}()"
+        if nulls.attribute(value, "chunks") is not None:
+            known = known or _SLICED
+    if known is not None:
+        raise DtypeError(f"{nulls.described(name, value)} {known.format(name)}")
 
 
 _JAX = ("jax", "jaxlib")
-_VIEWS: dict[str, Callable[[str, Any], Array | None]] = {"polars": _from_polars}
-_LAZY = "that NumPy would load whole: pass a part of it,"
-_REFUSED = {
+_LAZY = "that NumPy would load completely: pass a part of it, or"
+_COMPUTED = f"{_LAZY} {{0}}.compute()"
+_SLICED = f"{_LAZY} {{0}}[...]"
+_ELSEWHERE = {
     "cupy": "on a GPU: pass its .get()",
-    "zarr": f"{_LAZY} such as array[:], or give its store's name to ndtool.files",
-    "dask": f"{_LAZY} such as its .compute()",
+    "cubed": _COMPUTED,
+    "dask": _COMPUTED,
+    "h5netcdf": _SLICED,
+    "h5py": _SLICED,
+    "h5pyd": _SLICED,
+    "netCDF4": _SLICED,
+    "nibabel": _SLICED,
+    "pyfive": _SLICED,
+    "tables": _SLICED,
+    "tensorstore": f"{_LAZY} {{0}}.read().result()",
+    "tiledb": _SLICED,
+    "zarr": f"{_SLICED}, or the path of its store to a function of ndtool.files",
 }

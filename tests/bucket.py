@@ -118,13 +118,13 @@ class Proxy:
             except OSError:
                 pass
 
-    def let_go(self) -> None:
+    def drop_cached(self) -> None:
         self._let_go.set()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # or who waits in accept would go on to
         self._listener.close()
-        self.let_go()
+        self.drop_cached()
         for one in self._sockets:
             try:
                 one.shutdown(socket.SHUT_RDWR)

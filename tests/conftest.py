@@ -13,12 +13,14 @@ from hypothesis import settings
 
 from ndtool.engine import tuning
 
+SMALL = tuning.SMALL
+
 if settings.get_current_profile_name() == "default":  # a busy machine takes its time
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
 
 # Whoever runs the tests in the background may ignore these, and what we start would do so too.
-for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
@@ -27,7 +29,15 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP"):
 @pytest.fixture(scope="session", autouse=True)
 def by_kernels() -> None:
     """Let small arrays go the way of large ones: most tests of strides have no others."""
-    tuning.COPIED = 0
+    tuning.COPIED = tuning.SMALL = 0
+
+
+@pytest.fixture(scope="module")
+def short_calls() -> Iterator[None]:
+    """Let small calls on plain arrays go their own way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "SMALL", SMALL)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

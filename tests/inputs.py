@@ -1,38 +1,42 @@
-"""Inputs as a run opens them: read whole, or refused."""
+"""Inputs as a run opens them: read completely, or refused."""
 
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from ndtool.arrays import names
 from ndtool.arrays.source import Source, whole
-from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, NdtoolError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
 
 ENOUGH = 2  # seconds of a processor; no input is refused later
 
 
 @contextmanager
-def opened(argument: str, stdin: Streams | None = None) -> Iterator[Source]:
+def opened(argument: str, stdin: Streams | None = None, **options: Any) -> Iterator[Source]:
     """Open an input, and close it at the end."""
-    with closing(names.open_source(argument, stdin or Streams())) as source:
+    with closing(locators.open_source(argument, stdin or Streams(), **options)) as source:
         yield source
 
 
 def array(source: Source) -> Any:
     """Return a copy of the array of an open input."""
-    facts = source.facts
-    flat = np.frombuffer(bytes(whole(source).buffer), facts.dtype.descr)
-    return flat.reshape(facts.shape, order=facts.order)
+    metadata, buffer = source.metadata, whole(source).buffer
+    assert buffer.readonly
+    extended = getattr(ml_dtypes, metadata.dtype.name, None)
+    dtype = np.lib.format.descr_to_dtype(metadata.dtype.descr)
+    flat = np.frombuffer(bytes(buffer), extended or dtype)
+    return flat.reshape(metadata.shape, order=metadata.order)
 
 
-def load(argument: str, stdin: Streams | None = None) -> Any:
+def load(argument: str, stdin: Streams | None = None, **options: Any) -> Any:
     """Return the array of an input."""
-    with opened(argument, stdin) as source:
+    with opened(argument, stdin, **options) as source:
         source.recheck()
         return array(source)
 
@@ -43,7 +47,7 @@ def refused(
     """Return the error with which an input is refused: in one line, and soon."""
     started = time.process_time()
     with pytest.raises(kind, match=reason) as caught:
-        names.open_source(argument, stdin or Streams())
+        locators.open_source(argument, stdin or Streams())
     assert time.process_time() - started < ENOUGH
     assert "\n" not in caught.value.message
     return caught.value

@@ -6,31 +6,33 @@ from typing import Any
 
 from npyfile import ARRAY
 
-from ndtool.arrays import names, sink
-from ndtool.arrays.source import Facts
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.formats import outputs
+from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
 
 # What a program in another Python begins with.
 PROGRAM = """
 import os, sys
-from ndtool.arrays import formats, names, sink
-from ndtool.arrays.source import Facts
+from ndtool.formats import table, locators, outputs
+from ndtool.publish import sinks
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import dtypes
 def created(name, count):
-    facts = Facts(dtypes.from_code("|u1"), (count,), "C", (count,), {})
-    return names.create(name, facts)
+    metadata = ArrayMetadata(dtypes.from_code("|u1"), (count,), "C", (count,), {})
+    return outputs.create(outputs.resolve(name, metadata))
 """
 
 
-def facts_of(array: Any) -> Facts:
-    """Return the facts of an output for an array."""
-    return Facts(dtypes.from_numpy(array.dtype), array.shape, "C", array.shape, {})
+def metadata_of(array: Any) -> ArrayMetadata:
+    """Return the metadata of an output for an array."""
+    return ArrayMetadata(dtypes.from_numpy(array.dtype), array.shape, "C", array.shape, {})
 
 
-def opened(target: str, array: Any = ARRAY, **options: Any) -> Any:
+def opened(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
     """Return a sink for an array."""
-    return names.create(target, facts_of(array), **options)
+    return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry=dry)
 
 
 @contextmanager
@@ -41,6 +43,12 @@ def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
         yield out
     finally:
         out.abort()
+
+
+def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
+    """Create a sink as a dry run does, and drop it; return the members that it would preserve."""
+    with written(target, array, dry=True, **options) as out:
+        return out.kept
 
 
 def pieces(raw: Any) -> list[tuple[int, Any]]:
@@ -65,7 +73,7 @@ def fill(out: Any, array: Any, how: str = "write") -> None:
 def save(target: str, array: Any = ARRAY, how: str = "write", **options: Any) -> Any:
     """Write an array as a run does; return the members that stay."""
     with written(target, array, **options) as out:
-        assert out.facts.nbytes == array.nbytes
+        assert out.metadata.nbytes == array.nbytes
         fill(out, array, how)
-        sink.commit(out)
+        sinks.commit(out)
         return out.kept

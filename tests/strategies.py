@@ -1,5 +1,7 @@
 """What the tests draw from: element types, awkward values, layouts, indices, whole cases."""
 
+import os
+from itertools import product
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -7,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 Array = np.ndarray[Any, Any]
+ALL = "NDTOOL_TEST_ALL" in os.environ  # as `make torture` has it
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
@@ -131,6 +134,12 @@ class Case(NamedTuple):
     arguments: dict[str, Any]
 
 
+def plain_axes(case: Case) -> tuple[int, int]:
+    """Return the axis that indices are about, from the front, and the number of batch axes."""
+    b = case.arguments.get("batch_dims", 0)
+    return case.arguments.get("axis", b) % case.arrays[0].ndim, b
+
+
 sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # an empty case now and then
 seeds = st.integers(0, 2**32 - 1)
 types = st.sampled_from(ARITHMETIC * 2 + MOVED)
@@ -203,16 +212,17 @@ def gather_nd_cases(draw: st.DrawFn) -> Case:
 def scatter_nd_cases(draw: st.DrawFn) -> Case:
     """Draw a valid call of scatter_nd."""
     shape, dtype = draw(shapes(1, 4)), draw(types)
-    k = draw(st.integers(0, len(shape)))
+    b = draw(st.sampled_from((0, 0, *range(len(shape)))))
+    k = draw(st.integers(0, len(shape) - b))
     middle = draw(shapes(0, 2))
-    if 0 in shape[:k]:
+    if 0 in shape[b : b + k]:
         middle = (*middle, 0)
-    indices = draw(indices_for((*middle, k), shape[:k]))
+    indices = draw(indices_for((*shape[:b], *middle, k), shape[b : b + k]))
     data = draw(values_of(dtype, shape))
-    updates = draw(values_of(dtype, middle + shape[k:]))
+    updates = draw(values_of(dtype, shape[:b] + middle + shape[b + k :]))
     arrays = tuple(draw(awkward(a)) for a in (data, indices, updates))
     arrays = _one_type(arrays)
-    return Case("scatter_nd", arrays, {"reduction": draw(reductions(dtype))})
+    return Case("scatter_nd", arrays, {"reduction": draw(reductions(dtype)), "batch_dims": b})
 
 
 def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -255,16 +265,39 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
 
 
 @st.composite
-def gather_cases(draw: st.DrawFn) -> Case:
-    """Draw a valid call of gather."""
-    shape, dtype = draw(shapes(1, 4)), draw(types)
+def _plain(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
+    """Draw data's shape, plain indices, axis and batch_dims, and what is gathered or updated."""
+    shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
-    place = draw(shapes(0, 3))
+    a = axis % len(shape)
+    b = draw(st.sampled_from((0, 0, *range(a + 1))))
+    place = draw(shapes(0, 3 - b)) if b < 3 else ()
     if not shape[axis]:
         place = (*place, 0)
-    indices = draw(indices_for(place, shape[axis]))
+    indices = draw(indices_for(shape[:b] + place, shape[axis]))
+    given: dict[str, Any] = {"batch_dims": b}
+    if a != b or draw(st.booleans()):
+        given["axis"] = axis
+    return shape, indices, given, shape[:a] + place + shape[a + 1 :]
+
+
+@st.composite
+def gather_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of gather."""
+    dtype = draw(types)
+    shape, indices, arguments, _ = draw(_plain())
     data = draw(values_of(dtype, shape))
-    return Case("gather", (draw(awkward(data)), draw(awkward(indices))), {"axis": axis})
+    return Case("gather", (draw(awkward(data)), draw(awkward(indices))), arguments)
+
+
+@st.composite
+def scatter_cases(draw: st.DrawFn) -> Case:
+    """Draw a valid call of scatter."""
+    dtype = draw(types)
+    shape, indices, arguments, updated = draw(_plain())
+    arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updated)))
+    arrays = _one_type(tuple(draw(awkward(a)) for a in arrays))
+    return Case("scatter", arrays, {"reduction": draw(reductions(dtype)), **arguments})
 
 
 cases = st.one_of(
@@ -273,6 +306,7 @@ cases = st.one_of(
     gather_elements_cases(),
     scatter_elements_cases(),
     gather_cases(),
+    scatter_cases(),
 )
 
 
@@ -318,3 +352,10 @@ _repeated = codes() | st.tuples(codes(), field_shapes)
 descrs = codes() | _fields(
     st.recursive(_repeated, lambda items: _fields(items) | st.tuples(items, field_shapes))
 )
+
+
+def a_third(*tables: Any) -> list[tuple[Any, ...]]:
+    """Return a third of a product, or all of it; each value is in a third of its rows."""
+    numbered = (list(enumerate(table)) for table in tables)
+    every = (tuple(zip(*row, strict=True)) for row in product(*numbered))
+    return [row for numbers, row in every if ALL or sum(numbers) % 3 == 0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, scatter_nd
-from ndtool.analysis import reference as slow
+from ndtool.analysis.oracle import reference as slow
 from ndtool.engine import tuning
 
 SIZES = {"near": 5000, "far": 1 << 20}  # bytes of data, which a core's cache holds or not
@@ -187,7 +187,7 @@ def test_extremes_of_one_slot_take_the_first_nan_and_the_zero_that_order_gives(
 def test_one_panel_is_shared_out_by_columns(
     columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
     rng = np.random.default_rng(57)
     data = rng.random((50, columns), np.float32)
     indices, updates = rng.integers(-50, 50, (90, columns)), rng.random((90, columns), np.float32)

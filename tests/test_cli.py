@@ -11,7 +11,7 @@ import pytest
 from command import NDTOOL, environment, execute, ndtool, save, state
 from npyfile import npy, sparse
 
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -184,7 +184,17 @@ CALLS = [
     refused("older than the operator", "gather_nd", COUNTING, i8([0]), None, "--spec onnx:10",
             ("onnx:11",)),
     refused("an operator that openvino lacks", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
-            "--spec openvino:8", ("openvino", "scatter_nd")),
+            "--spec openvino:2", ("openvino:2", "ScatterNDUpdate", "openvino:3")),
+    refused("an operator that webnn lacks", "scatter", COUNTING, i8(0), ROWS[:1],
+            "--spec webnn", ("webnn", "scatter")),
+    refused("a fill value in openvino:8", "gather", COUNTING, i8(0), None,
+            "--spec openvino:8 --out-of-bounds fill --fill 7", ("openvino:8", "fill is 7")),
+    refused("two batch axes in openvino:5", "gather_nd", np.zeros((2, 2, 2)), np.zeros((2, 2, 1), "i8"),
+            None, "--spec openvino:5 --batch-dims 2", ("GatherND-5", "up to 1")),
+    refused("negative indices in openvino:7", "gather", COUNTING, i8(-1), None, "--spec openvino:7",
+            ("valid 0..",), 5),
+    refused("int8 indices in webnn", "gather", COUNTING, np.int8([0]), None, "--spec webnn",
+            ("webnn", "int8")),
     refused("no standard at all", "gather_nd", COUNTING, i8([0]), None, "--spec numpy", ("onnx:N",),
             2),
     Call("tuples as long as the rank", "gather_nd", np.arange(6, dtype="u1").reshape(1, 2, 3),
@@ -437,7 +447,7 @@ def test_json_of_a_run(here):
     assert told["seconds"] > 0
     assert told["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
     # where stdout has the array, stderr has the object
-    for name in ("-", "/dev/stdout"):
+    for name in ("-", "/dev/stdout", "npy:/dev/stdout"):
         ran = ndtool(*run, "-o", name)
         assert np.load(io.BytesIO(ran.out)).tolist() == [[3, 4, 5]]
         assert ran.out.endswith(np.float32(5).tobytes())
@@ -523,7 +533,7 @@ def test_variables_stand_for_options():
     env = {"NDTOOL_THREADS": "3", "NDTOOL_SPEC": "onnx:18", "NDTOOL_REDUCTION": "max"}
     told = ndtool(*run, env=env).json
     assert (told["threads"], told["spec"]) == (3, "onnx:18")
-    assert told["attributes"] == {"reduction": "max"}
+    assert told["attributes"] == {"reduction": "max", "batch_dims": 0}
     assert ndtool(*run, "--threads", "1", env=env).json["threads"] == 1
     assert ndtool(*run, env={"NDTOOL_THREADS": "abc"}).status == 2
     assert ndtool(*run, env={"NDTOOL_NO_CLOBBER": "1"}).status == 7
@@ -569,7 +579,7 @@ def test_infer():
         (("gather-nd", f"float32[{2**63}]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),
         (("gather-nd", f"float32[{'1,' * 64}1]", "int64[8,2]"), 2, "rank 65: valid 0..64"),
         (("gather-nd", "float33[8]", "int64[8,2]"), 4, "float33"),
-        (("gather-nd", "float32[8]", "float32[8,1]"), 4, "any integer dtype"),
+        (("gather-nd", "float32[8]", "float32[8,1]"), 4, "expected an integer dtype"),
         (("gather-nd", "float32[8]", "int32[8,1]", "--spec", "onnx:13"), 4, "int64"),
         (("gather-nd", "float32[8]", "int32[8,1]", "--axis", "1"), 2, "--axis"),
         (("gather-nd", "nothing.npy", "int64[8,2]"), 3, "nothing.npy"),
@@ -650,13 +660,15 @@ def test_inspect_shows_what_it_can():
 def test_spec():
     ran = ndtool("spec")
     assert (ran.status, ran.err) == (0, "")
-    assert len(ran.out.decode().splitlines()) == 1 + 22
+    assert len(ran.out.decode().splitlines()) == 40
     one = ndtool("spec", "scatter-nd").out.decode()
     assert "GatherND" not in one
     assert "reduction (none, add, mul, max, min)" in one
     told = ndtool("spec", "gather-nd", "--json").json["specs"]
     names = [row["spec"] for row in told]
-    assert names == ["onnx:11", "onnx:12", "onnx:13", "openvino:8", "ndtool"]
+    assert names == [
+        "onnx:11", "onnx:12", "onnx:13", "openvino:5", "openvino:8", "webnn", "ndtool",
+    ]  # fmt: skip
     assert told[0]["attributes"] == []
-    assert told[3]["negatives"] is False
+    assert told[4]["negatives"] is False
     assert ndtool("spec", "pool").status == 2

@@ -66,7 +66,7 @@ def test_malformed_values(flag, value):
 def test_a_malformed_value_is_said_to_be_where_it_is():
     variable, typed = {"NDTOOL_THREADS": "many"}, ("--threads", "few")
     for given, env, words in (
-        (typed, variable, "invalid value for '--threads': 'few' is no whole number in 1..1024"),
+        (typed, variable, "invalid value for '--threads': 'few' is not an integer in 1..1024"),
         (typed, {}, "invalid value for '--threads': 'few'"),
         ((), variable, "invalid value for 'NDTOOL_THREADS': 'many'"),
         ((), {"NDTOOL_QUIET": "soon"}, "invalid value for 'NDTOOL_QUIET': 'soon'"),
@@ -214,7 +214,7 @@ def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
         assert ndtool(*RUN, *option, "-o", "out.npy").status == 2
     ran = ndtool(*RUN, "--dtype", "bfloat16", "-o", "out.npy")
     assert ran.status == 4
-    assert "error: data.npy: dtype float32 cannot be taken as bfloat16: only V2" in ran.err
+    assert "error: data.npy: dtype float32 cannot be read as bfloat16: only V2" in ran.err
 
 
 def test_a_variable_says_what_elements_stored_as_void_are(here):
@@ -235,28 +235,76 @@ def test_a_variable_sets_the_chunks_of_stores(here):
         assert ndtool("inspect", output, "--json").json["arrays"][0]["chunks"] == [1, 2]
 
 
-def test_outputs_that_other_programs_write(here):
+def test_every_ending_of_another_format_is_refused(here):
     before = state(here)
-    for name in ("out.csv", "out[b].csv", "OUT.CSV", "out.npy.gz", "out.parquet", "x.json", "f.pt"):
+    for name in (
+        "out.csv", "out[b].csv", "OUT.CSV", "out.npy.gz", "x.nc", "x.bin", "x.v2", "x.7z", "out.Npy",
+    ):  # fmt: skip
         for more in ((), ("--dry-run",)):
             ran = ndtool(*RUN, "-o", name, *more)
             ending = os.path.splitext(name)[1]
             assert (ran.status, ran.out) == (2, b"")
-            said = f"error: {name}: {ending} is not written: expected .npy, .npz, .safetensors, .pb"
-            assert ran.err.splitlines()[-1].startswith(said)
+            said = f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
+            *_, error, hint = ran.err.splitlines()
+            assert error.startswith(said)
+            assert hint == f"  hint: npy:{name} writes a .npy file of this name"
     for name, ending in (("x.csv:a", ".csv"), ("x.CSV:a:b", ".CSV"), ("x.npz.txt:a.b", ".txt")):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (2, b"")
-        assert f"{name}: {ending} is not written: expected .npy" in ran.err
+        assert f"{name}: ndtool does not write {ending}: expected .npy" in ran.err
     assert state(here) == before
-    assert ".NPZ is not written: " in ndtool(*RUN, "-o", "out.NPZ").err
-    assert "in small letters" in ndtool(*RUN, "-o", "out.NPZ").err
+    assert "ndtool does not write .NPZ: " in ndtool(*RUN, "-o", "out.NPZ").err
+    assert "in lower case" in ndtool(*RUN, "-o", "out.NPZ").err
     assert state(here) == before
-    for name in ("out", "out.bin", "out.Npy", "out.csv.npy", "v1.2"):
+    for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
         assert np.load(name).tolist() == DATA[[3, 0]].tolist()
     shutil.copy("out", "out.csv")  # an output must not be of the kind; an input may be called so
     assert ndtool("gather-nd", "out.csv", "[[0]]", "-o", "out.npy").status == 0
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.npz", "x.npz:a", "x.zarr", "a:b", "d.x/y.v2"])
+def test_a_prefix_writes_npy_under_any_name(here, name):
+    os.mkdir("d.x")
+    assert ndtool(*RUN, "-o", f"npy:{name}").status == 0
+    with open(name, "rb") as file:
+        assert np.load(file).tolist() == DATA[[3, 0]].tolist()
+    assert ndtool("verify", *RUN, f"npy:{name}").status == 0
+    os.unlink(name)
+    assert ndtool(*RUN, "-o", f"npy:{name}", "--dry-run").status == 0
+    assert not os.path.exists(name)
+
+
+def test_a_prefix_is_part_of_a_name_that_exists(here):
+    with open("npy:x", "wb"):
+        pass
+    assert ndtool(*RUN, "-o", "npy:x").status == 0
+    assert np.load("npy:x").tolist() == DATA[[3, 0]].tolist()
+    assert not os.path.exists("x")
+
+
+def test_a_pipe_may_have_any_ending(here):
+    os.mkfifo("out.csv")
+    with subprocess.Popen([*NDTOOL, *RUN, "-o", "out.csv"]) as run, open("out.csv", "rb") as file:
+        assert np.load(io.BytesIO(file.read())).tolist() == DATA[[3, 0]].tolist()
+    assert run.returncode == 0
+
+
+def test_a_folder_that_exists_comes_before_a_member(here):
+    os.makedirs("d/x.npz:y/z.npz:w")
+    np.savez("d/x.npz", a=DATA)
+    before = (here / "d/x.npz").read_bytes()
+    for name in ("d/x.npz:y/o.npy", "d/x.npz:y/z.npz:w/o.npy", "d/x.npz:y/o"):
+        for place in (name, str(here / name)):
+            assert ndtool(*RUN, "-o", place).status == 0
+            assert np.load(name).tolist() == DATA[[3, 0]].tolist()
+            assert ndtool("inspect", place).status == 0
+            os.unlink(name)
+    assert ndtool(*RUN, "-o", "d/x.npz:y/o.npz:m/n").status == 0
+    assert np.load("d/x.npz:y/o.npz").files == ["m/n"]
+    assert (here / "d/x.npz").read_bytes() == before
+    assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # where no such folder is
+    assert np.load("d/x.npz").files == ["a", "v/o"]
 
 
 def test_output_directory_that_is_read_only(here):
@@ -278,7 +326,7 @@ def test_output_is_a_link():
     for more in ((), ("--dry-run",)):
         ran = ndtool(*RUN, "-o", "dangling.npy", *more)
         assert ran.status == 7
-        assert "dangling.npy: a link to nothing" in ran.err
+        assert "dangling.npy: it is a dangling link" in ran.err
     assert not os.path.exists("nothing")
 
 
@@ -360,12 +408,12 @@ def test_odd_names(name):
     os.rename("data.npy", raw)
     os.rename("idx.npy", raw + b".i")
     text = os.fsdecode(raw)
-    ran = ndtool("gather-nd", text, text + ".i", "-o", text + ".o", "--trace")
+    ran = ndtool("gather-nd", text, text + ".i", "-o", text + ".npy", "--trace")
     assert ran.status == 0
-    assert right(text + ".o")
+    assert right(text + ".npy")
     np.save("idx.npy", IDX + 9)
     for env in ({}, {"FORCE_COLOR": "1"}):
-        ran = ndtool("gather-nd", text, "idx.npy", "-o", text + ".o", env=env)
+        ran = ndtool("gather-nd", text, "idx.npy", "-o", text + ".npy", env=env)
         assert ran.status == 5
         assert "\x1b[31mred" not in ran.err
         lines = ran.err.replace("\x1b[1;31m", "").splitlines()
@@ -377,7 +425,7 @@ def test_odd_names(name):
         assert json.loads(told.err)["status"] == 5
     assert ndtool("inspect", text).status == 0
     assert json.loads(ndtool("inspect", text, "--json").out)["arrays"][0]["name"] == text
-    assert right(text + ".o")
+    assert right(text + ".npy")
 
 
 def test_names_too_long():
@@ -530,10 +578,10 @@ def test_signals_that_a_parent_ignores_stay_ignored(number):
 
 BROKEN = """
 import sys
-from ndtool.runs import jobs
+from ndtool.runs import steps
 def broken(*_):
     raise {what}
-jobs.Job.check = broken
+steps.resolved = broken
 sys.argv[1:] = {arguments}
 from ndtool.__main__ import main
 sys.exit(main())
@@ -550,7 +598,7 @@ def test_a_bug_asks_for_a_report():
     assert (status, out) == (1, b"")
     assert "Traceback" in err
     assert "RuntimeError: surprise" in err
-    assert "please report it to whoever gave you ndtool, with the command" in err
+    assert "please report it with the command" in err
     status, out, err = broken("RuntimeError('surprise')", "--json")
     assert (status, json.loads(out)["status"], err) == (1, 1, "")
 

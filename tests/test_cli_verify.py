@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from command import FIXTURES, at_terminal, ndtool, save, state
 
-from ndtool.analysis import reference, verify
+from ndtool.analysis import verify
+from ndtool.analysis.oracle import blocks
 from ndtool.errors import BoundsError, DifferenceError, OutputError
 from ndtool.rules.operators import Attributes
-from ndtool.runs.jobs import Request
+from ndtool.runs.request import Request
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 
@@ -111,7 +112,7 @@ def test_memory_depends_on_no_size(here: Path) -> None:
 
 def test_the_share_that_is_done_grows_to_the_whole() -> None:
     shares: list[float] = []
-    verify.verify(scattered(3 * reference.TUPLES, 3 * reference.PIECE // 8), shares.append)
+    verify.verify(scattered(3 * blocks.TUPLES, 3 * blocks.PIECE // 8), shares.append)
     assert len(shares) == 4 * 3  # check, copy, walk, compare: three blocks each
     assert shares == sorted(shares)
     assert shares[-1] == 1
@@ -141,7 +142,7 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
 def test_differences_of_all_blocks_are_counted(
     fortran: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "PIECE", 16)
+    monkeypatch.setattr(blocks, "PIECE", 16)
     wrong = np.arange(35.0).reshape(5, 7)
     wrong[1, 3] = wrong[1, 4] = wrong[4, 6] = -1
     order = "F" if fortran else "C"
@@ -155,7 +156,7 @@ def test_differences_of_all_blocks_are_counted(
 
 @pytest.mark.parametrize("out", [np.zeros((9, 1)), np.zeros(10, "f4")], ids=["shape", "type"])
 def test_an_output_of_another_kind_is_refused_before_the_work(out: np.ndarray) -> None:
-    request = scattered(10 * reference.TUPLES, 10)
+    request = scattered(10 * blocks.TUPLES, 10)
     save(out=out)
     shares: list[float] = []
     with pytest.raises(DifferenceError, match="scatter_nd gives"):
@@ -165,7 +166,7 @@ def test_an_output_of_another_kind_is_refused_before_the_work(out: np.ndarray) -
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy", "upd.npy", "out.npy"])
 def test_an_input_that_changes_during_the_work(name: str) -> None:
-    request = scattered(10 * reference.TUPLES, 10 * reference.PIECE // 8)
+    request = scattered(10 * blocks.TUPLES, 10 * blocks.PIECE // 8)
 
     def spoil(share: float) -> None:
         if share > 0.5 and os.stat(name).st_mtime_ns:
@@ -179,7 +180,7 @@ def test_an_input_that_changes_during_the_work(name: str) -> None:
 
 
 def test_a_wrong_index_comes_before_a_wrong_output() -> None:
-    request = scattered(3 * reference.TUPLES, 10)
+    request = scattered(3 * blocks.TUPLES, 10)
     bad = np.load("idx.npy")
     bad[-2:] = 10
     save(idx=bad, out=np.zeros(1))

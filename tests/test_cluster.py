@@ -1,10 +1,12 @@
 """A sweep on a cluster: a scheduler and two workers, which are killed, counted and told lies."""
 
+import gc
 import os
 import pickle
 import signal
 import subprocess
 import time
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +20,14 @@ from strategies import same
 from twoworkers import PATIENT, two_workers
 
 from ndtool import files
-from ndtool.analysis import reference
-from ndtool.errors import BoundsError, ResourceError, UsageError
-from ndtool.runs import cluster, plan, tasks, worker
-from ndtool.runs.jobs import Job, Request
+from ndtool.analysis.oracle import reference
+from ndtool.errors import BoundsError, NdtoolError, OutputError, ResourceError, UsageError
+from ndtool.formats.zarr import location
+from ndtool.runs import plan
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.executors import dask
+from ndtool.runs.external import worker
+from ndtool.runs.request import Request
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)
@@ -31,10 +37,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 # What each worker does first: it notes what it reads and writes, and does as a file says.
 PRELOAD = """
 import asyncio, os, signal, time
-from ndtool.arrays.remotefolder import RemoteFolder
-from ndtool.arrays.zarr import ZarrSource
-from ndtool.arrays.zarrwriter import Chunks
-from ndtool.runs import tasks
+from ndtool.storage.remotefolder import RemoteFolder
+from ndtool.formats.zarr import ZarrSource
+from ndtool.formats.zarr.writer import Chunks
+from ndtool.runs.external import tasks
 
 ORDER, NOTES = {folder!r} + "/order", {folder!r} + "/notes"
 
@@ -247,7 +253,7 @@ def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -
 
 
 def test_in_place_only_what_may_be_done_twice(stores: Path, workers: Workers) -> None:
-    with pytest.raises(UsageError, match="add is not done in place"):
+    with pytest.raises(UsageError, match="add cannot update in place"):
         done("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
     expected = wanted("scatter_elements")
     done("scatter_elements", ".zarr", "data.zarr", scheduler=workers.client)
@@ -257,10 +263,10 @@ def test_in_place_only_what_may_be_done_twice(stores: Path, workers: Workers) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data": np.zeros(3, np.float32)}, "data: workers cannot read it in parts"),
-        ({"data": "raw:float32[9]:data.npy"}, "workers cannot read it in parts"),
+        ({"data": np.zeros(3, np.float32)}, "data: workers cannot read parts of it"),
+        ({"data": "raw:float32[9]:data.npy"}, "workers cannot read parts of it"),
         ({"data": "turned.npy"}, "turned.npy is in Fortran order: expected C order"),
-        ({"out": None}, "a cluster writes to files and stores: expected -o FILE"),
+        ({"out": None}, "a run on a cluster writes to a file or store: expected -o FILE"),
         ({"workers": 2}, "--scheduler and --workers: expected one of them"),
         ({"scheduler": "nowhere.json"}, "nowhere.json: there is no such scheduler file"),
     ],
@@ -280,29 +286,72 @@ def test_what_cannot_be_done_on_a_cluster_is_refused(
 def test_a_scheduler_file_that_is_none(stores: Path, text: str) -> None:
     Path("s.json").write_text(text, "latin-1")
     ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "s.json")
-    assert (ran.status, ran.out) == (6, b"")
-    assert ran.err.splitlines()[-1].startswith("error: s.json: no scheduler answers: ")
+    assert (ran.status, ran.out) == (2, b"")
+    assert ran.err == "error: s.json is not a scheduler file: expected JSON with an address\n"
+
+
+def test_a_worker_that_does_not_see_the_output(
+    stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, shared = state(stores), location._LocalStore.shared
+
+    def elsewhere(*arguments: Any) -> Any:
+        return shared(*arguments)._replace(path="/nonexistent/new")
+
+    monkeypatch.setattr(location._LocalStore, "shared", elsewhere)
+    with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
+        done("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
+    assert state(stores) == before
+
+
+def test_a_scheduler_file_without_an_end(stores: Path) -> None:
+    ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "/dev/zero")
+    assert (ran.status, ran.err.startswith("error: /dev/zero is not a scheduler file")) == (2, True)
 
 
 def test_one_version_everywhere(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "__version__", "9.8.7")
+    monkeypatch.setattr(worker, "__version__", "9.8.7")
     message = r"the worker at tcp://\S+ has ndtool .*: expected 9.8.7, as here"
     with pytest.raises(UsageError, match=message):
         done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
 
 
 def test_no_scheduler(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "ANSWER", 1)
-    with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: no scheduler answers"):
+    monkeypatch.setattr(dask, "ANSWER", 1)
+    with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: cannot connect to a scheduler"):
         done("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
 
 
+def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed by a garbage collection while another client starts, it waits for itself for ever."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(dask, "ANSWER", 0.2)
+    made, errors = [], []
+    client = distributed.Client.__init__
+
+    def noting(self: Any, *arguments: Any, **options: Any) -> None:
+        made.append(weakref.ref(self))
+        client(self, *arguments, **options)
+
+    monkeypatch.setattr(distributed.Client, "__init__", noting)
+    gc.disable()
+    try:
+        for address in ("tcp://127.0.0.1:1", "foo://127.0.0.1:1"):
+            with pytest.raises(NdtoolError) as caught:
+                done("gather_nd", ".zarr", "out.npy", scheduler=address)
+            errors.append(caught.value)  # of which the client must be no part
+    finally:
+        gc.enable()
+    assert made
+    assert not any(one() for one in made)
+
+
 def test_tasks_are_small(stores: Path) -> None:
-    with Job(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
-        cut = plan.cut_chunks(job.check(), job.facts, 1 << 20)
-        place = worker.Shared("out.zarr", job.facts, "/" + "x" * 200, "", 0)
+    with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
+        cut = plan.partition_chunks(job, job.metadata, 1, 1 << 20)
+        place = worker.Shared("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
         names = job.request.arguments
         call = worker.Call("0" * 16, "1", names, job.inference, cut, place, "/y" * 99)
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
@@ -333,7 +382,7 @@ def test_an_ended_client_leaves_nothing_for_long(
         left = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
         assert left
         assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left
-        assert ndtool("clean", ".").out == b"nothing was left here\n"
+        assert ndtool("clean", ".").out == b"nothing to remove\n"
     assert state(stores) == before
 
 
@@ -344,24 +393,31 @@ def test_a_run_with_a_task_at_work_stays_open(monkeypatch: pytest.MonkeyPatch) -
         users = 0
 
         def __init__(self, call: Any) -> None:
-            self.work = call.token
+            self.work = SimpleNamespace(token=call.token, do=begin)
 
         def close(self) -> None:
-            closed.append(self.work)
+            closed.append(self.work.token)
 
     def named(token: int) -> Any:
         return SimpleNamespace(token=token)
 
-    def begin(work: int, left: int) -> None:
+    def begin(phase: str, left: int) -> None:
         """Do a task during which others begin, each of another run."""
         if left:
-            worker.perform(named(left - 1), "begin", left - 1)
-        assert work not in closed
+            worker.perform(named(left - 1), phase, left - 1)
+        assert left not in closed
 
     monkeypatch.setattr(worker, "_Opened", Opened)
     monkeypatch.setattr(worker, "_open", OrderedDict())
-    monkeypatch.setitem(tasks.PHASES, "begin", begin)
     worker.perform(named(9), "begin", 9)
     assert closed == []
     worker.perform(named(10), "begin", 0)
     assert len(closed) == 11 - worker.KEPT
+
+
+def test_a_run_without_an_output_is_refused(here: Path) -> None:
+    save(data=np.zeros((4, 3)), idx=np.array([1]))
+    with pytest.raises(
+        UsageError, match=r"^a run on a cluster writes to a file or store: expected -o FILE$"
+    ):
+        files.gather("data.npy", "idx.npy", workers=1)

@@ -7,23 +7,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, save, state
+from command import NDTOOL, environment, execute, save, state
 from strategies import same
 
-from ndtool.analysis import reference
-from ndtool.arrays import leftovers
-from ndtool.arrays.newfile import NewFile
+from ndtool.analysis.oracle import reference
+from ndtool.errors import ResourceError
+from ndtool.publish import leftovers
+from ndtool.publish.newfile import NewFile
 
 pytest.importorskip("distributed", exc_type=ImportError)
 
 # What workers do first: they note what they do, and do as a file says.
 PRELOAD = """
 import os, signal, time
-from ndtool.runs import tasks
+from ndtool.runs.external import tasks
 
 HERE = {folder!r}
 
@@ -57,7 +60,7 @@ if not hasattr(tasks, "obedient"):  # a worker loads it twice
     tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
     tasks.obedient = True
 """
-PATIENCE = "from ndtool.runs import cluster; cluster.BACK = cluster.OFTEN = 0.1; "
+PATIENCE = "from ndtool.runs.executors import dask; dask.BACK = dask.OFTEN = 0.1; "
 IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -96,11 +99,11 @@ class Site:
         await_(Path(self.file).exists)
         return process
 
-    def worker(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker."""
+    def worker(self, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start a worker; before: what precedes it on the command line."""
         module = "from distributed.cli.dask_worker import main; main()"
         return self.start(
-            sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
+            *before, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
             "--no-dashboard", "--local-directory", self._folder / "own", *options,
         )  # fmt: skip
 
@@ -208,17 +211,38 @@ def test_workers_that_do_not_come_back_end_the_run(site: Site) -> None:
     site.worker("--no-nanny")
     site.order("once", "sweep")
     run = site.start(*IMPATIENT, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
-    message = "error: all workers are gone, and none has come in 0.1 seconds\n"
+    message = "error: no worker is left, and none has joined in 0.1 seconds\n"
     assert ended(run) == (6, message)
     assert state(Path()) == before
+
+
+def test_workers_that_cannot_be_started_end_the_run(site: Site) -> None:
+    before, hint = state(Path()), "  hint: each worker is a Python process in the current"
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    call = ("gather-nd", os.path.abspath("data.npy"), os.path.abspath("idx.npy"))
+    out = os.path.abspath("out.npy")
+    ran = execute("bash", "-c", script, "bash", *NDTOOL, *call, "-o", out, "--workers", 2)
+    assert ran.status == 6
+    assert ran.err == f"error: the workers could not be started\n{hint} directory\n"
+    assert state(Path()) == before
+
+
+def test_workers_that_do_not_start_in_time_end_the_run() -> None:
+    local = pytest.importorskip("ndtool.runs.executors.localcluster", exc_type=ImportError)
+    starting = SimpleNamespace(status=SimpleNamespace(name="starting"))
+    started = SimpleNamespace(
+        wait_for_workers=Mock(side_effect=TimeoutError), workers={0: starting}
+    )
+    with pytest.raises(ResourceError, match="2 workers have not started in 0 seconds"):
+        local._await(started, 2, 0)
 
 
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None:
     before = state(Path())
     site.order("die", "sweep")
     run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
-    message = "error: workers were lost in a task of sweep, again and again\n"
-    assert ended(run) == (6, message + "  hint: less --memory makes tasks smaller\n")
+    message = "error: workers were lost repeatedly in a sweep task\n"
+    assert ended(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
     assert state(Path()) == before
 
 
@@ -274,4 +298,4 @@ def test_sweeps_may_meet(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return held
 
     monkeypatch.setattr(leftovers, "locked", late)
-    assert leftovers.sweep(".") == [f"./{left}"]
+    assert leftovers.sweep(".").removed == [f"./{left}"]

@@ -1,4 +1,5 @@
-"""Clusters and stores behind URLs: what workers write there, keep there, and leave there; on moto."""
+"""Clusters and stores behind URLs: what workers write there, keep there, and leave there; on
+moto."""
 
 import json
 import os
@@ -22,14 +23,19 @@ from strategies import same
 from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
 from twoworkers import PATIENT, two_workers
 
-from ndtool.arrays import claims, names, remote, shared, source, upload, zarrwriter
-from ndtool.arrays.remote import Version
-from ndtool.arrays.remotefolder import RemoteFolder
-from ndtool.arrays.source import Facts
+from ndtool.arrays import source
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import BoundsError, OutputError, UsageError
+from ndtool.formats import outputs
+from ndtool.formats.zarr import writer
+from ndtool.publish import claims, shared
 from ndtool.rules import dtypes
-from ndtool.runs import spilling
-from ndtool.runs.spilling import Objects, Piece, Table
+from ndtool.runs.external import spillfiles
+from ndtool.runs.external.spill import Segment, Table
+from ndtool.runs.external.spillfiles import ObjectStore
+from ndtool.storage import remote, upload
+from ndtool.storage.remote import Version
+from ndtool.storage.remotefolder import RemoteFolder
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)
@@ -202,7 +208,7 @@ def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
     assert len(cleaned["removed"]) == 2
     assert cleaned["kept"] == []
     assert s3.keys() == ["other.zarr/c/0"]
-    assert ndtool("clean", ROOT).out == b"nothing was left here\n"
+    assert ndtool("clean", ROOT).out == b"nothing to remove\n"
 
 
 def test_the_next_run_removes_what_a_killed_one_left(
@@ -248,24 +254,24 @@ def test_what_a_killed_run_kept_is_taken_up(
 
 
 def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
-    place = spilling.place(f"{ROOT}/tmp")
-    spilling.keep(place.inside).note("manifest", b"{}")
-    assert spilling.left(f"{ROOT}/tmp") == ([], [])  # whose process lives
-    assert spilling.again(place.inside) is None
+    place = spillfiles.create_folder(f"{ROOT}/tmp")
+    spillfiles.open_store(place.inside).note("manifest", b"{}")
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process lives
+    assert spillfiles.reopen(place.inside) is None
     place.leave()
     place.drop()
-    assert spilling.left(f"{ROOT}/tmp") == ([place.inside], [])
-    taken = spilling.again(place.inside)
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([place.inside], [])
+    taken = spillfiles.reopen(place.inside)
     assert taken is not None
-    assert spilling.left(f"{ROOT}/tmp") == ([], [])
-    assert spilling.keep(taken.inside).noted("manifest") == b"{}"
-    assert spilling.keep(taken.inside).noted("starts") is None
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])
+    assert spillfiles.open_store(taken.inside).noted("manifest") == b"{}"
+    assert spillfiles.open_store(taken.inside).noted("starts") is None
     taken.drop()
     assert s3.keys() == []
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
     s3.put("tmp/.spill-2.ndtool", of(GONE, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spilling.left(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
 
 
 def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
@@ -275,7 +281,7 @@ def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
 
     def told() -> Any:
         with opened(f"{ROOT}/idx.zarr") as one:
-            return one.told()
+            return one.fingerprint()
 
     before = told()
     assert (told(), before[0]) == (before, 14)
@@ -284,7 +290,7 @@ def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
     save(few=np.arange(3))
     s3.put("few.npy", Path("few.npy").read_bytes())
     with opened(f"{ROOT}/few.npy") as one:
-        assert one.told()[1] == os.path.getsize("few.npy")
+        assert one.fingerprint()[1] == os.path.getsize("few.npy")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +313,7 @@ def test_what_does_not_tell_objects_from_others(
         return answer
 
     monkeypatch.setattr(remote, "contents", contents)
-    assert RemoteFolder("memory://x").told("") is None
+    assert RemoteFolder("memory://x").fingerprint("") is None
 
 
 def test_times_tell_objects_from_others_beside_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,13 +323,13 @@ def test_times_tell_objects_from_others_beside_sizes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote, "contents", contents)
     versions = [Version(None, time, size) for time, size in (("1", 4), ("2", 4), ("1", 5))]
     answers = iter(versions)
-    assert len({str(RemoteFolder("memory://x").told("")) for _ in versions}) == 3
+    assert len({str(RemoteFolder("memory://x").fingerprint("")) for _ in versions}) == 3
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///", "memory://"])
 def test_a_url_that_names_no_folder(url: str) -> None:
     ran = ndtool("clean", url)
-    message = f"error: {url} names no folder: expected such as s3://bucket/folder\n"
+    message = f"error: {url} is not a folder: expected one such as s3://bucket/folder\n"
     assert (ran.status, ran.err) == (2, message)
 
 
@@ -337,7 +343,7 @@ def test_a_bad_index_leaves_nothing(stores: Path, workers: Workers, s3: Bucket) 
 
 def test_nothing_is_replaced(stores: Path, workers: Workers, s3: Bucket) -> None:
     s3.put("out.zarr/c/0/0", b"another's")
-    with pytest.raises(OutputError, match="something is there") as caught:
+    with pytest.raises(OutputError, match="cannot be replaced atomically") as caught:
         done("gather_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
     with pytest.raises(OutputError) as alone:
         done("gather_nd", ".zarr", f"{ROOT}/out.zarr")
@@ -350,7 +356,7 @@ def test_nothing_is_replaced(stores: Path, workers: Workers, s3: Bucket) -> None
     [
         (f"{ROOT}/out.npy", None, "workers cannot write to it: expected a Zarr store, or a file"),
         ("memory://out.zarr", None, "workers cannot write to it"),
-        ("out.npy", "memory://tmp", "each process has its own: expected s3://"),
+        ("out.npy", "memory://tmp", "workers cannot share it: expected s3://"),
         ("out.npy", "http://127.0.0.1/tmp", "cannot be written to"),
         ("out.npy", "nowhere", "nowhere"),
     ],
@@ -367,7 +373,7 @@ def test_places_that_workers_do_not_share(
 
 def test_a_url_for_temporary_files_is_for_clusters(stores: Path) -> None:
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{ROOT}/tmp")
-    assert (ran.status, "only a cluster keeps files at a URL: expected a directory" in ran.err) == (2, True)  # fmt: skip
+    assert (ran.status, "only a cluster spills to a URL: expected a directory" in ran.err) == (2, True)  # fmt: skip
     here = f"file://{os.getcwd()}"
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", here)
     assert (ran.status, ran.err) == (0, "")
@@ -412,7 +418,7 @@ def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
     """One name is that of the marks of two folders."""
     s3.put(".x.zarr.a.b.ndtool", of(GONE, folder="x.zarr/a/b"))
     s3.put("x.zarr/a.b/c", b"somebody's")
-    with pytest.raises(OutputError, match="something is there"):
+    with pytest.raises(OutputError, match="cannot be replaced atomically"):
         begun_here(f"{ROOT}/x.zarr:a.b")
     with pytest.raises(OutputError, match="writes there, or was killed"):
         claims.Claim(f"{ROOT}/x.zarr", "a.b")
@@ -421,9 +427,10 @@ def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
 
 def test_a_run_whose_folder_was_taken_is_not_seen(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
+    sink.write(0, memoryview(bytes(64)))
     s3.put(".x.zarr.ndtool", of(1, "another"))
-    with pytest.raises(OutputError, match=r"\.x\.zarr\.ndtool is another object, or none$"):
-        sink.finish().take_name()
+    with pytest.raises(OutputError, match=r"\.x\.zarr\.ndtool was replaced or removed$"):
+        sink.finish().publish()
     sink.abort()
     assert s3.keys() == [".x.zarr.ndtool"]
 
@@ -441,7 +448,7 @@ def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:
     s3.put(".x.zarr.ndtool", of(1, "another"))
     s3.put("x.zarr/c/0/0", b"a chunk")
     ran = ndtool("clean", ROOT)
-    assert ran.out == b"kept s3://bucket/x.zarr: process 1 on there may be at work\n"
+    assert ran.out == b"not removed: s3://bucket/x.zarr: process 1 on there may be using it\n"
     with pytest.raises(OutputError, match="process 1 on there writes there, or was killed"):
         claims.Claim(f"{ROOT}/x.zarr")
     assert ndtool("clean", ROOT, "--force").out == b"removed s3://bucket/x.zarr\n"
@@ -455,7 +462,7 @@ def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:
 def test_marks_that_are_none(body: bytes, s3: Bucket) -> None:
     s3.put(".x.zarr.ndtool", body)
     s3.put("x.zarr/c/0/0", b"a chunk")
-    assert ndtool("clean", ROOT, "--force").out == b"nothing was left here\n"
+    assert ndtool("clean", ROOT, "--force").out == b"nothing to remove\n"
     with pytest.raises(OutputError, match="another run writes there"):
         claims.Claim(f"{ROOT}/x.zarr")
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
@@ -511,7 +518,9 @@ def test_an_array_that_is_complete_stays(metadata: str, s3: Bucket) -> None:
 def test_what_others_made_meanwhile_stays(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
     s3.put("x.zarr/c/0/0", b"another's")
-    with pytest.raises(OutputError, match=r"^s3://bucket/x.zarr was made by others during the run"):
+    with pytest.raises(
+        OutputError, match=r"^s3://bucket/x.zarr was created by another process during the run"
+    ):
         sink.shared()
     sink.abort()
     assert s3.keys() == ["x.zarr/c/0/0"]
@@ -519,15 +528,17 @@ def test_what_others_made_meanwhile_stays(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
     assert sink.shared() is not None
     s3.put("x.zarr/zarr.json", b"another's")
-    with pytest.raises(OutputError, match=r"zarr.json was made by others during the run"):
-        sink.finish().take_name()
+    with pytest.raises(
+        OutputError, match=r"zarr.json was created by another process during the run"
+    ):
+        sink.finish().publish()
     sink.abort()
     assert s3.keys() == ["x.zarr/zarr.json"]
 
 
 def begun_here(target: str) -> Any:
-    facts = Facts(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
-    return names.create(target, facts)
+    metadata = ArrayMetadata(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
+    return outputs.create(outputs.resolve(target, metadata))
 
 
 def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
@@ -535,8 +546,8 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     told = sink.shared()
     assert isinstance(told, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
-    with pytest.raises(OutputError, match="is another object, or none, on a worker"):
-        zarrwriter.Chunks.again(told)
+    with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
+        writer.Chunks.again(told)
     sink.abort()
     assert s3.keys() == []
 
@@ -546,10 +557,10 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
 def test_pieces_are_read_as_they_were_written(sizes: list[int], data: st.DataObject) -> None:
     fs = fsspec.filesystem("memory")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spilling, "SEGMENT", 16)
-        keep = Objects("memory://spill")
+        patch.setattr(spillfiles, "OBJECT_BYTES", 16)
+        keep = ObjectStore("memory://spill")
         whole = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
-        piece, at = keep.create(Piece("split", 3, 0)), 0
+        piece, at = keep.create(Segment("split", 3, 0)), 0
         for size in sizes:
             keep.write(piece, at, memoryview(whole[at : at + size]))
             at += size
@@ -564,13 +575,13 @@ def test_pieces_are_read_as_they_were_written(sizes: list[int], data: st.DataObj
 
 def test_what_is_kept_has_an_end(stores: Path) -> None:
     save(numbers=np.arange(12))
-    keep = Objects("memory://spill")
+    keep = ObjectStore("memory://spill")
     numbers = memoryview(np.arange(12))
     keep.tabulate(Table("starts", 3), numbers)
     assert keep.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
-        keep.read(Piece("split", 0, 0, 5), 0, memoryview(bytearray(3)))
-    piece = keep.create(Piece("split", 0, 0))
+        keep.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
+    piece = keep.create(Segment("split", 0, 0))
     keep.write(piece, 0, memoryview(b"abc"))
     keep.close()
     with pytest.raises(OutputError, match="the run has ended"):

@@ -22,11 +22,13 @@ from test_cluster_faults import IMPATIENT, PRELOAD, Site, await_
 from twoworkers import two_workers
 
 from ndtool import files
-from ndtool.analysis import reference
-from ndtool.arrays import leftovers, names
-from ndtool.arrays.streams import Streams
+from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, OutputError, ResourceError
-from ndtool.runs import cluster, resuming, spilling
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.publish import leftovers
+from ndtool.runs.executors import dask
+from ndtool.runs.external import resume, spill, spillfiles
 
 pytest.importorskip("dask", exc_type=ImportError)
 pytest.importorskip("distributed", exc_type=ImportError)
@@ -66,7 +68,8 @@ class Workers:
         return Counter(phase for what, phase, _ in map(str.split, lines) if what == "begin")
 
     def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
-        """Start a run, and kill it while workers are at two tasks of a phase, or at its only one."""
+        """Start a run, and kill it while workers are at two tasks of a phase, or at its only
+        one."""
         self.begun()
         (self.folder / "order").write_text(f"wait {phase}")
         ran = subprocess.Popen(
@@ -253,8 +256,8 @@ def test_a_task_that_ends_while_it_is_looked_at(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers go on with what a client had sent that was killed."""
-    keep, listed = spilling.Folder("."), os.scandir
-    pieces = [keep.create(spilling.Piece("split", number, 0)) for number in (0, 1)]
+    keep, listed = spillfiles.FolderStore("."), os.scandir
+    pieces = [keep.create(spill.Segment("split", number, 0)) for number in (0, 1)]
     for piece in pieces:
         keep.write(piece, 0, memoryview(b"piece"))
     keep.finish(pieces[0])
@@ -265,7 +268,7 @@ def test_a_task_that_ends_while_it_is_looked_at(
         return nullcontext(found)
 
     monkeypatch.setattr(os, "scandir", late)
-    assert keep.pieces() == {pieces[0]: 5}
+    assert keep.segments() == {pieces[0]: 5}
 
 
 def test_an_end_that_is_none(left: Killed) -> None:
@@ -273,7 +276,7 @@ def test_an_end_that_is_none(left: Killed) -> None:
     for number, end in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
         (path,) = pieces.glob(f"split-{number}-*")
         whole = path.read_bytes()
-        path.write_bytes(whole[: -resuming.NOTE] + end.ljust(resuming.NOTE))
+        path.write_bytes(whole[: -resume.NOTE] + end.ljust(resume.NOTE))
     assert left.resume().resumed == 4 + 2
     assert same(np.load("out.npy"), wanted(GATHER))
 
@@ -292,7 +295,7 @@ def test_inputs_that_changed(left: Killed, name: str) -> None:
         result = left.resume()
     finally:
         back()
-    reason = f"nothing is taken up of the run before: {os.getcwd()}/{name} is not what it was"
+    reason = f"nothing is resumed: {os.getcwd()}/{name} has changed"
     assert (result.resumed, result.warnings) == (0, (reason,))
     assert same(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
@@ -305,20 +308,23 @@ def test_another_version(left: Killed) -> None:
     manifest.write_text(json.dumps(told))
     result = left.resume()
     assert result.resumed == 0
-    assert result.warnings[0].endswith(": it was of another version of ndtool")
+    assert result.warnings[0].endswith(": the killed run had another version of ndtool")
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"out_of_bounds": "clip"}, "its operator, an attribute, a type or a shape was another"),
-        ({"spec": "onnx:13"}, "its operator, an attribute, a type or a shape was another"),
+        (
+            {"out_of_bounds": "clip"},
+            "the killed run had another operator, attribute, type or shape",
+        ),
+        ({"spec": "onnx:13"}, "the killed run had another operator, attribute, type or shape"),
     ],
 )
 def test_another_call(left: Killed, options: dict[str, Any], reason: str) -> None:
     left.copy()
     result = left.resume(**options)
-    assert result.warnings == (f"nothing is taken up of the run before: {reason}",)
+    assert result.warnings == (f"nothing is resumed: {reason}",)
     assert same(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
@@ -329,7 +335,7 @@ def test_less_memory(left: Killed) -> None:
     told = {**json.loads(manifest.read_text()), "block": 30_000, "step": [512 * 512]}
     manifest.write_text(json.dumps(told))
     result = left.resume(memory=1 << 20)
-    assert result.warnings[0].endswith("its tasks need more memory, or other chunks of the output")
+    assert result.warnings[0].endswith("'s tasks need more memory, or other chunks of the output")
     assert same(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
@@ -378,24 +384,23 @@ def test_what_another_machine_left(left: Killed) -> None:
     theirs = folder.with_name(folder.name[:-8] + "0" * 8)
     folder.rename(theirs)
     result = left.resume()
-    reason = f"{theirs.absolute()} is another machine's, or older than this start of it"
-    assert (result.resumed, result.warnings) == (
-        0,
-        (f"nothing is taken up of the run before: {reason}",),
+    reason = (
+        f"{theirs.absolute()} is from another machine, or from before this machine's last start"
     )
+    assert (result.resumed, result.warnings) == (0, (f"nothing is resumed: {reason}",))
     assert os.listdir("spill") == [theirs.name]
 
 
 def test_a_folder_that_goes_before_it_is_taken(
     left: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pieces, take = left.copy(), spilling.again
+    pieces, take = left.copy(), spillfiles.reopen
 
     def late(inside: str) -> Any:
         shutil.rmtree(pieces)
         return take(inside)
 
-    monkeypatch.setattr(spilling, "again", late)
+    monkeypatch.setattr(spillfiles, "reopen", late)
     assert left.resume().resumed == 0
     assert same(np.load("out.npy"), wanted(GATHER))
 
@@ -405,10 +410,10 @@ def test_a_dry_run_takes_nothing(left: Killed) -> None:
     before = sorted(pieces.iterdir())
     how = ("--spill", "spill", "--scheduler", left.workers.address, "-o", "out.npy")
     ran = ndtool(*GATHER, *how, "--resume", "--dry-run", "--no-trace")
-    assert "taken up: 7 of 7 tasks to split\n" in ran.err
+    assert "resumed: 7 of 7 split tasks\n" in ran.err
     assert sorted(pieces.iterdir()) == before
     ran = ndtool(*GATHER, *how, "--resume")
-    assert (ran.status, ran.err) == (0, "taken up: 7 of 7 tasks to split, 2 of 7 tasks to sweep\n")
+    assert (ran.status, ran.err) == (0, "resumed: 7 of 7 split tasks, 2 of 7 sweep tasks\n")
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
@@ -417,7 +422,7 @@ def test_data_of_too_many_files_to_look_at(left: Killed, monkeypatch: pytest.Mon
     told = json.loads(manifest.read_text())
     told["made"]["data"][1] = None
     manifest.write_text(json.dumps(told))
-    monkeypatch.setattr(resuming, "LISTED", 0)
+    monkeypatch.setattr(resume, "LISTED", 0)
     assert left.resume().resumed == 7
     assert left.workers.begun() == {"sweep": 7, "replay": 7}
     assert same(np.load("out.npy"), wanted(GATHER))
@@ -425,10 +430,10 @@ def test_data_of_too_many_files_to_look_at(left: Killed, monkeypatch: pytest.Mon
 
 def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     left.copy()
-    monkeypatch.setattr(resuming, "_told", lambda *_: None)
+    monkeypatch.setattr(resume, "_input_fingerprint", lambda *_: None)
     result = left.resume()
     assert result.resumed == 0
-    assert result.warnings[0].endswith("/idx.npy is what it was")
+    assert result.warnings[0].endswith("/idx.npy cannot be detected")
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
@@ -436,8 +441,8 @@ def test_what_cannot_be_taken_up_is_not_left(left: Killed, monkeypatch: pytest.M
     def lonely(*_: object) -> None:
         raise ResourceError("all workers are gone")
 
-    monkeypatch.setattr(cluster.Cluster, "each", lonely)
-    monkeypatch.setattr(resuming, "_told", lambda *_: None)
+    monkeypatch.setattr(dask.Cluster, "completed", lonely)
+    monkeypatch.setattr(resume, "_input_fingerprint", lambda *_: None)
     with pytest.raises(ResourceError) as caught:
         left.resume()
     assert (not caught.value.hint, os.listdir("spill")) == (True, [])
@@ -455,7 +460,7 @@ def test_an_input_that_changes_during_the_run(
 ) -> None:
     """Workers do not look at what was read by those of the run before."""
     left.copy()
-    told, answers = resuming._told, iter([["as it was"]])
+    told, answers = resume._input_fingerprint, iter([["as it was"]])
 
     def late(role: str, name: str, source: Any) -> Any:
         return told(role, name, source) if role == "data" else next(answers, ["another"])
@@ -464,8 +469,8 @@ def test_an_input_that_changes_during_the_run(
     found = json.loads(manifest.read_text())
     found["made"]["indices"][1] = ["as it was"]
     manifest.write_text(json.dumps(found))
-    monkeypatch.setattr(resuming, "_told", late)
-    with pytest.raises(OutputError, match=r"idx.npy is not what it was: it changed during the run"):
+    monkeypatch.setattr(resume, "_input_fingerprint", late)
+    with pytest.raises(OutputError, match=r"idx.npy has changed during the run"):
         left.resume()
     assert not Path("out.npy").exists()
     assert os.listdir("spill") == []
@@ -473,7 +478,7 @@ def test_an_input_that_changes_during_the_run(
 
 def test_only_clusters_take_up(inputs: Path) -> None:
     ran = ndtool(*GATHER, "-o", "out.npy", "--resume")
-    message = "error: --resume: only a cluster takes up runs: expected --scheduler or --workers\n"
+    message = "error: --resume: only a run on a cluster can be resumed: expected --scheduler or --workers\n"
     assert (ran.status, ran.err) == (2, message)
     assert ndtool(*GATHER, "-o", "out.npy", env={"NDTOOL_RESUME": "1"}).status == 0
 
@@ -490,7 +495,7 @@ def test_a_run_that_loses_its_workers_can_be_taken_up(
         run = site.start(*IMPATIENT, *SCATTER, *how)
         _, told = run.communicate()
         assert run.returncode == 6
-        assert told.endswith(b"  hint: --resume takes up what is done\n")
+        assert told.endswith(b"  hint: --resume continues this run\n")
         site.worker("--no-nanny")
         ran = ndtool(*SCATTER, *how[:-1], "--json")
         assert (ran.status, ran.json["resumed"]) == (0, {"split": 4})
@@ -507,9 +512,9 @@ def test_what_tells_the_files_of_a_store(here: Path) -> None:
     group.create_array("b", shape=(4,), dtype="i4")[...] = 1
 
     def told(argument: str) -> Any:
-        source = names.open_source(argument, Streams())
+        source = locators.open_source(argument, Streams())
         try:
-            return source.told()
+            return source.fingerprint()
         finally:
             source.close()
 

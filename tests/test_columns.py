@@ -14,10 +14,13 @@ from strategies import Case, gather_elements_cases, opaque, raw, scatter_element
 from test_properties import many
 
 from ndtool import _kernels
-from ndtool.analysis import reference
-from ndtool.engine import bind, cgroups, columns, gathers, memory, tuning
+from ndtool.analysis.oracle import reference
+from ndtool.engine import bind, columns, gathers, tuning
+from ndtool.machine import cgroups, memory
 from ndtool.rules.operators import Attributes
-from ndtool.runs import jobs
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 INPUTS = ("d.npy", "i.npy", "u.npy")
 PAGE = _kernels.PAGE
@@ -40,12 +43,12 @@ def run(case: Case, threads: int = 2, order: str = "C") -> np.ndarray:
     for name, array in zip(INPUTS, case.arrays, strict=False):
         np.save(name, np.asarray(array, order=order))  # type: ignore[call-overload]
     attributes = Attributes(**case.arguments)
-    request = jobs.Request(
+    request = Request(
         case.operator, *INPUTS[: len(case.arrays)], output="o.npy", attributes=attributes,
         threads=threads,
     )  # fmt: skip
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    with OpenCall(request) as call:
+        steps.run(call)
     return np.load("o.npy")
 
 
@@ -152,7 +155,7 @@ def test_every_page_is_written_by_two_blocks_at_most(
 def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
     cut = list(columns.blocks(panels, rows, bytearray(1), bands))
-    room = len(columns.room(panels, rows, bands, bytearray(1)))
+    room = len(columns.allocate(panels, rows, bands, bytearray(1)))
     assert max(block.nbytes for block in cut) <= room
     assert room <= tuning.BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in cut) == rows * width * 4

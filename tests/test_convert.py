@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import peak
 from npyfile import npy, sparse
+from outputs import checked
 
-from ndtool.arrays import names
 from ndtool.errors import OutputError
 from ndtool.runs import convert
 
@@ -113,7 +113,7 @@ def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
     ran = ndtool("convert", "h.safetensors", target)
     assert (ran.status, ran.out) == (4, b"")
     assert "its format does not know bfloat16, which would be stored as V2" in ran.err
-    assert "--as-void stores it so, and --dtype bfloat16 reads it again" in ran.err
+    assert "--as-void stores it as V2, and --dtype bfloat16 reads that" in ran.err
     assert state(Path()) == before
     ran = ndtool("convert", "h.safetensors", target, "--as-void")
     assert (ran.status, ran.err) == (0, "")
@@ -132,10 +132,10 @@ def test_void_stays_void_among_files_of_arrays() -> None:
     ran = ndtool("convert", "h.npy", "h.safetensors")
     assert ran.status == 4
     assert ran.err.startswith("error: h.safetensors: a safetensors file cannot hold V2: valid bool")
-    assert ran.err.endswith("hint: --dtype says what elements stored as void are\n")
+    assert ran.err.endswith("hint: --dtype sets the type of elements that are stored as void\n")
     ran = ndtool("convert", "h.npy", "h.safetensors", "--dtype", "float32")
     assert ran.status == 4
-    assert "error: h.npy: dtype V2 cannot be taken as float32" in ran.err
+    assert "error: h.npy: dtype V2 cannot be read as float32" in ran.err
     assert not Path("h.safetensors").exists()
 
 
@@ -154,7 +154,7 @@ def test_what_it_says() -> None:
     ran = ndtool("convert", "b.npy", "a.npz:y", "--json")
     assert ran.json["output"]["kept"] == ["x"]
     ran = ndtool("convert", "b.npy", "a.npz:y")
-    assert (ran.out, ran.err) == (b"", "kept x\n")
+    assert (ran.out, ran.err) == (b"", "preserved x\n")
     assert ndtool("convert", "b.npy", "a.npz:y", "-q").err == ""
     ran = ndtool("convert", "b.npy", "a.npz:y", "--only")
     assert ran.err == ""
@@ -182,10 +182,10 @@ def test_at_a_terminal() -> None:
     ("arguments", "status", "why"),
     [
         (("missing.npy", "b.npy"), 3, "missing.npy: No such file"),
-        (("a.npy", "a.npy", "--no-clobber"), 7, "a.npy exists, and nothing may be replaced"),
+        (("a.npy", "a.npy", "--no-clobber"), 7, "a.npy exists and may not be replaced"),
         (("a.npy", "folder/b.npy"), 7, "folder/b.npy: there is no folder folder"),
         (("a.npy",), 2, "missing argument"),
-        (("a.npy", "b.npy", "--dtype", "nonsense"), 4, "nonsense"),
+        (("a.npy", "b.npy", "--dtype", "nonsense"), 2, "'--dtype': 'nonsense'"),
         (("a.npy", "raw:f4[24]:x"), 2, "it is read, never written"),
         (("[1, 2]", "b.npy"), 3, "[1, 2]: No such file"),
     ],
@@ -204,7 +204,7 @@ def test_standard_output_that_is_the_input() -> None:
     with open("a.npy", "r+b") as file:
         ran = ndtool_onto(file.fileno())
     assert ran.status == 7
-    assert "standard output is a.npy, which is the input" in ran.err
+    assert "standard output is redirected to a.npy, which is the input" in ran.err
     assert Path("a.npy").read_bytes() == npy(DATA)
 
 
@@ -226,7 +226,7 @@ def test_a_source_that_changes_meanwhile() -> None:
         with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
             conversion.run()
     assert not Path("b.npy").exists()
-    assert names.check("b.npy") is None
+    assert checked("b.npy") is None
 
 
 @pytest.mark.parametrize("target", ["b.npy", "b.safetensors"])

@@ -10,13 +10,14 @@ from test_determinism import TEAMS, spy
 import ndtool
 from ndtool.engine import scatters, tuning
 from ndtool.errors import BoundsError
-from ndtool.rules import dtypes
+from ndtool.rules import dtypes, reductions
+from ndtool.rules.reductions import identity
 
 KINDS = [
     (dtype, reduction)
     for dtype in ARITHMETIC
     for reduction in reductions_of(dtype)
-    if dtypes.identity(dtypes.from_numpy(dtype), reduction)
+    if identity(dtypes.from_numpy(dtype), reduction)
 ]
 EACH = pytest.mark.parametrize(("dtype", "reduction"), KINDS, ids=str)
 
@@ -27,7 +28,7 @@ def awkward(dtype: np.dtype) -> np.ndarray:
     unsigned = np.dtype(f"u{dtype.itemsize}")
     top, one = 1 << (bits - 1), 1
     patterns = [0, one, 2, 3, top - 1, top, top + 1, 2 * top - 2, 2 * top - 1, 5 * top // 8]
-    infinity = dtypes._INFINITY.get(dtype.name, 0)
+    infinity = reductions._INFINITY.get(dtype.name, 0)
     quiet = infinity + infinity // 2 & ~infinity if infinity else 0
     for payload in (0, 1, 2, 3, quiet, quiet + 1, quiet + 7):
         patterns += [infinity + payload, top + infinity + payload]
@@ -37,7 +38,7 @@ def awkward(dtype: np.dtype) -> np.ndarray:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
-    monkeypatch.setattr(tuning, "WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
     spy(monkeypatch, scatters, "_by_copies", lambda name, _: seen.append(name))
     return seen
 
@@ -58,8 +59,8 @@ def test_only_what_is_rounded_or_normalised_has_no_identity() -> None:
 @EACH
 def test_an_identity_changes_nothing_on_either_side(dtype: np.dtype, reduction: str) -> None:
     values = awkward(dtype)
-    identity = np.frombuffer(dtypes.identity(dtypes.from_numpy(dtype), reduction), dtype)
-    identities = identity.repeat(len(values))
+    neutral = np.frombuffer(identity(dtypes.from_numpy(dtype), reduction), dtype)
+    identities = neutral.repeat(len(values))
     everywhere = np.arange(len(values))[:, None]
     for data, updates in ((values, identities), (identities, values)):
         assert same(ndtool.scatter_nd(data, everywhere, updates, reduction), values)

@@ -27,19 +27,22 @@ from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reduction
 from test_large import expected_scatter, numbers
 
 import ndtool
-from ndtool import _kernels, ops
-from ndtool.arrays import npy
-from ndtool.engine import bind, check, gathers, scatters, scratch, tuning
+from ndtool import _kernels, inmemory
+from ndtool.engine import bind, check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
+from ndtool.formats import npy
+from ndtool.machine import scratch
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
-from ndtool.runs import jobs
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 SMALL = {
     "PIECE": 1 << 15, "STREAMED": 1 << 12, "CACHED": 1 << 11, "TILE": 1 << 12, "ASIDE": 0,
-    "FEW": 256, "LONG": 32, "SORTED": 0, "NEAR": 2, "WORTH": 1,
+    "FEW": 256, "LONG": 32, "SORTED": 0, "NEAR": 2,
 }  # fmt: skip
 
 
@@ -58,7 +61,7 @@ class Way(NamedTuple):
 
 
 IN_ORDER = ("_in_order", "scatter")
-PARTS = ("_by_destination", "apply_parts")
+PARTS = ("_by_destination", "apply_partitions")
 LINES = ("_by_lines", "scatter_lines")
 SHORT_LINES = ("_by_lines", "scatter")
 UNITS = ("_by_units", "scatter_units")
@@ -157,6 +160,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower the limits that decide which way a call takes."""
     for name, value in SMALL.items():
         monkeypatch.setattr(tuning, name, value)
+    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
     bind.bind_units.cache_clear()
     yield
     bind.bind_units.cache_clear()
@@ -296,7 +300,7 @@ def test_more_tuples_than_are_sorted_at_once(
         taken.clear()
         actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, "add", threads=threads)
         assert same(actual, expected.reshape(sizes))
-        assert "apply_parts" in taken
+        assert "apply_partitions" in taken
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
@@ -346,8 +350,8 @@ def test_a_bad_index_leaves_the_output_as_it_is(
 def test_every_way_refuses_negative_indices_where_a_spec_has_none(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bind = ops._bind
-    monkeypatch.setattr(ops, "_bind", lambda *call: bind(*call)._replace(negatives=False))
+    bind = inmemory.bind_call
+    monkeypatch.setattr(inmemory, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
@@ -419,12 +423,12 @@ def test_files_in_chunks_of_any_size(
             names = ("data.npy", "indices.npy")
             options = {"output": "out.npy", "threads": threads}
             for request, expected in (
-                (jobs.Request(data=names[0], indices=names[1], updates="updates.npy",
+                (Request(data=names[0], indices=names[1], updates="updates.npy",
                               **arguments(way, "add"), **options), call.expected),
-                (jobs.Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
+                (Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
             ):  # fmt: skip
-                with jobs.Job(request) as job:
-                    job.run(job.check())
+                with OpenCall(request) as job:
+                    steps.run(job)
                 assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
 
 
@@ -460,10 +464,10 @@ def test_updates_in_the_other_byte_order(
         head = npy.encode(dtypes.from_code(descr), elements.shape[:1])
         Path(f"{name}.npy").write_bytes(head + elements.tobytes())
     save(indices=index)
-    with jobs.Job(
-        jobs.Request("scatter_nd", "data.npy", "indices.npy", "updates.npy", "out.npy")
-    ) as job:
-        job.run(job.check())
+    with OpenCall(
+        Request("scatter_nd", "data.npy", "indices.npy", "updates.npy", "out.npy")
+    ) as call:
+        steps.run(call)
     assert Path("out.npy").read_bytes()[-expected.size :] == expected.tobytes()
     if itemsize % 12 or code == "U3":
         left, right = (np.load(f"{name}.npy") for name in ("data", "updates"))
@@ -527,7 +531,7 @@ def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyP
 def test_scratch_that_cannot_be_had(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch._spare.clear()
     monkeypatch.setattr(mmap, "mmap", failing(errno.ENOMEM))
-    with pytest.raises(ResourceError, match=r"^no memory for \d+ bytes to work in$"):
+    with pytest.raises(ResourceError, match=r"^not enough memory for a buffer of \d+ bytes$"):
         sorted_call().run(1)
 
 

@@ -22,6 +22,7 @@ DOCUMENTS = [README, *sorted(ROOT.glob("docs/*.md"))]
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
 MARK = "@@@\n"
 documented = pytest.mark.skipif(
     not (ROOT / "docs").exists(), reason="the documents are not beside the tests"
@@ -118,17 +119,19 @@ def test_all_statuses_are_listed():
 
 
 @documented
-def test_the_house_is_as_listed():
-    rooms = (ROOT / "docs/house.md").read_text("utf-8").partition("## Wings")[0]
-    cells = re.findall(r"^\| (`.*?) \|", rooms, re.MULTILINE)
-    names = {name for cell in cells for name in re.findall("`ndtool/([^`]+)`", cell)}
+def test_the_architecture_lists_every_package():
+    layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Beside the package")[0]
+    cells = re.findall(r"^\| (`.*?) \|", layers, re.MULTILINE)
+    names = {name for cell in cells for name in re.findall("`([^`]+)`", cell)}
     package = Path(ndtool.__file__).parent
-    wings = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    assert names == {"_kernels.pyx"} | wings | {path.name for path in package.glob("*.py")}
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    packages = {f"{path.parent.relative_to(package)}/" for path in package.rglob("__init__.py")}
+    rooms = {f"formats/{name}/" for name in ("npz", "onnx", "safetensors", "zarr")}
+    assert names == {"_kernels.pyx"} | modules | packages - rooms - {"./"}
 
 
 def test_a_package_index_breaks_no_link():
-    text = README.read_text("utf-8")
+    text = PICTURE.sub("", README.read_text("utf-8"))  # an index shows its description instead
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     targets = re.findall(
         r"\]\(([^)\s]*)|^\[[^\]]*\]: *(\S+)|(?:src|href)=[\"']?([^\"'\s>]*)", text, re.M
@@ -136,6 +139,14 @@ def test_a_package_index_breaks_no_link():
     anchors = {"#" + re.sub("[^a-z ]", "", t.lower()).replace(" ", "-") for t in titles}
     for target in map("".join, targets):
         assert target.startswith("https://") or target in anchors, target
+
+
+@documented
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_pictures_are_there(path):
+    for description, name in PICTURE.findall(path.read_text("utf-8")):
+        assert description
+        assert (path.parent / name).is_file(), name
 
 
 @documented

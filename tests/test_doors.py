@@ -12,7 +12,7 @@ import pytest
 
 from ndtool import _kernels
 from ndtool.rules import dtypes, shapes
-from ndtool.rules.operators import REDUCTIONS
+from ndtool.rules.reductions import REDUCTIONS
 
 
 def room(nbytes: int) -> np.ndarray:
@@ -45,23 +45,23 @@ def indices(
     return _kernels.Indices(stored[:nbytes], 8, unsigned, False, rule, filling)
 
 
-def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.Piece:
-    return _kernels.Piece(first, tuples, column, width)
+def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.WorkItem:
+    return _kernels.WorkItem(first, tuples, column, width)
 
 
-def change(nbytes: int = 16, pitch: int = 8) -> _kernels.Change:
-    return _kernels.Change(room(nbytes), pitch, "none", "float64")
+def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
+    return _kernels.UpdateSpec(room(nbytes), pitch, "none", "float64")
 
 
-def how(rooms: int = 0) -> _kernels.How:
-    return _kernels.How(1, False, room(rooms) if rooms else None)
+def how(rooms: int = 0) -> _kernels.KernelOptions:
+    return _kernels.KernelOptions(1, False, room(rooms) if rooms else None)
 
 
-def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernels.Parts:
-    return _kernels.Parts(rows, 8, 1, room(scratch), np.zeros(ends, np.uint32))
+def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernels.RadixPartitions:
+    return _kernels.RadixPartitions(rows, 8, 1, room(scratch), np.zeros(ends, np.uint32))
 
 
-def sorted_parts(count: int = 2) -> _kernels.Parts:
+def sorted_parts(count: int = 2) -> _kernels.RadixPartitions:
     into = parts()
     _kernels.partition(addressing(stride=1, pitch=4), indices(), 0, count, change(), into, how())
     return into
@@ -94,7 +94,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
         "change": change(), "into": parts(), "how": how(),
     },
-    "apply_parts": {
+    "apply_partitions": {
         "parts": sorted_parts(), "change": change(), "data": room(32), "out": room(32),
         "part": 0, "stop": 2, "how": how(16),
     },
@@ -197,14 +197,14 @@ WRONG = [
     ("scatter_copies", {"size": 31}, DATA),
     ("scatter_copies", {"how": how(31)}, SCRATCH),
     ("scatter_copies", {"how": how()}, SCRATCH),
-    ("apply_parts", {"out": room(31)}, OUT),
-    ("apply_parts", {"data": room(31)}, OUT),
-    ("apply_parts", {"how": how(15)}, SCRATCH),
-    ("apply_parts", {"how": how()}, SCRATCH),
-    ("apply_parts", {"change": change(15)}, UPDATES),
-    ("apply_parts", {"change": change(14, 7)}, OTHERS),
-    ("apply_parts", {"stop": 3}, OTHERS),
-    ("apply_parts", {"part": -1}, OTHERS),
+    ("apply_partitions", {"out": room(31)}, OUT),
+    ("apply_partitions", {"data": room(31)}, OUT),
+    ("apply_partitions", {"how": how(15)}, SCRATCH),
+    ("apply_partitions", {"how": how()}, SCRATCH),
+    ("apply_partitions", {"change": change(15)}, UPDATES),
+    ("apply_partitions", {"change": change(14, 7)}, OTHERS),
+    ("apply_partitions", {"stop": 3}, OTHERS),
+    ("apply_partitions", {"part": -1}, OTHERS),
     ("gather_strided", {"data": room(119)}, DATA),
     ("gather_strided", {"indices": indices(15)}, INDEX),
     ("gather_strided", {"out": room(31)}, OUT),
@@ -254,7 +254,7 @@ WRONG = [
 def test_what_just_fits_is_let_in(kernel: str) -> None:
     expected = {
         "find": (-1, -1, 0),
-        "apply_parts": None,
+        "apply_partitions": None,
         "pack": None,
         "copy_strips": None,
         "spread": None,
@@ -336,11 +336,23 @@ def test_the_system_is_asked_for_what_lies_together_at_once(
         (lambda: piece(tuples=-1), WITHIN),
         (lambda: piece(column=-1), WITHIN),
         (lambda: piece(width=-1), WITHIN),
-        (lambda: _kernels.How(0), "work needs a thread"),
-        (lambda: _kernels.Parts(1, 8, 33, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
-        (lambda: _kernels.Parts(1, 8, -1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
-        (lambda: _kernels.Parts(0, 8, 1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
-        (lambda: _kernels.Parts(1, 0, 1, room(1), np.zeros(1, np.uint32)), "rows are numbered"),
+        (lambda: _kernels.KernelOptions(0), "work needs a thread"),
+        (
+            lambda: _kernels.RadixPartitions(1, 8, 33, room(1), np.zeros(1, np.uint32)),
+            "rows are numbered",
+        ),
+        (
+            lambda: _kernels.RadixPartitions(1, 8, -1, room(1), np.zeros(1, np.uint32)),
+            "rows are numbered",
+        ),
+        (
+            lambda: _kernels.RadixPartitions(0, 8, 1, room(1), np.zeros(1, np.uint32)),
+            "rows are numbered",
+        ),
+        (
+            lambda: _kernels.RadixPartitions(1, 0, 1, room(1), np.zeros(1, np.uint32)),
+            "rows are numbered",
+        ),
     ],
 )
 def test_what_cannot_be_bound(make: Any, reason: str) -> None:
@@ -352,9 +364,9 @@ def test_what_the_kernels_know_is_what_the_rules_say() -> None:
     """A type or reduction that has a rule has a kernel, and as many axes as a rule allows."""
     for name in dtypes.ARITHMETIC:
         for reduction in REDUCTIONS:
-            _kernels.Change(room(8), 8, reduction, name)
+            _kernels.UpdateSpec(room(8), 8, reduction, name)
     with pytest.raises(KeyError):
-        _kernels.Change(room(8), 8, "add", "U3")
+        _kernels.UpdateSpec(room(8), 8, "add", "U3")
     assert shapes.MOST_RANK <= _kernels.MOST_RANK
 
 

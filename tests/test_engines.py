@@ -27,11 +27,12 @@ from strategies import (
 )
 from test_properties import call, many
 
-from ndtool.analysis import engines, engineside, reference
-from ndtool.analysis.engines import ENGINES, How, Report
+from ndtool.analysis import engines
+from ndtool.analysis.engines import ENGINES, How, Report, side
+from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs.jobs import Request
+from ndtool.runs.request import Request
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -57,7 +58,7 @@ def asked(
 
 def test_engines_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "lacking", lambda name: name in ("torch", "jax"))
-    assert engines.chosen("all") == tuple(ENGINES) == tuple(engineside.ENGINES)
+    assert engines.chosen("all") == tuple(ENGINES) == tuple(side.ENGINES)
     assert engines.chosen("auto") == tuple(name for name in ENGINES if name not in ("torch", "jax"))
     assert engines.chosen("numpy, torch,numpy") == ("numpy", "torch")
     for wrong in ("", "numpy,", "polars", "Numpy"):
@@ -231,13 +232,13 @@ def test_our_calls_of_numpy_are_the_operators(case: Case) -> None:
     )
     if data.dtype.kind not in "iu":  # or something would be rounded, or a NaN
         data, *updates = (values_from(case, array.shape) for array in (data, *updates))
-    asking = engineside.Call(
+    asking = side.Call(
         case.operator, "", 0, case.arguments, data, indices, updates[0] if updates else None, 1
     )  # fmt: skip
     expected = call(reference, case._replace(arrays=(data, indices, *updates)))
     try:
-        answer = engineside.ENGINES["numpy"](np, asking)()
-    except engineside.NotOfferedError:
+        answer = side.ENGINES["numpy"](np, asking)()
+    except side.NotOfferedError:
         assert case.operator == "scatter_nd"
         assert not indices.shape[-1]
         return
@@ -357,7 +358,7 @@ def test_an_engine_that_hangs(fake: Any, here: Path) -> None:
         "child = subprocess.Popen(['sleep', '1000'])\n    open('pid', 'w').write(str(child.pid))"
     )
     reports = fake(f"{forked}\n    time.sleep(1000)", timeout=1, threads=1)
-    assert [(one.result, one.message) for one in reports] == [("crashed", "no answer in 1 s")]
+    assert [(one.result, one.message) for one in reports] == [("crashed", "no result in 1 s")]
     assert gone(int((here / "pid").read_text()))
 
 
@@ -376,11 +377,11 @@ def test_an_engine_that_cannot_be_loaded(fake: Any) -> None:
 
 def test_an_engine_that_gives_another_type_or_shape(fake: Any) -> None:
     assert {one.message for one in fake("answer = answer.astype('f8')")} == {
-        "gives float64[3], not float32[3]"
+        "returns float64[3], not float32[3]"
     }
     (report, _) = fake("answer = answer[:, None]")
     assert (report.result, report.different) == ("different", None)
-    assert report.message == "gives float32[3,1], not float32[3]"
+    assert report.message == "returns float32[3,1], not float32[3]"
 
 
 def test_an_engine_that_differs(fake: Any) -> None:
@@ -398,7 +399,7 @@ def test_an_engine_that_is_not_the_same_from_run_to_run(fake: Any) -> None:
     reports = fake(body)
     assert [(one.result, one.different) for one in reports] == [("unstable", 1), ("unstable", 2)]
     assert reports[1].message == (
-        "not the same bits from run to run; at worst 2 of 3 elements differ, by up to 10485760 ulp"
+        "bits vary between runs; at worst 2 of 3 elements differ, by up to 10485760 ulp"
     )
     # what is told of an answer does not change with those after it
     assert reports[1].compared.first.output == 7
@@ -451,7 +452,9 @@ def test_updates_that_are_lost_are_counted() -> None:
     assert report.result == "unstable"
     assert report.different == different
     assert f"at worst {different} of 50 elements differ: " in report.message
-    assert f"off by exactly one update ({worst.lost} lack one, 0 met one twice)" in report.message
+    assert (
+        f"off by exactly one update ({worst.lost} lost one, 0 applied one twice)" in report.message
+    )
     assert worst.lost >= 1
 
 
@@ -516,7 +519,7 @@ def test_wrong_usage(here: Path) -> None:
     assert "missing argument 'OUTPUT': expected one, or --against with engines" in ran.err
     ran = ndtool(*run, "--against", "numpy,polars")
     assert ran.status == 2
-    assert "'polars' is no engine: valid onnxruntime, openvino, torch" in ran.err
+    assert "'polars' is not an engine: valid onnxruntime, openvino, torch" in ran.err
 
 
 def test_no_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

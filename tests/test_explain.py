@@ -1,5 +1,6 @@
 """`explain`: what it tells is what brute force finds, in values, order and bits."""
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,37 +12,39 @@ from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, raw
+from strategies import Array, Case, cases, plain_axes, raw
 from test_properties import call, many, told
 
-from ndtool.analysis import explain, reference, tuples, typed
-from ndtool.analysis.reductions import REDUCTIONS, native
-from ndtool.arrays.local import Stretch
-from ndtool.arrays.source import Facts, Flat
+from ndtool.analysis import explain, tuples, typed
+from ndtool.analysis.oracle import reference
+from ndtool.analysis.oracle.reductions import REDUCTIONS, native
+from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.cli import answers, reporter
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import jobs
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
+from ndtool.storage.local import ByteRange
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def opened(case: Case, **attributes: Any) -> jobs.Job:
+def opened(case: Case, **attributes: Any) -> OpenCall:
     """Return the job of a case, on arrays instead of files."""
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     names = {role: role for role in arrays}
-    request = jobs.Request(
-        case.operator, **names, attributes=Attributes(**case.arguments), **attributes
-    )
-    return jobs.Job(request, {role: flat(role, array) for role, array in arrays.items()})
+    request = Request(case.operator, **names, attributes=Attributes(**case.arguments), **attributes)
+    return OpenCall(request, {role: flat(role, array) for role, array in arrays.items()})
 
 
 def flat(name: str, array: Array) -> Flat:
     """Return an array as a source."""
     plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
-    facts = Facts(dtype, array.shape, "C", array.shape, {})
-    return Flat(name, facts, Stretch(memoryview(raw(array))))
+    metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
+    return Flat(name, metadata, ByteRange(memoryview(raw(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:
@@ -58,14 +61,19 @@ def numbered(case: Case) -> Array:
 def met(case: Case, place: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the position in indices, and that in updates, of every update of an element."""
     data, indices, _ = case.arrays
+    axis, b = plain_axes(case)
     if case.operator == "scatter_nd":
         k = indices.shape[-1]
         for i in np.ndindex(indices.shape[:-1]):
-            row = tuple(int(v) % n for v, n in zip(indices[i], data.shape, strict=False))
-            if row == place[:k]:
-                yield i, i + place[k:]
+            row = tuple(int(v) % n for v, n in zip(indices[i], data.shape[b:], strict=False))
+            if i[:b] + row == place[: b + k]:
+                yield i, i + place[b + k :]
         return
-    axis = case.arguments["axis"] % data.ndim
+    if case.operator == "scatter":
+        for i in np.ndindex(indices.shape):
+            if i[:b] == place[:b] and int(indices[i]) % data.shape[axis] == place[axis]:
+                yield i, place[:axis] + i[b:] + place[axis + 1 :]
+        return
     for i in np.ndindex(indices.shape):
         if (*i[:axis], int(indices[i]) % data.shape[axis], *i[axis + 1 :]) == place:
             yield i, i
@@ -82,7 +90,7 @@ def met_by(old: Array, update: Array, reduction: str) -> Array:
     if reduction == "none":
         return update if update.dtype == old.dtype else update.astype(old.dtype)
     with np.errstate(all="ignore"):
-        result = REDUCTIONS[reduction](native(old), native(update))
+        result = REDUCTIONS[reduction].apply(native(old), native(update))
         return np.asarray(result).astype(old.dtype)
 
 
@@ -178,12 +186,12 @@ def test_the_words_of_a_scatter() -> None:
         "  old       table.npy[0, 0]  0.5\n"
         "  = update  upd.npy[1, 0]    7.0  rows.npy[1] = (0)  7.0\n"
         "\n"
-        "table.npy[1, 0] = 1.5 went nowhere: upd.npy[2, 0] took its place, the last of 2 updates\n"
+        "table.npy[1, 0] = 1.5 was overwritten by upd.npy[2, 0], the last of 2 updates\n"
         "\n"
-        "table.npy[0, 0] = 0.5 went nowhere: upd.npy[1, 0] took its place, the last of 1 update\n"
+        "table.npy[0, 0] = 0.5 was overwritten by upd.npy[1, 0], the last of 1 update\n"
     )
     ran = ndtool(*run, "--from", "1,0", "--reduction", "max")
-    assert ran.out == b"table.npy[1, 0] = 1.5 went to output[1, 0], where it met 2 updates\n"
+    assert ran.out == b"table.npy[1, 0] = 1.5 went to output[1, 0] and got 2 updates\n"
 
 
 def test_the_words_of_gathers() -> None:
@@ -211,7 +219,7 @@ def test_many_updates_are_summed_up_between_the_first_and_the_last() -> None:
     run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
     lines = ndtool(*run, "--at", "1").out.decode().splitlines()
     assert len(lines) == 2 + 5 + 1 + 5
-    assert lines[7] == "  ... 990 more updates: --all tells them"
+    assert lines[7] == "  ... 990 more updates: --all lists them"
     total = np.cumsum(np.full(1000, 0.1, "f2"), dtype="f2")
     assert [float(line.split()[-1]) for line in lines[2:7] + lines[8:]] == [
         float(str(value)) for value in [*total[:5], *total[-5:]]
@@ -311,20 +319,69 @@ def test_types_in_place_of_files() -> None:
     assert one["value"] is one["steps"][2]["value"] is one["steps"][2]["result"] is None
     refused = ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,1]", "--at", "0,0")
     assert refused.status == 2
-    assert refused.err.startswith("error: int64[3,1] is a type, without values: expected a file\n")
+    assert refused.err.startswith("error: int64[3,1] is a type without values: expected a file\n")
     assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
+
+
+SCATTERED = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
+TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
+
+
+@pytest.mark.parametrize("typed", [("data",), ("updates",), ("data", "updates")], ids="+".join)
+@pytest.mark.parametrize("operator", ["scatter-nd", "scatter-elements"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_where_a_type_stands_for_an_input_no_value_is_shown(
+    operator: str, reduction: str, typed: tuple[str, ...]
+) -> None:
+    """Neither values that nobody knows, nor known ones, which could be taken for a result."""
+    index = np.array([[3], [1], [-1], [3]])
+    save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
+    save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
+    named = [TYPES[role] if role in typed else name for role, name in SCATTERED.items()]
+    places = [word for row in (1, 3, -1) for word in ("--at", f"{row},1")]
+    run = ("explain", operator, *named, "--reduction", reduction, *places)
+    ran = ndtool(*run)
+    assert (ran.status, ran.err) == (0, "")
+    assert b"4321.5" not in ran.out
+    assert b"1234.5" not in ran.out
+    for one in ndtool(*run, "--all", "--json").json["explained"]:
+        assert one["value"] is None
+        assert {step["value"] for step in one["steps"]} == {None}
+        assert {step["result"] for step in one["steps"]} == {None}
+
+
+def test_values_that_depend_on_no_type_are_known() -> None:
+    save(data=np.array([5.5, 6.5], "f4"), upd=np.array([7.5], "f4"))
+    run = ("explain", "scatter-nd", "data.npy", "[[1]]", "float32[1]", "--reduction", "add")
+    found = ndtool(*run, "--at", "0", "--from", "1", "--json").json["explained"]
+    assert [one["value"] for one in found] == [5.5, 6.5]
+    run = ("explain", "scatter-nd", "float32[2]", "[[1]]", "upd.npy")
+    found = ndtool(*run, "--at", "0", "--at", "1", "--from", "1", "--json").json["explained"]
+    assert [one["value"] for one in found] == [None, None, None]
+    run = ("explain", "gather-nd", "float32[2]", "[[7], [1]]", "--out-of-bounds", "fill")
+    found = ndtool(*run, "--fill", "9", "--at", "0", "--at", "1", "--json").json["explained"]
+    assert [one["value"] for one in found] == [9.0, None]
+
+
+@pytest.mark.parametrize("rule", ["clip", "wrap", "drop"])
+def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str) -> None:
+    save(data=np.full(3, 7, "i2"), idx=np.ones((1000, 1), "i2"))
+    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "int16[1000]", "--at", "1", "--json")
+    one = ndtool(*run, "--reduction", "add", "--out-of-bounds", rule).json
+    assert (one["value"], one["updates"], len(one["steps"])) == (None, 1000, 11)
+    assert {step["result"] for step in one["steps"]} == {None}
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "no element is asked for: expected --at or --from"),
+        ((), "missing element: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),
         (("--from", "0,2"), "--from 0,2: axis 1 of data has size 2: valid -2..1"),
-        (("--at", "1.5"), "'1.5' is no position: expected one such as 3,0"),
-        (("--at", "9" * 30), "is no position"),
+        (("--at", "1.5"), "'1.5' is not a position: expected one such as 3,0"),
+        (("--at", "9" * 30), "is not a position"),
     ],
 )
 def test_a_position_that_is_none(flags: Any, words: str) -> None:
@@ -346,6 +403,8 @@ def test_an_index_out_of_bounds_anywhere_is_the_usual_error(operator: str) -> No
     save(data=np.zeros((7, 1)), idx=index, upd=np.zeros((9, 1)))
     names = [f"{n}.npy" for n in ("data", "idx", "upd")][: len(OPERATORS[operator].inputs)]
     command = OPERATORS[operator].command
+    if operator == "scatter":
+        save(upd=np.zeros((9, 1, 1)))
     ran = ndtool("explain", command, *names, "--at", "0" + ",0" * (1 + (operator == "gather")))
     usual = ndtool(command, *names, "-o", "out.npy")
     assert (ran.status, ran.out, ran.err) == (5, b"", usual.err)
@@ -385,14 +444,14 @@ def test_memory_depends_on_no_size(here: Path) -> None:
     count = 3_000_000
     save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
     before = state(here)
-    request = jobs.Request(
+    request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
     )
     shares: list[float] = []
     tracemalloc.start()
     try:
-        with typed.opened(request) as job:
-            (element,), _ = explain.explain(job, [(1,)], tick=shares.append)
+        with typed.opened(request) as call:
+            (element,), _ = explain.explain(call, [(1,)], progress=shares.append)
             assert element.value is not None
             assert int(element.value) == np.int64(count).astype("i1")
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
@@ -403,6 +462,77 @@ def test_memory_depends_on_no_size(here: Path) -> None:
     assert state(here) == before
 
 
+@pytest.mark.parametrize("form", ["JSON", "words"])
+@pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
+def test_memory_of_an_answer_depends_on_no_length(
+    operator: str, form: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, numbers of tuples go to a file
+    count = 15_000
+    updates = np.random.default_rng(0).random(count, "f4")
+    save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
+    before = state(here)
+    files = ("data.npy", "idx.npy", "upd.npy")[: len(OPERATORS[operator].inputs)]
+    scatters = operator == "scatter_nd"
+    attributes = Attributes(reduction="add" if scatters else "none")
+    request = Request(operator, *files, attributes=attributes)
+    at, origins = ([(1,)], []) if scatters else ([], [(1,)])
+    size = 0
+    tracemalloc.start()
+    try:
+        with typed.opened(request) as call:
+            found = explain.explain(call, at, origins, every=True)
+            if form == "JSON":
+                parts = reporter._json_parts(answers.explained_record(call, *found, True))
+            else:
+                parts = answers.explained(call, *found)
+            for part in parts:
+                size += len(part)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert size > 5 * count
+    assert state(here) == before
+
+
+def test_a_long_answer_is_one_object_with_the_results_of_a_run(here: Path) -> None:
+    count = 3000
+    updates = np.random.default_rng(0).standard_normal(count).astype("f2")
+    updates[[7, 2000]] = [-0.0, np.inf]
+    save(data=np.zeros(3, "f2"), idx=np.ones((count, 1), "i1"), upd=updates)
+    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+    ran = ndtool(*run, "--at", "1", "--all", "--json")
+    one = ran.json
+    assert ran.out.decode() == json.dumps(one) + "\n"
+    assert list(one) == ["version", "operator", "at", "value", "updates", "steps"]
+    sums = np.cumsum(np.append(np.float16(0), updates), dtype="f2")
+    assert [float(step["result"]) for step in one["steps"]] == sums.tolist()
+    assert (one["updates"], float(one["value"])) == (count, float(sums[-1]))
+    gather = ("explain", "gather-nd", "data.npy", "idx.npy", "--all", "--json")
+    ran = ndtool(*gather, "--from", "1", "--from", "0")
+    assert ran.out.decode() == json.dumps(ran.json) + "\n"
+    everywhere, nowhere = ran.json["explained"]
+    assert everywhere["outputs"] == [[n] for n in range(count)]
+    assert (everywhere["count"], nowhere["outputs"]) == (count, [])
+
+
+def test_an_input_that_changes_while_a_long_answer_is_printed(here: Path) -> None:
+    save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
+    request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
+    with typed.opened(request) as call:
+        (element,), _ = explain.explain(call, [(0,)], every=True)
+        with open("idx.npy", "r+b") as file:
+            file.seek(-8, 2)
+            file.write(b"\x09")
+
+        def read() -> None:
+            assert len(list(element.steps)) == 5001  # where all of a small file was read at once
+            call.recheck()
+
+        with pytest.raises(OSError, match=r"idx\.npy changed"):
+            read()
+
+
 def test_indices_that_change_meanwhile() -> None:
     save(data=np.zeros(3), idx=np.zeros((5, 1), "i8"))
 
@@ -411,14 +541,14 @@ def test_indices_that_change_meanwhile() -> None:
             file.seek(-40, 2)
             file.write(b"\x09")
 
-    request = jobs.Request("gather_nd", "data.npy", "idx.npy")
-    with typed.opened(request) as job, pytest.raises(OSError, match=r"idx\.npy changed"):
-        explain.explain(job, [(0,)], tick=spoil)
+    request = Request("gather_nd", "data.npy", "idx.npy")
+    with typed.opened(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
+        explain.explain(call, [(0,)], progress=spoil)
 
 
 def test_positions_that_python_gives() -> None:
-    with opened(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as job:
+    with opened(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as call:
         with pytest.raises(UsageError):
-            explain.explain(job, [(0, 0)])
+            explain.explain(call, [(0, 0)])
         with pytest.raises(BoundsError):
-            explain.explain(job, [(0,)])
+            explain.explain(call, [(0,)])

@@ -15,9 +15,10 @@ from inputs import load, opened, refused
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy, sparse, with_header
 
-from ndtool.arrays import local, names, spill, storage
-from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.storage import descriptors, local, tempfiles
 
 LARGE = np.arange(1 << 17, dtype="<i8")
 
@@ -41,22 +42,22 @@ def test_a_file_is_known_by_its_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
     with opened(name) as source:
-        facts, stretch = source.facts, source.whole()
+        metadata, byte_range = source.metadata, source.whole()
         assert (source.name, source.warning) == (name, None)
-        assert (facts.dtype.descr, facts.shape) == (array.dtype.str, array.shape)
-        assert facts.grid == facts.shape
-        assert facts.order == ("C" if array.flags.c_contiguous else "F")
-        assert facts.notes == {"npy_version": (1, 0), "offset": 128}
-        assert source.block(0) is stretch.buffer
-        assert stretch.buffer.readonly
-        assert stretch.buffer.format == "B"
-        assert len(stretch.buffer) == facts.nbytes == array.nbytes
-        assert stretch.mapped == (array.nbytes > local.SMALL)
-        assert stretch.position == 128
+        assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
+        assert metadata.grid == metadata.shape
+        assert metadata.order == ("C" if array.flags.c_contiguous else "F")
+        assert metadata.notes == {"npy_version": (1, 0), "offset": 128}
+        assert source.block(0) is byte_range.buffer
+        assert byte_range.buffer.readonly
+        assert byte_range.buffer.format == "B"
+        assert len(byte_range.buffer) == metadata.nbytes == array.nbytes
+        assert byte_range.mapped == (array.nbytes > local.SMALL)
+        assert byte_range.position == 128
         for kind in ("random", "sequential", "willneed"):
-            stretch.advise(kind)
-            stretch.advise(kind, 5000, 70_000)
-            stretch.advise(kind, facts.nbytes, 5)
+            byte_range.advise(kind)
+            byte_range.advise(kind, 5000, 70_000)
+            byte_range.advise(kind, metadata.nbytes, 5)
 
 
 def test_an_archive_named_npy():
@@ -82,11 +83,13 @@ def test_names_that_lead_to_no_file():
     refused("", "No such file")
     refused("a:b", "a:b: No such file")
     refused("n" * 300, "name too long")
-    refused("a\0b", "no file can have this name")
+    refused("a\0b", "is not a valid file name")
     refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
     put("plain", npy())
     refused("plain/x", "Not a directory")
     refused("plain:a", "one array: it has no members")
+    put("n.nc", b"CDF\x01 and more")
+    refused("n.nc:v", "^n.nc:v: not a file that ndtool reads: it has no members$")
     os.symlink("loop", "loop")
     refused("loop", "symbolic links")
 
@@ -101,16 +104,16 @@ def test_what_is_no_regular_file():
     assert ran.err == "error: /dev/tty is a device: expected a file with arrays\n"
     refused("/dev/zero", "/dev/zero is a device")
     refused("/dev/null", "/dev/null is a device")
-    refused("/proc/self/status", "nothing there|not a .npy")
+    refused("/proc/self/status", "no data|not a .npy")
     with pytest.raises(InputError, match="is a directory"):
-        names.describe("d")
+        locators.describe("d")
 
 
 def test_no_permission_to_read():
     put("x.npy", npy())
     os.chmod("x.npy", 0)
     for name in ("x.npy", "x.npy:a"):
-        said = raised(f'names.open_source("{name}", Streams())', preexec_fn=without_overrides)
+        said = raised(f'locators.open_source("{name}", Streams())', preexec_fn=without_overrides)
         assert said == "InputError x.npy: Permission denied\n"
 
 
@@ -119,7 +122,7 @@ def test_bytes_after_the_array():
     with opened("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
         assert bytes(source.whole().buffer) == ARRAY.tobytes()
-    assert names.describe("x.npy")[0].warning == source.warning
+    assert locators.describe("x.npy")[0].warning == source.warning
 
 
 @pytest.mark.parametrize("missing", [1, 48, 96])
@@ -139,17 +142,17 @@ def test_a_file_of_terabytes_costs_nothing():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
     with opened("x.npy") as source:
-        stretch = source.whole()
-        assert stretch.buffer[nbytes - 1] == 0
-        stretch.advise("random")
-        stretch.advise("willneed", nbytes - 10_000, 4096)
-        del stretch
+        byte_range = source.whole()
+        assert byte_range.buffer[nbytes - 1] == 0
+        byte_range.advise("random")
+        byte_range.advise("willneed", nbytes - 10_000, 4096)
+        del byte_range
 
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE])
 def test_a_file_that_is_modified(array):
     put("x.npy", npy(array))
-    source = names.open_source("x.npy", Streams())
+    source = locators.open_source("x.npy", Streams())
     os.link("x.npy", "other")
     os.chmod("x.npy", 0o600)
     source.recheck()
@@ -197,7 +200,7 @@ def test_inputs_stay_as_they_are():
 
 def test_closing_while_someone_looks():
     put("x.npy", npy(LARGE))
-    source = names.open_source("x.npy", Streams())
+    source = locators.open_source("x.npy", Streams())
     array = np.frombuffer(source.whole().buffer, "<i8")
     held = pickle.PickleBuffer(source.whole().buffer)
     source.close()
@@ -208,7 +211,7 @@ def test_closing_while_someone_looks():
 
 def raised(code, limits=None, **options):
     """Return the exception that code raises in another process, whose limits are set before it."""
-    program = "import resource\nfrom ndtool.arrays import names, storage\nfrom ndtool.arrays.streams import Streams\n"
+    program = "import resource\nfrom ndtool.formats import locators\nfrom ndtool.storage import descriptors\nfrom ndtool.formats.streams import Streams\n"
     for name, value in (limits or {}).items():
         program += f"resource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))\n"
     program += "try:\n" + textwrap.indent(textwrap.dedent(code), "    ")
@@ -219,7 +222,7 @@ def raised(code, limits=None, **options):
 @pytest.mark.usefixtures("unmeasured")
 def test_limits_on_memory_and_descriptors():
     sparse("x.npy", "|u1", (1 << 32,))
-    code = 'names.open_source("x.npy", Streams()); print("opened")'
+    code = 'locators.open_source("x.npy", Streams()); print("opened")'
     assert raised(code, {"AS": 1 << 30}).startswith("ResourceError x.npy: Cannot allocate memory")
     assert raised(code, {"NOFILE": 3}).startswith("ResourceError x.npy: Too many open files")
     assert raised(code, {"NOFILE": 5}) == "opened\n"
@@ -260,17 +263,17 @@ def test_consecutive_arrays_on_a_pipe(step):
 
 
 def test_a_large_array_on_a_pipe(monkeypatch):
-    monkeypatch.setattr(spill, "MEMORY", 1 << 19)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
         with opened("-", stdin) as source:
-            stretch = source.whole()
-            assert type(stretch.buffer.obj).__name__ == "mmap"
-            assert (stretch.mapped, stretch.position) == (False, None)
-            assert stretch.buffer.readonly
+            byte_range = source.whole()
+            assert type(byte_range.buffer.obj).__name__ == "mmap"
+            assert (byte_range.mapped, byte_range.position) == (False, None)
+            assert byte_range.buffer.readonly
             source.recheck()
-            stretch.advise("random")
-            assert np.array_equal(np.frombuffer(bytes(stretch.buffer), "<i8"), array)
+            byte_range.advise("random")
+            assert np.array_equal(np.frombuffer(bytes(byte_range.buffer), "<i8"), array)
         assert np.array_equal(load("-", stdin), ARRAY)
 
 
@@ -294,7 +297,7 @@ def test_consecutive_arrays_in_a_file(large):
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
-            refused("-", "standard input, array 4: nothing there", stdin=stdin)
+            refused("-", "standard input, array 4: no data", stdin=stdin)
             os.truncate("x", 1 << 20)
             os.utime("x", ns=(1, 1))
             with pytest.raises(OutputError, match="standard input changed during the run"):
@@ -305,10 +308,10 @@ def test_consecutive_arrays_in_a_file(large):
 def test_a_stream_that_ends_early(cut):
     raw = npy()[:-cut]
     with Feed(raw) as stdin:
-        refused("-", "standard input: .*(found|cut short)", stdin=stdin)
+        refused("-", "standard input: .*(found|truncated)", stdin=stdin)
     put("x", raw)
     with open("x", "rb") as file:
-        refused("-", "standard input: .*(found|cut short|only)", stdin=Streams(file.fileno()))
+        refused("-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno()))
 
 
 def test_a_stream_that_claims_much():
@@ -319,10 +322,10 @@ def test_a_stream_that_claims_much():
 
 def test_standard_input_that_is_no_array(here):
     with Feed(b"") as stdin:
-        refused("-", "standard input: nothing there", stdin=stdin)
+        refused("-", "standard input: no data", stdin=stdin)
     with Feed(npy()) as stdin:
         load("-", stdin)
-        refused("-", "standard input, array 2: nothing there", stdin=stdin)
+        refused("-", "standard input, array 2: no data", stdin=stdin)
     with Feed(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(here, os.O_RDONLY)
@@ -331,7 +334,7 @@ def test_standard_input_that_is_no_array(here):
     refused("-", "standard input: it is closed", stdin=Streams(fd))
     for device in ("/dev/null", "/dev/zero"):
         with open(device, "rb") as file:
-            refused("-", "nothing there|not a .npy", stdin=Streams(file.fileno()))
+            refused("-", "no data|not a .npy", stdin=Streams(file.fileno()))
     lead, terminal = os.openpty()
     refused("-", "it is a terminal", UsageError, Streams(terminal))
     os.close(lead)
@@ -343,24 +346,24 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
     code = """
         import os
         os.close(0)
-        storage.guard_descriptors()
+        descriptors.guard_descriptors()
         stdin = Streams()
-        names.open_source("x.npy", stdin)
-        names.open_source("-", stdin)
+        locators.open_source("x.npy", stdin)
+        locators.open_source("-", stdin)
     """
     assert "InputError standard input: it is closed" in raised(code)
     assert "InputError standard input: it is closed" in raised(
-        code.replace("storage.guard_descriptors()", "")
+        code.replace("descriptors.guard_descriptors()", "")
     )
 
 
 def test_no_room_for_a_stream(monkeypatch):
-    monkeypatch.setattr(spill, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         with Feed(npy(LARGE)) as stdin:
-            error = refused("-", "no room for .* File too large", ResourceError, stdin)
+            error = refused("-", "no space for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -369,50 +372,50 @@ def test_no_room_for_a_stream(monkeypatch):
 @pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
 def test_tmpdir_may_be_nonsense(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
-    monkeypatch.setattr(spill, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
     with Feed(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
 def test_spools_without_nameless_files(monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(spill, "MEMORY", 10)
-    spool = spill.Spool()
+    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    spool = tempfiles.Spool()
     for piece in (b"12345", b"67890", b"abc", b""):
         spool.write(piece)
     assert bytes(spool.finish()) == b"1234567890abc"
-    assert bytes(spill.Spool().finish()) == b""
+    assert bytes(tempfiles.Spool().finish()) == b""
 
 
 def test_describe():
     np.save("x.npy", np.asfortranarray(ARRAY))
-    (entry,) = names.describe("x.npy")
+    (entry,) = locators.describe("x.npy")
     assert (entry.name, entry.member, entry.position) == ("x.npy", None, 128)
-    assert (entry.facts.order, entry.problem) == ("F", "")
-    assert entry.facts.notes == {"npy_version": (1, 0), "offset": 128}
+    assert (entry.metadata.order, entry.problem) == ("F", "")
+    assert entry.metadata.notes == {"npy_version": (1, 0), "offset": 128}
     assert (entry.file_size, entry.label) == (224, "float32[2,3,4]")
     np.savez_compressed("y.npz", a=ARRAY, b=LARGE)
-    first, second = names.describe("y.npz")
+    first, second = locators.describe("y.npz")
     assert (first.name, first.member, first.position) == ("y.npz:a", "a", None)
     assert first.problem == "compressed with deflate"
     assert second.label == "int64[131072]"
-    assert names.describe("y.npz:b") == [second]
+    assert locators.describe("y.npz:b") == [second]
     np.savez("z.npz", b=LARGE)
-    (entry,) = names.describe("z.npz")
+    (entry,) = locators.describe("z.npz")
     with open("z.npz", "rb") as file:
         file.seek(entry.position)
         assert file.read(LARGE.nbytes) == LARGE.tobytes()
     for bad in ("missing", "z.npz:q"):
         with pytest.raises(InputError):
-            names.describe(bad)
+            locators.describe(bad)
     with pytest.raises(InputError, match="no members"):
-        names.describe("x.npy:a")
+        locators.describe("x.npy:a")
 
 
 def test_a_disk_that_fails_under_a_header(monkeypatch):
     put("x.npy", npy())
     monkeypatch.setattr(os, "pread", failing(errno.EIO))
-    for read in (names.describe, load):
+    for read in (locators.describe, load):
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             read("x.npy")
 
@@ -426,7 +429,7 @@ def test_advice_that_is_not_taken():
             raise OSError(errno.EINVAL, "no such advice")
 
     area = Area(100)
-    local.Stretch(memoryview(area), position=0, mapped=True).advise("random")
+    local.ByteRange(memoryview(area), position=0, mapped=True).advise("random")
     assert area.asked == 1
 
 
@@ -459,7 +462,7 @@ def test_a_file_that_cannot_be_looked_at():
     put("x.npy", npy())
     file = local.open_file("x.npy")
     file.close()
-    assert file.change() == "cannot be looked at (Bad file descriptor)"
+    assert file.change() == "cannot be accessed (Bad file descriptor)"
 
 
 def test_a_close_that_fails_loses_nothing(monkeypatch):
@@ -485,18 +488,18 @@ def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
 
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", failing(errno.EROFS))
-    monkeypatch.setattr(spill, "MEMORY", 10)
-    with pytest.raises(ResourceError, match="no temporary file can be made: Read-only") as caught:
-        spill.Spool().write(bytes(100))
+    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as caught:
+        tempfiles.Spool().write(bytes(100))
     assert "TMPDIR" in caught.value.hint
 
 
 def test_a_spool_that_cannot_be_mapped(monkeypatch):
-    monkeypatch.setattr(spill, "MEMORY", 10)
-    spool = spill.Spool()
+    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    spool = tempfiles.Spool()
     spool.write(bytes(100))
-    monkeypatch.setattr(spill, "map_bytes", failing(errno.ENOMEM))
-    with pytest.raises(ResourceError, match="beyond 100 bytes: Cannot allocate memory"):
+    monkeypatch.setattr(tempfiles, "map_bytes", failing(errno.ENOMEM))
+    with pytest.raises(ResourceError, match="more than 100 bytes: Cannot allocate memory"):
         spool.finish()
 
 
@@ -505,6 +508,6 @@ def test_reads_that_give_less_than_asked_for(monkeypatch):
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 1000), at))
     with open("x.npy", "rb") as file:
-        assert storage.read_at(file.fileno(), 10, 5000) == npy(LARGE)[10:5010]
+        assert descriptors.read_at(file.fileno(), 10, 5000) == npy(LARGE)[10:5010]
         size = len(npy(LARGE))
-        assert storage.read_at(file.fileno(), size - 1500, 5000) == npy(LARGE)[-1500:]
+        assert descriptors.read_at(file.fileno(), size - 1500, 5000) == npy(LARGE)[-1500:]

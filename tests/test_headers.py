@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from npyfile import npy, with_header
 
-from ndtool.arrays import npy as headers
 from ndtool.errors import InputError
+from ndtool.formats import npy as headers
 from ndtool.rules import dtypes
 
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
@@ -42,12 +42,12 @@ BAD = {
     "nothing": (b"", "expected a .npy array"),
     "only the magic": (headers.MAGIC, "found 6"),
     "half of the magic": (headers.MAGIC[:3], "found 3"),
-    "cut after the version": (headers.MAGIC + b"\1\0", "length of the header"),
-    "half a length": (headers.MAGIC + b"\1\0\1", "length of the header"),
+    "cut after the version": (headers.MAGIC + b"\1\0", "header length"),
+    "half a length": (headers.MAGIC + b"\1\0\1", "header length"),
     "text": (b"1.0 2.0 3.0\n" * 20, "not a .npy array"),
     "version 9.0": (header(version=(9, 0)), "version 9.0: valid 1.0, 2.0, 3.0"),
     "version 1.1": (header(version=(1, 1)), "version 1.1"),
-    "a header past the end": (header(length=400), "cut short: expected 400"),
+    "a header past the end": (header(length=400), "truncated: expected 400"),
     "a header of 4 GiB": (header(version=(2, 0), length=2**32 - 1), "4294967295 bytes: valid"),
     "a header of no bytes": (header(""), "not a Python literal"),
     "a list": (header("[1, 2]"), "not a dictionary"),

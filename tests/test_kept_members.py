@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -16,16 +15,17 @@ import pytest
 from command import ndtool, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inputs import load
 from limits import failing, without_overrides
 from npyfile import ARRAY, npy
-from outputs import fill, opened
+from outputs import checked, fill, opened
 from outputs import save as write
 from test_faults import faulty
 
-from ndtool.arrays import names as files
-from ndtool.arrays import sink, ziparchive, zipwriter
-from ndtool.arrays.streams import Streams
 from ndtool.errors import OutputError, ResourceError, UsageError
+from ndtool.formats import locators as files
+from ndtool.formats.npz import directory, writer
+from ndtool.publish import sinks
 
 LARGE = np.arange(1 << 16)
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
@@ -112,19 +112,13 @@ def twice() -> bytes:
     return pack(("same.npy", npy(ARRAY)), ("same.npy", npy(LARGE)), ("x.npy", npy(ARRAY)))
 
 
-def load(name: str) -> Any:
-    with closing(files.open_source(name, Streams())) as source:
-        flat = np.frombuffer(source.whole().buffer.tobytes(), source.facts.dtype.descr)
-        return flat.reshape(source.facts.shape)
-
-
 def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     """Write a member and compare all others with what they were; return the archive."""
     Path("a.npz").write_bytes(before)
     kept = write(f"a.npz:{name}", array)
     after = Path("a.npz").read_bytes()
     *others, new = raws(after)
-    stay = [raw for raw in raws(before) if raw.name.removesuffix(".npy") != name]
+    stay = [raw for raw in raws(before) if raw.name != f"{name}.npy"]
     assert others == stay
     assert kept == tuple(raw.name.removesuffix(".npy") for raw in stay)
     assert new.name == f"{name}.npy"
@@ -164,11 +158,31 @@ def test_others_stay_as_they_are(
         assert after[:start] == before[:start]
 
 
-@pytest.mark.parametrize(
-    "name", ["new", "m0", "m8", "m12", "m14", "wide", "folder/", "extra \u2203", "text"]
-)
+@pytest.mark.parametrize("name", ["new", "m0", "m8", "m12", "m14", "wide", "extra \u2203"])
 def test_what_ndtool_cannot_read_stays_too(name: str) -> None:
     check(odd(), name, LARGE)
+
+
+@pytest.mark.parametrize("name", ["folder/", "text"])
+def test_a_member_that_is_not_called_npy_is_never_replaced(name: str) -> None:
+    """Nor is an array put beside it, which readers could not tell from it."""
+    Path("a.npz").write_bytes(odd())
+    for attempt in (write, checked):
+        with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
+            attempt(f"a.npz:{name}")
+    assert Path("a.npz").read_bytes() == odd()
+
+
+def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
+    check(pack(("a", npy(LARGE)), ("a.npy", npy(LARGE)), ("b.npy", npy(ARRAY))), "a", ARRAY + 1)
+
+
+def test_a_member_whose_stored_name_is_what_another_is_called_is_not_added() -> None:
+    before = pack(("a.npy.npy", npy(LARGE)), ("b.npy", npy(ARRAY)))
+    Path("a.npz").write_bytes(before)
+    with pytest.raises(OutputError, match=r"a\.npz has a member a\.npy, stored as a\.npy\.npy"):
+        write("a.npz:a.npy")
+    assert Path("a.npz").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["new", "same", "x"])
@@ -194,7 +208,7 @@ def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
     with pytest.raises(
         UsageError, match=r"the member's name .* (is not UTF-8|has a NUL)"
     ) as refused:
-        files.check(f"x.npz:{member}")
+        checked(f"x.npz:{member}")
     assert refused.value.message.isprintable()
     assert Path("x.npz").read_bytes() == before
 
@@ -206,7 +220,7 @@ def test_bytes_before_the_archive_stay(
     name: str, counted: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if wide:
-        monkeypatch.setattr(zipwriter, "_WIDE", 0)
+        monkeypatch.setattr(writer, "_WIDE", 0)
     script = b"#!/bin/sh\nexit 1\n" * 9
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY + 1))]
     stream = io.BytesIO(script if counted else b"")
@@ -262,7 +276,7 @@ def test_any_sequence_of_writes(
             archive.writestr(f"{name}.npy", npy(array), method)
     with pytest.MonkeyPatch.context() as patch:
         if wide:
-            patch.setattr(zipwriter, "_WIDE", 0)
+            patch.setattr(writer, "_WIDE", 0)
         for name, array in writes:
             model[name] = array
             check(Path("a.npz").read_bytes(), name, array)
@@ -289,9 +303,9 @@ def test_more_members_than_16_bits_count() -> None:
 def test_members_beyond_4_gib() -> None:
     size, name = (1 << 32) + 5, b"big"
     with open("a.npz", "wb") as file:  # a hole, whose sum nobody asks for
-        file.write(zipwriter.head(name, size, 0))
+        file.write(writer.head(name, size, 0))
         file.seek(size, io.SEEK_CUR)
-        file.write(zipwriter.tail(name, size, 0))
+        file.write(writer.tail(name, size, 0))
     try:
         assert write("a.npz:first") == ("big",)
         assert write("a.npz:second", LARGE) == ("big", "first")
@@ -322,8 +336,8 @@ def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_room_is_made_for_all_of_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a", a=LARGE, b=ARRAY)
     before = Path("a.npz").read_bytes()
-    reserve, copied = Mock(wraps=sink.reserve), Mock(wraps=os.copy_file_range)
-    monkeypatch.setattr(sink, "reserve", reserve)
+    reserve, copied = Mock(wraps=sinks.reserve), Mock(wraps=os.copy_file_range)
+    monkeypatch.setattr(sinks, "reserve", reserve)
     monkeypatch.setattr(os, "copy_file_range", copied)
     write("a.npz:c", LARGE)
     assert reserve.call_args.args[1] == os.path.getsize("a.npz")
@@ -345,18 +359,21 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         return whole[:at] + struct.pack(form, value) + whole[at + struct.calcsize(form) :]
 
     return {
-        "empty": (b"", "a.npz is no archive"),
-        "text": (b"text" * 100, "a.npz is no archive"),
-        "an array": (npy(ARRAY), "a.npz is no archive"),
-        "cut": (whole[:-1], "a.npz: the archive is cut short"),
-        "cut in half": (whole[: len(whole) // 2], "a.npz: the archive is cut short"),
-        "no header": (changed(second, "<L", 0), f"no member starts at byte {second}"),
-        "a place within": (changed(entry + 42, "<L", 5), "no member starts at byte 5"),
-        "a place after": (changed(entry + 42, "<L", entry + 9), "no member starts at byte"),
+        "empty": (b"", "a.npz is not a ZIP archive"),
+        "text": (b"text" * 100, "a.npz is not a ZIP archive"),
+        "an array": (npy(ARRAY), "a.npz is not a ZIP archive"),
+        "cut": (whole[:-1], "a.npz: the archive is truncated"),
+        "cut in half": (whole[: len(whole) // 2], "a.npz: the archive is truncated"),
+        "no header": (changed(second, "<L", 0), f"expected a local file header at byte {second}"),
+        "a place within": (changed(entry + 42, "<L", 5), "expected a local file header at byte 5"),
+        "a place after": (
+            changed(entry + 42, "<L", entry + 9),
+            "expected a local file header at byte",
+        ),
         "too long": (changed(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
         "a long name": (changed(26, "<H", 999), "after what follows it"),
-        "directory": (changed(entry, "<L", 0), f"the directory is damaged at byte {entry}"),
-        "count": (changed(len(whole) - 12, "<H", 3), "has 2 members, its end says 3|volumes"),
+        "directory": (changed(entry, "<L", 0), f"the central directory is damaged at byte {entry}"),
+        "count": (changed(len(whole) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
     }
 
 
@@ -385,8 +402,8 @@ def test_what_cannot_be_kept_is_not_destroyed(kind: str, more: tuple[str, ...]) 
 def test_a_directory_that_would_be_too_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.npz:a")
     before = Path("a.npz").read_bytes()
-    monkeypatch.setattr(ziparchive, "LONGEST", 100)
-    with pytest.raises(OutputError, match=r"a.npz: a directory of \d+ bytes: valid up to 100"):
+    monkeypatch.setattr(directory, "LONGEST", 100)
+    with pytest.raises(OutputError, match=r"a.npz: central directory of \d+ bytes: at most 100"):
         write("a.npz:b")
     assert Path("a.npz").read_bytes() == before
 
@@ -403,14 +420,14 @@ def test_an_archive_that_others_write_meanwhile() -> None:
         before = Path("a.npz").read_bytes()
         fill(out, ARRAY)
         with pytest.raises(OutputError, match=said):
-            sink.commit(out)
+            sinks.commit(out)
         out.abort()
         assert Path("a.npz").read_bytes() == before
         write("a.npz:a", only=True)
     out = opened("new.npz:c")
     write("new.npz:b")
-    with pytest.raises(OutputError, match=r"new.npz was made by others during the run"):
-        sink.commit(out)
+    with pytest.raises(OutputError, match=r"new.npz was created by another process during the run"):
+        sinks.commit(out)
     out.abort()
     assert np.array_equal(load("new.npz:b"), ARRAY)
 
@@ -447,11 +464,76 @@ def test_no_clobber_is_about_the_member() -> None:
         ("a.npz:c", True, "a.npz exists"),
         ("a.npz", False, "a.npz exists"),
     ):
-        with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
+        with pytest.raises(OutputError, match=f"^{said} and may not be replaced"):
             write(target, clobber=False, only=only)
-        with pytest.raises(OutputError, match=f"^{said}, and nothing may be replaced"):
-            files.check(target, clobber=False, only=only)
+        with pytest.raises(OutputError, match=f"^{said} and may not be replaced"):
+            checked(target, clobber=False, only=only)
     assert Path("a.npz").read_bytes() == before
+
+
+def several(kind: str) -> bytes:
+    """Return a file of two arrays, a and b."""
+    if kind == "npz":
+        return pack(("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)))
+    write("made.safetensors:a", only=True)
+    write("made.safetensors:b")
+    raw = Path("made.safetensors").read_bytes()
+    os.unlink("made.safetensors")
+    return raw
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x", "npy:x.npz", "x.pb", "x.npy"])
+def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: str) -> None:
+    raw, path = several(kind), Path(name.removeprefix("npy:"))
+    save(data=DATA, idx=IDX)
+    path.write_bytes(raw)
+    run = ("gather-nd", "data.npy", "idx.npy", "--no-trace", "-o", name)
+    for more in ((), ("--dry-run",), ("--no-clobber",)):
+        ran = ndtool(*run, *more)
+        assert ran.status == 7
+        if more != ("--no-clobber",):
+            assert ran.err.splitlines() == [
+                f"error: {path} has 2 arrays: which is to be written?",
+                "  --> a",
+                "      b",
+                "  hint: "
+                + f"name it, as {path}:a; " * (name != "x.pb")
+                + "--only replaces the whole file",
+            ]
+        assert path.read_bytes() == raw
+    assert ndtool(*run, "--only").status == 0
+    assert np.array_equal(load(str(path)), DATA[IDX[:, 0]])
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x"])
+def test_a_file_of_one_array_or_of_none_is_replaced(name: str) -> None:
+    for old in (b"", b"no arrays", npy(LARGE), pack(), pack(("any.npy", npy(LARGE)))):
+        Path(name).write_bytes(old)
+        write(name)
+        assert np.array_equal(load(name), ARRAY)
+    write("one.safetensors:any")
+    os.replace("one.safetensors", name)
+    write(name)
+    assert np.array_equal(load(name), ARRAY)
+
+
+def test_a_damaged_archive_is_replaced_with_only_alone() -> None:
+    raw = several("npz")[:-1]
+    Path("a.npz").write_bytes(raw)
+    with pytest.raises(OutputError, match=r"a.npz: the archive is truncated") as refused:
+        write("a.npz")
+    assert refused.value.hint == "--only replaces it in any case"
+    assert Path("a.npz").read_bytes() == raw
+    write("a.npz", only=True)
+    assert np.array_equal(load("a.npz"), ARRAY)
+
+
+def test_many_arrays_are_not_all_named() -> None:
+    Path("a.npz").write_bytes(pack(*((f"m{i}.npy", b"") for i in range(13))))
+    with pytest.raises(OutputError, match=r"a.npz has 13 arrays") as refused:
+        write("a.npz")
+    assert refused.value.places == (*(f"m{i}" for i in range(10)), "and 3 more")
 
 
 RUNS = {
@@ -475,7 +557,7 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
     assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
     ran = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
     kept = [name for name in (*inputs(), "other") if name != member]
-    assert (ran.status, ran.out, ran.err) == (0, b"", f"kept {', '.join(kept)}\n")
+    assert (ran.status, ran.out, ran.err) == (0, b"", f"preserved {', '.join(kept)}\n")
     with np.load("a.npz") as archive:
         wanted = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
         assert archive.files == [*kept, member]
@@ -504,7 +586,7 @@ def test_what_is_said() -> None:
         write(f"b.npz:m{i}")
     np.savez("a", **inputs())
     ran = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
-    assert ran.err == "kept m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
+    assert ran.err == "preserved m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
     assert ndtool(*run, "b.npz:z", env={"NDTOOL_ONLY": "1"}).err == ""
     with np.load("b.npz") as archive:
         assert archive.files == ["z"]

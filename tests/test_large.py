@@ -19,6 +19,7 @@ from strategies import (
     INTEGERS,
     UFUNCS,
     Array,
+    a_third,
     laid_out,
     opaque,
     random_values,
@@ -28,9 +29,11 @@ from strategies import (
 )
 
 import ndtool
-from ndtool.arrays.local import Stretch
 from ndtool.engine import gathers, tuning
-from ndtool.runs import jobs
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage.local import ByteRange
 
 THREADS = (1, 2, 3, 4)
 
@@ -112,9 +115,16 @@ def expected_scatter(data: Array, flat: Array, updates: Array, reduction: str) -
 NUMBERS = [(d, r) for d in ARITHMETIC for r in reductions_of(d)]
 
 
-@pytest.mark.parametrize("case", SCATTERS, ids=lambda c: c.name)
-@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
-def test_scatter_nd(case: NdShape, dtype: np.dtype, reduction: str) -> None:
+def name(value: Any) -> str:
+    """Return the name of a parameter."""
+    if isinstance(value, NdShape):
+        return value.name
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@pytest.mark.parametrize(("case", "number"), a_third(SCATTERS, NUMBERS), ids=name)
+def test_scatter_nd(case: NdShape, number: tuple[np.dtype, str]) -> None:
+    dtype, reduction = number
     rng = np.random.default_rng(crc32(f"{case.name} {dtype} {reduction}".encode()))
     indices = drawn_indices(rng, case)
     runs, width = flat_places(case, indices)
@@ -131,9 +141,9 @@ def test_scatter_nd(case: NdShape, dtype: np.dtype, reduction: str) -> None:
     assert (raw(data), raw(indices), raw(updates)) == before
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
-def test_scatter_elements(axis: int, dtype: np.dtype, reduction: str) -> None:
+@pytest.mark.parametrize(("axis", "number"), a_third((0, 1, 2), NUMBERS), ids=name)
+def test_scatter_elements(axis: int, number: tuple[np.dtype, str]) -> None:
+    dtype, reduction = number
     rng = np.random.default_rng(21)
     for shape, long in (
         ((60, 70, 65), (60, 70, 65)),
@@ -338,7 +348,7 @@ def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
     np.save("data.npy", data)
     np.save("index.npy", index)
     calls = []
-    ask, advise = gathers._kernels.will_need, Stretch.advise
+    ask, advise = gathers._kernels.will_need, ByteRange.advise
 
     def asking(*call: Any) -> int:
         calls.append(ask(*call))
@@ -348,10 +358,10 @@ def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
         calls.append(1)
         advise(*call)
 
-    monkeypatch.setattr(Stretch, "cached", lambda _: 0.0)
-    monkeypatch.setattr(Stretch, "advise", advising)
+    monkeypatch.setattr(ByteRange, "cached", lambda _: 0.0)
+    monkeypatch.setattr(ByteRange, "advise", advising)
     monkeypatch.setattr(gathers._kernels, "will_need", asking)
-    with jobs.Job(jobs.Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
-        job.run(job.check())
+    with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
+        steps.run(job)
     assert same(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1

@@ -1,7 +1,6 @@
 """Indices that are written out: what they are, what is refused, that a file of the name wins."""
 
 import os
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import pytest
 from command import ndtool
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inputs import load
 from npyfile import npy
 
-from ndtool.arrays import literal, names
-from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError, UsageError
+from ndtool.formats import literal, locators
 
 DATA = np.arange(24.0).reshape(6, 4)
 
@@ -25,16 +24,6 @@ def here(here: Path, all_closed: None) -> Path:
     return here
 
 
-def load(argument: str) -> Any:
-    with closing(names.open_source(argument, Streams(-1), literals=True)) as source:
-        stretch = source.whole()
-        assert stretch is not None
-        assert stretch.buffer.readonly
-        flat = np.frombuffer(stretch.buffer, source.facts.dtype.descr)
-        source.recheck()
-        return flat.reshape(source.facts.shape).copy()
-
-
 @pytest.mark.parametrize(
     "value",
     [[5, 7, -1], [[0, 1], [2, 0]], [], [[], []], [[[3]]], [2**63 - 1, -(2**63)], [2**63, 0]],
@@ -43,11 +32,11 @@ def load(argument: str) -> Any:
 def test_lists_of_whole_numbers(value: Any) -> None:
     wanted = np.array(value, np.uint64 if 2**63 in value else np.int64)
     for text in (str(value), f" {value}\n".replace(" ", ""), str(value).replace(" ", "\t")):
-        got = load(text)
+        got = load(text, literals=True)
         assert (got.dtype, got.shape, got.tolist()) == (wanted.dtype, wanted.shape, value)
-    (entry,) = names.describe(str(value), literals=True)
-    assert entry.facts is not None
-    assert entry.facts.shape == wanted.shape
+    (entry,) = locators.describe(str(value), literals=True)
+    assert entry.metadata is not None
+    assert entry.metadata.shape == wanted.shape
 
 
 shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -61,55 +50,55 @@ def test_any_array(shape: list[int], value: int) -> None:
     array = np.full(shape, value, np.int64)
     nested = array.tolist()
     if np.array(nested).shape == array.shape:  # zeros may have hidden some axes
-        assert load(str(nested)).tolist() == nested
+        assert load(str(nested), literals=True).tolist() == nested
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[1.5]", "1.5 is no whole number"),
-        ("[1e3]", "1e3 is no whole number"),
-        ("[NaN]", "NaN is no whole number"),
-        ("[true]", "True is no whole number"),
-        ("[null]", "None is no whole number"),
-        ('["1"]', "'1' is no whole number"),
-        ("[{}]", "{} is no whole number"),
+        ("[1.5]", "1.5 is not an integer"),
+        ("[1e3]", "1e3 is not an integer"),
+        ("[NaN]", "NaN is not an integer"),
+        ("[true]", "True is not an integer"),
+        ("[null]", "None is not an integer"),
+        ('["1"]', "'1' is not an integer"),
+        ("[{}]", "{} is not an integer"),
         ("[-9223372036854775809]", "-9223372036854775809 is beyond 64 bits"),
         ("[18446744073709551616]", "18446744073709551616 is beyond 64 bits"),
         ("[9223372036854775808, -1]", "9223372036854775808 is beyond 64 bits"),
         ("[" + "9" * 900 + "]", "about 10^9.. is beyond 64 bits"),
-        ("[" + "9" * 9000 + "]", "is no whole number of up to 64 bits"),
-        ("[[1], [2, 3]]", "ragged: on axis 1, a list of 1 and a list of 2 stand side by side"),
-        ("[[1], 2]", "ragged: on axis 1, a list of 1 and 2 stand side by side"),
-        ("[1, [2]]", "ragged: on axis 1, 1 and a list of 1 stand side by side"),
-        ("[[[]], [[1]]]", "ragged: on axis 2"),
-        ("[1", "no lists of whole numbers"),
-        ("[1,]", "no lists of whole numbers"),
-        ("[01]", "no lists of whole numbers"),
-        ("[1 2]", "no lists of whole numbers"),
-        ("[1]]", "no lists of whole numbers"),
-        ("[x]", "no lists of whole numbers"),
-        ("[\udcff]", "no lists of whole numbers"),
-        ("[" * 65 + "]" * 65, "more than 64 deep"),
-        ("[" * 100_000, "no lists of whole numbers"),
-        ("[" + "1," * (1 << 19) + "1]", "characters: valid up to"),
+        ("[" + "9" * 9000 + "]", "is not an integer of up to 64 bits"),
+        ("[[1], [2, 3]]", "ragged: axis 1 has a list of 1 and a list of 2"),
+        ("[[1], 2]", "ragged: axis 1 has a list of 1 and 2"),
+        ("[1, [2]]", "ragged: axis 1 has 1 and a list of 1"),
+        ("[[[]], [[1]]]", "ragged: axis 2"),
+        ("[1", "not a list of integers"),
+        ("[1,]", "not a list of integers"),
+        ("[01]", "not a list of integers"),
+        ("[1 2]", "not a list of integers"),
+        ("[1]]", "not a list of integers"),
+        ("[x]", "not a list of integers"),
+        ("[\udcff]", "not a list of integers"),
+        ("[" * 65 + "]" * 65, "rank above 64"),
+        ("[" * 100_000, "not a list of integers"),
+        ("[" + "1," * (1 << 19) + "1]", "characters: valid up to 131072"),
     ],
     ids=lambda text: text[:20],
 )
 def test_what_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why.translate({ord(c): "\\" + c for c in "[]{}^"})) as got:
-        load(text)
+        load(text, literals=True)
     assert got.value.message.isprintable()
     assert len(got.value.message) < 400
 
 
 def test_a_file_of_that_name_wins() -> None:
     Path("[1]").write_bytes(npy(np.array([4])))
-    assert load("[1]").tolist() == [4]
+    assert load("[1]", literals=True).tolist() == [4]
     os.unlink("[1]")
     os.mkdir("[2]")
     with pytest.raises(InputError, match="is a directory"):
-        load("[2]")
+        load("[2]", literals=True)
 
 
 def test_only_indices_are_written_out() -> None:

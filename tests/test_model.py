@@ -1,5 +1,6 @@
 """`ndtool model`: the nodes of our operators in a model, and what they do on inputs."""
 
+import errno
 import os
 import re
 import subprocess
@@ -13,11 +14,11 @@ from command import NDTOOL, at_terminal, ndtool, state
 from test_onnx_backend import CASES, OPERATORS
 from test_page import MARKUP, Page
 
-from ndtool.analysis import engines
+from ndtool.analysis import engines, verify
 from ndtool.analysis import model as models
 from ndtool.analysis.engines import How
 from ndtool.arrays.source import Known
-from ndtool.errors import BoundsError, DtypeError, InputError, UsageError
+from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
@@ -132,7 +133,7 @@ def test_a_model_without_our_nodes() -> None:
     node = helper.make_node("Identity", ["d"], ["o"])
     save_model(helper.make_graph([node], "g", [named("d", FLOAT, [4])], [named("o")]))
     ran = ndtool("model", "m.onnx")
-    assert (ran.status, ran.out) == (0, b"The model has no node of our operators.\n")
+    assert (ran.status, ran.out) == (0, b"The model has no gather or scatter nodes.\n")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,51 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
     assert outcome.error is not None
     assert outcome.error.status == 8
+    assert outcome.error.message == (
+        "take: numpy differs from gather_nd; out: numpy differs from scatter_nd"
+    )
+
+
+def test_an_answer_that_differs_names_its_node_and_may_be_within_some_ulps() -> None:
+    """The sum of floats in another order is not wrong."""
+    nodes = [
+        helper.make_node("ScatterND", ["d", "i", "u"], ["s"], name="sum", reduction="add"),
+        helper.make_node("GatherND", ["s", "i"], ["o"], name="take"),
+    ]
+    inputs = [named("d", FLOAT, [4]), named("i", INT64, [3, 1]), named("u", FLOAT, [3])]
+    save_model(helper.make_graph(nodes, "g", inputs, [named("o")]))
+    np.savez(
+        "in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [1], [1]]), u=np.float32([0.1, 0.2, 0.3])
+    )
+    expected = np.float32(0.1) + np.float32(0.2) + np.float32(0.3)
+    answer = np.array([0, np.nextafter(expected, np.float32(1)), 0, 0], "f4")
+
+    def reports(asked: engines.Asked, *_: Any) -> Any:
+        exact = asked._expected
+        assert exact is not None
+        given = answer if len(exact) == 4 else exact.copy()
+        compared = verify.compare(
+            asked._request, asked._arrays, given, exact, within=asked._how.within
+        )
+        return [engines.judged(engines.Report("torch", "2", 1, "same"), [compared])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines.Asked, "reports", reports)
+        error = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet).error
+        assert error is not None
+        assert (error.status, error.message) == (8, "sum: torch differs from scatter_nd")
+        assert error.places[0].startswith("sum: torch[1] = 0.6")
+        assert models.run("m.onnx", "in.npz", ("numpy",), How(within=1), quiet).error is None
+
+
+def test_within_is_an_option_of_model() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    run = ("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--json")
+    for flags, within in (((), 0), (("--within", "3"), 3)):
+        (report, *_) = ndtool(*run, *flags).json["nodes"][0]["engines"]
+        assert (report["result"], report["within"]) == ("same", within)
+    assert ndtool(*run, "--within", "-1").status == 2
 
 
 def test_engines_are_asked_with_what_a_function_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +438,7 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
 def test_inputs_that_do_not_fit(here: Path) -> None:
     embedding()
     np.savez("in.npz", others=np.array([[1]]))
-    with pytest.raises(UsageError, match=r"in\.npz has no input rows: the model takes rows"):
+    with pytest.raises(UsageError, match=r"in\.npz has no input rows: expected rows"):
         models.run("m.onnx", "in.npz", (), How(), quiet)
     (here / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
@@ -405,15 +451,232 @@ def test_inputs_that_do_not_fit(here: Path) -> None:
     np.savez("in.npz", rows=np.array([1.5]))
     error = models.run("m.onnx", "in.npz", (), How(), quiet).error
     assert isinstance(error, DtypeError)
-    assert error.message.startswith("take: indices has dtype float64")
-    assert error.places == ("data table: float32[4,3]", "indices rows: float64[1]")
+    words = "in.npz:rows is float64[1]: the model's input rows is int64[N,1]"
+    assert error.message == words
+
+
+@pytest.mark.parametrize(
+    ("array", "given"),
+    [
+        (np.zeros((4, 3)), "float64[4,3]"),
+        (np.zeros((4, 2), "f4"), "float32[4,2]"),
+        (np.zeros((5, 3), "f4"), "float32[5,3]"),
+        (np.zeros((4, 3, 1), "f4"), "float32[4,3,1]"),
+        (np.zeros((), "f4"), "float32[]"),
+    ],
+    ids=str,
+)
+def test_an_input_must_be_what_the_model_declares(here: Path, array: Any, given: str) -> None:
+    """As onnxruntime has it: the type, the rank, and sizes that are numbers."""
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, ["N", 1])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o")]))
+    np.savez("in.npz", d=array, i=np.array([[1]]))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert ran.status == 4
+    assert ran.err == f"error: in.npz:d is {given}: the model's input d is float32[4,3]\n"
+    assert ran.out.decode().split()[-1] == "no"
+    folder = here / "folder"
+    folder.mkdir()
+    for number, one in enumerate((array, np.array([[1]]))):
+        tensor = onnx.numpy_helper.from_array(one)
+        (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+    error = models.run("m.onnx", "folder", (), How(), quiet).error
+    assert error is not None
+    assert error.message.startswith(f"folder/input_0.pb is {given}: the model's input d is ")
+
+
+def test_members_that_are_no_inputs_are_refused() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[1]]), row=np.array([[2]]), table=np.zeros((4, 3), "f4"))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert ran.status == 4
+    assert ran.err == (
+        "error: in.npz has row, table, which are not inputs of the model: expected rows\n"
+    )
+
+
+def spoilt_models() -> dict[str, tuple[Any, str]]:
+    """Return models that no runtime accepts, and what is said of each."""
+    take = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
+    again = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
+    two = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
+    late = helper.make_node("GatherND", ["q", "i"], ["o"], name="late")
+    odd = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
+    d, i, o = named("d", FLOAT, [4, 3]), named("i", INT64, [2, 1]), named("o")
+    floats = named("i", FLOAT, [2, 1])
+
+    def of(nodes: Any, inputs: Any = (d, i), output: Any = o) -> Any:
+        return helper.make_graph(nodes, "g", list(inputs), [output])
+
+    return {
+        "two nodes that write one name": (of([take, again]), "'o' has been used as output names"),
+        "a node that writes an input": (of([take], (d, i, named("o"))), "'o' has been used"),
+        "two outputs": (of([two]), "Node(two) with schema(::GatherND:13) has output size 2"),
+        "indices of another type": (of([take], (d, floats)), "node name: take): indices typestr"),
+        "an output of another type": (of([take], output=named("o", INT64)), "node name: take"),
+        "an output without a type": (of([take], output=named("o", 0)), "o has no element type"),
+        "a name that nothing writes": (of([late]), "input 'q' of node"),
+        "an output that nothing writes": (of([take], output=named("r")), "output 'r'"),
+        "an attribute that is none": (of([odd]), "Unrecognized attribute: depth"),
+    }
+
+
+@pytest.mark.parametrize("what", spoilt_models())
+def test_a_model_that_is_not_valid_is_not_run(what: str) -> None:
+    graph, words = spoilt_models()[what]
+    save_model(graph)
+    np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert outcome.error is not None
+    assert outcome.error.status == 4
+    assert outcome.error.message.startswith("m.onnx: the onnx package refuses it: ")
+    assert words in outcome.error.message
+    assert {one.runs for one in outcome.nodes} == {0}
+
+
+def test_an_operator_set_that_nobody_knows() -> None:
+    embedding(9999)
+    np.savez("in.npz", rows=np.array([[1]]))
+    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    known = onnx.defs.onnx_opset_version()
+    assert error is not None
+    assert error.status == 4
+    assert error.message == (
+        f"m.onnx uses ONNX operator set 9999: the installed onnx package supports 1..{known}"
+    )
+
+
+def test_sizes_that_a_model_says_of_its_outputs_are_not_looked_at() -> None:
+    """Exporters leave wrong ones behind; onnxruntime warns of them."""
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, [7, 7])]))
+    np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert outcome.error is None
+    assert outcome.nodes[0].found == Known("float32", (2, 3))
+
+
+def test_sizes_that_a_branch_says_of_its_outputs_are_not_looked_at() -> None:
+    take = helper.make_node("GatherND", ["d", "i"], ["x"], name="take")
+    turn = helper.make_node("Neg", ["d"], ["y"])
+    branches = {
+        "then_branch": helper.make_graph([take], "a", [], [named("x", FLOAT, ["M"])]),
+        "else_branch": helper.make_graph([turn], "b", [], [named("y", FLOAT, [5])]),
+    }
+    choice = helper.make_node("If", ["c"], ["o"], "choice", **branches)
+    inputs = [named("c", BOOL, []), named("d", FLOAT, [3]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph([choice], "g", inputs, [named("o", FLOAT, ["N"])]))
+    np.savez("in.npz", c=np.array(True), d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_a_model_may_give_sequences() -> None:
+    take = helper.make_node("GatherND", ["d", "i"], ["o"])
+    listed = helper.make_node("SequenceConstruct", ["o", "d"], ["s"])
+    again = helper.make_node("Identity", ["s"], ["t"])
+    one, other = (helper.make_tensor_sequence_value_info(name, FLOAT, ["N"]) for name in "st")
+    inputs = [named("d", FLOAT, [3]), named("i", INT64, [2, 1])]
+    outputs = [named("o", FLOAT, [2]), other]
+    graph = helper.make_graph([take, listed, again], "g", inputs, outputs, value_info=[one])
+    save_model(graph)
+    np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_an_input_of_strings() -> None:
+    node = helper.make_node("GatherND", ["d", "i"], ["o"])
+    inputs = [named("d", onnx.TensorProto.STRING, [3]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o", onnx.TensorProto.STRING)]))
+    np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
+    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    assert (outcome.error, outcome.nodes[0].found) == (None, Known("string", (2,)))
+    np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
+    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    assert error is not None
+    assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
+
+
+def test_external_data_are_looked_for_beside_the_model(here: Path) -> None:
+    embedding()
+    (here / "deep").mkdir()
+    onnx.save(
+        onnx.load("m.onnx"), "deep/m.onnx", save_as_external_data=True, size_threshold=0,
+        location="weights.bin",
+    )  # fmt: skip
+    np.savez("in.npz", rows=np.array([[1], [-1]]))
+    outcome = models.run("deep/m.onnx", "in.npz", (), How(), quiet)
+    assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
+
+
+def test_types_may_follow_from_external_data() -> None:
+    """The sizes that Reshape gives are in another file, where exporters put all data."""
+    nodes = [
+        helper.make_node("Reshape", ["d", "sizes"], ["r"]),
+        helper.make_node("GatherND", ["r", "i"], ["o"]),
+    ]
+    sizes = onnx.numpy_helper.from_array(np.array([2, 2]), "sizes")
+    inputs = [named("d", FLOAT, [4]), named("i", INT64, [2, 1])]
+    save_model(helper.make_graph(nodes, "g", inputs, [named("o")], initializer=[sizes]))
+    onnx.save(
+        onnx.load("m.onnx"), "far.onnx", save_as_external_data=True, size_threshold=0,
+        location="weights.bin",
+    )  # fmt: skip
+    np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
+    outcome = models.run("far.onnx", "in.npz", (), How(), quiet)
+    assert (outcome.error, outcome.nodes[0].found) == (None, Known("float32", (2, 2)))
+    os.remove("weights.bin")
+    with pytest.raises(InputError, match=r"weights\.bin"):
+        models.run("far.onnx", "in.npz", (), How(), quiet)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    ],
+    ids=repr,
+)
+def test_too_little_memory_for_the_evaluator(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[1]]))
+
+    def fail(*_: Any) -> None:
+        raise problem
+
+    for name in ("onnx.reference.ReferenceEvaluator.run", "onnx.checker.check_model"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, lambda *_, **__: fail())
+            with pytest.raises(ResourceError, match=r"^m\.onnx: not enough memory: "):
+                models.run("m.onnx", "in.npz", (), How(), quiet)
+
+
+def test_an_array_too_large_for_the_memory_is_no_broken_rule() -> None:
+    size = onnx.numpy_helper.from_array(np.array([1 << 45]), "size")
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["large"]),
+        helper.make_node("GatherND", ["large", "rows"], ["o"], name="take"),
+    ]
+    inputs = [named("rows", INT64, ["N", 1])]
+    save_model(helper.make_graph(nodes, "g", inputs, [named("o")], initializer=[size]))
+    np.savez("in.npz", rows=np.array([[1]]))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
+    assert ran.status == 6
+    assert ran.err.startswith("error: m.onnx: not enough memory: Unable to allocate 128. TiB")
 
 
 def test_what_is_no_model(here: Path) -> None:
     np.save("a.npy", np.ones(3))
     ran = ndtool("model", "a.npy")
     assert ran.status == 3
-    assert ran.err == "error: a.npy: it is no ONNX model: expected one\n"
+    assert ran.err == "error: a.npy: not an ONNX model: expected one\n"
     assert ndtool("model", "nowhere.onnx").status == 3
     embedding()
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2

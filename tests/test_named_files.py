@@ -9,7 +9,7 @@ from strategies import same
 
 import ndtool
 from ndtool import files
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 from ndtool.errors import (
     BoundsError,
     DtypeError,

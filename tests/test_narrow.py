@@ -1,4 +1,5 @@
-"""Large indices, which a check before `out=` copies into fewer bytes: the same bits and refusals."""
+"""Large indices, which a check before `out=` copies into fewer bytes: the same bits and
+refusals."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ndtool import (
     scatter_elements,
     scatter_nd,
 )
-from ndtool._kernels import Addressing, How, Indices, Piece
+from ndtool._kernels import Addressing, Indices, KernelOptions, WorkItem
 from ndtool.engine import tuning
 
 RNG = np.random.default_rng(61)
@@ -107,12 +108,12 @@ def test_short_rows_are_copied_by_their_numbers(
 def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
     data, out = np.arange(5, dtype=np.uint8), np.empty(2, np.uint8)
     numbers = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, below=5)
-    piece = Piece(0, 2, 0, 1)
+    piece = WorkItem(0, 2, 0, 1)
     five, four = (Addressing((rows,), (1,), 2, (), (), False) for rows in (5, 4))
-    assert not _kernels.gather(five, data, 0, numbers, piece, out, How(1))
+    assert not _kernels.gather(five, data, 0, numbers, piece, out, KernelOptions(1))
     assert out.tolist() == [4, 4]
     with pytest.raises(ValueError, match="checked for other rows"):
-        _kernels.gather(four, data, 0, numbers, piece, out, How(1))
+        _kernels.gather(four, data, 0, numbers, piece, out, KernelOptions(1))
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,16 @@ def test_the_trace_of_a_broken_rule_shows_itself() -> None:
     assert cells[-1] == "broken"
 
 
+def test_the_trace_of_a_broken_rule_of_arrays_shows_itself() -> None:
+    for call in (
+        lambda: ndtool.gather(np.zeros(3), [0], axis=2),
+        lambda: ndtool.scatter_nd(np.zeros(3), [[0]], np.zeros((2, 2))),
+    ):
+        with pytest.raises(RuleError) as caught:
+            call()
+        assert "broken" in shown(caught.value.trace).texts
+
+
 def test_names_are_text(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(**{"<b>&x": np.zeros((3, 2)), "idx": np.zeros((1, 1), "i8")})
@@ -87,10 +97,15 @@ def test_updates_that_were_lost_are_told(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "attributes", "error", "said"),
     [
-        (("gathernd", "f4[1]", "i8[1]"), {}, UsageError, "'gathernd' is no operator"),
+        (("gathernd", "f4[1]", "i8[1]"), {}, UsageError, "'gathernd' is not an operator"),
         ((["gather_nd"], "f4[1]", "i8[1]"), {}, ndtool.NdtoolError, "operator is"),
         (("gather_nd", "f4[1]"), {}, UsageError, "gather_nd takes data, indices: 1 arguments"),
-        (("gather_nd", "f4[1]", "i8[1]"), {"axis": 0}, UsageError, "has no 'axis': expected batch"),
+        (
+            ("gather_nd", "f4[1]", "i8[1]"),
+            {"axis": 0},
+            UsageError,
+            "has no attribute 'axis': expected batch",
+        ),
         (("gather_nd", "f4[1]", 7), {}, UsageError, "indices is 7: it must be a str or a path"),
         (("gather_nd", "f4[1]", "i8[1]"), {"batch_dims": "1"}, ndtool.NdtoolError, "batch_dims"),
         (("gather_nd", "f4[1]", "f8[1]"), {}, DtypeError, "indices has dtype float64"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ndtool
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 
 onnx = pytest.importorskip("onnx")
 

@@ -18,7 +18,7 @@ from strategies import (
 )
 from test_properties import call, many
 
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError
 from ndtool.rules.operators import OPERATORS
 
@@ -60,7 +60,7 @@ def test_the_example_of_the_module() -> None:
 
 def test_which_operators_there_are() -> None:
     assert {(one.op_domain, one.__name__) for one in OPS} == {
-        *(("", operator.title) for operator in OPERATORS.values()),
+        *(("", operator.title) for operator in OPERATORS.values() if operator.name != "scatter"),
         ("", "Scatter"),
     }
 
@@ -93,6 +93,7 @@ def test_random_calls(case: Case, version: int) -> None:
         numbers = np.arange(data.size + sum(array.size for array in updates), dtype="f4")
         data = numbers[: data.size].reshape(data.shape)
         updates = [numbers[data.size :].reshape(array.shape) for array in updates]
+    assume(case.operator == "gather_nd" or not case.arguments.get("batch_dims"))
     arrays = (data, indices.astype("i8"), *updates)
     assume((arrays[1] == indices).all())  # which fit
     actual = run(case.operator, version, arrays, **case.arguments)
@@ -115,7 +116,7 @@ def test_strings(strings: Any) -> None:
     ("operator", "version", "attributes", "message"),
     [
         ("gather", 10, {}, "indices out of bounds"),
-        ("gather_nd", 11, {"batch_dims": 1}, "onnx:11 .* does not take batch_dims: onnx:12"),
+        ("gather_nd", 11, {"batch_dims": 1}, "onnx:11 .* does not accept batch_dims: onnx:12"),
         ("scatter_nd", 13, {"reduction": "add"}, "onnx:16 is the first"),
         ("scatter_elements", 17, {"reduction": "max"}, "onnx:18 is the first"),
     ],

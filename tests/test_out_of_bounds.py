@@ -18,18 +18,22 @@ from test_ways import ROOMS
 
 import ndtool
 from ndtool import files
-from ndtool.analysis import explain, preview, reference
+from ndtool.analysis import explain, preview
+from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.engine import bind, tuning
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
 from ndtool.rules.inference import Given
+from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import sweep
-from ndtool.runs.cut import cut_for, rows_of
-from ndtool.runs.jobs import Job, Request
-from ndtool.runs.within import within
+from ndtool.runs import operands, steps
+from ndtool.runs.bounds import within
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.external import execution
+from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.request import Request
 
 GATHERS = ("error", "clip", "wrap", "fill")
 SCATTERS = ("error", "clip", "wrap", "drop")
@@ -37,7 +41,7 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 @pytest.fixture(scope="module", params=["as is", "small limits"])
-def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test as it is, and with limits at which tiny arrays are cut, sorted and shared."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
@@ -47,6 +51,25 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
         bind.bind_units.cache_clear()
         yield
     bind.bind_units.cache_clear()
+
+
+@st.composite
+def special(draw: st.DrawFn) -> tuple[Case, str]:
+    """Draw such a call with padding, or without negative indices, or both."""
+    case, rule = draw(beyond())
+    indices = np.array(case.arrays[1])
+    how: dict[str, Any] = {}
+    if draw(st.booleans()):
+        how["negatives"] = False
+    if not how or draw(st.booleans()):
+        info = np.iinfo(indices.dtype)
+        how["pad"] = draw(st.sampled_from((-1, 0, 1, 7, int(info.min), int(info.max))))
+        if info.min <= how["pad"] <= info.max and indices.size:
+            rng = np.random.default_rng(draw(seeds))
+            there = rng.random(indices.shape) < draw(st.sampled_from((0.2, 1.0)))
+            indices = np.where(there, indices.dtype.type(how["pad"]), indices)
+    arrays = (case.arrays[0], indices, *case.arrays[2:])
+    return case._replace(arrays=arrays, arguments={**case.arguments, **how}), rule
 
 
 @st.composite
@@ -84,7 +107,7 @@ def agree(found: Any, expected: Any) -> bool:
 
 
 @settings(max_examples=150, deadline=None)
-@given(beyond(), st.sampled_from((1, 2, 3)), st.booleans())
+@given(beyond() | special(), st.sampled_from((1, 2, 3)), st.booleans())
 def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
     case, rule = drawn
     name, arrays, arguments = case
@@ -103,7 +126,12 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
 
 
 @settings(max_examples=150, deadline=None)
-@given(beyond(), st.sampled_from((1, 3)), st.sampled_from((1, 600, 4000)), st.integers(0, 300))
+@given(
+    beyond() | special(),
+    st.sampled_from((1, 3)),
+    st.sampled_from((1, 600, 4000)),
+    st.integers(0, 300),
+)
 def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int) -> None:
     """The direct way and a sweep, of sources as a run has them."""
     case, rule = drawn
@@ -116,31 +144,34 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
         arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
         sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
         request = Request(case.operator, *roles, attributes=attributes, threads=threads)
-        with Job(request, sources) as job:
-            room = np.zeros(job.inference.nbytes, np.uint8)
-            sink = memory.RoomSink(room.data, job.facts)
+        with OpenCall(request, sources) as call:
+            room = np.zeros(call.inference.nbytes, np.uint8)
+            sink = memory.BufferSink(room.data, call.metadata)
             if not isinstance(expected, np.ndarray):
                 with pytest.raises(BoundsError) as caught:
-                    job.check()
+                    operands.validate(call)
                 assert told(caught.value) == expected
                 continue
-            operands = job.check()
-            rows = rows_of(job.inference)
+            validated = operands.validate(call)
+            rows = rows_of(call.inference)
             if not swept:
-                job.fill(sink, operands)
+                with steps.prepared(call, None) as ready:
+                    steps.execute(ready, sink=sink)
             elif rows.tuples and rows.width and rows.height > 1:
-                cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+                cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(
+                    held=held
+                )
                 counted: list[BoundsError] = []
-                assert list(sweep.run(operands, sink, cut, silent, counted.append))
-                before = operands.outside
+                assert list(execution.run(call, cut, sink, silent, counted.append))
+                before = validated.outside
                 assert [told(one) for one in counted] == ([] if before is None else [told(before)])
             else:
                 continue
-            found = room.view(arrays[0].dtype).reshape(job.inference.plan.output)
+            found = room.view(arrays[0].dtype).reshape(call.inference.plan.output)
             assert same(found, np.asarray(expected, arrays[0].dtype))
 
 
-@given(beyond())
+@given(beyond() | special())
 def test_what_is_told_is_what_an_error_would_tell(drawn: tuple[Case, str]) -> None:
     case, rule = drawn
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -166,9 +197,11 @@ def test_the_rules_on_extremes(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + within(indices, 3, "clip")).tolist() == clipped
-    assert (10 + within(indices, 3, "wrap")).tolist() == wrapped
-    beyond_all = [-7 if i == 13 else i for i in (10 + within(indices, 3, "fill")).tolist()]
+    assert (10 + within(indices, 3, Handling("clip"))).tolist() == clipped
+    assert (10 + within(indices, 3, Handling("wrap"))).tolist() == wrapped
+    beyond_all = [
+        -7 if i == 13 else i for i in (10 + within(indices, 3, Handling("fill"))).tolist()
+    ]
     assert beyond_all == filled
 
 
@@ -233,6 +266,15 @@ def test_long_runs_are_filled_whole() -> None:
         ("0.1", "float32", np.float32(0.1).tobytes()),
         ("1+2j", "complex64", np.complex64(1 + 2j).tobytes()),
         ("18446744073709551615", "uint64", b"\xff" * 8),
+        ("9007199254740992", "float64", np.float64(2**53).tobytes()),
+        ("-9007199254740994", "float64", np.float64(-(2**53) - 2).tobytes()),
+        ("9007199254740993.0", "float64", np.float64(2**53).tobytes()),
+        ("1e23", "float64", np.float64(1e23).tobytes()),
+        ("16777217.", "float32", np.float32(2**24).tobytes()),
+        ("256", "bfloat16", b"\x80\x43"),
+        ("257.0", "bfloat16", b"\x80\x43"),
+        ("2048+1j", "complex64", np.complex64(2048 + 1j).tobytes()),
+        ("1e+22+16777217.0j", "complex64", np.complex64(1e22 + 16777217j).tobytes()),
     ],
 )
 def test_what_is_filled_with(fill: str, dtype: str, expected: bytes) -> None:
@@ -253,14 +295,23 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
 @pytest.mark.parametrize(
     ("fill", "dtype", "words"),
     [
-        ("nan", "int8", r"a whole number in -128\.\.127"),
+        ("nan", "int8", r"an integer in -128\.\.127"),
         ("300", "uint8", r"0\.\.255"),
-        ("1.5", "int32", "whole number"),
+        ("1.5", "int32", "an integer"),
         ("2", "bool", r"0\.\.1"),
         ("1e300", "float32", "too large"),
         ("x", "float32", "a number"),
         ("1", "U3", "expected 0"),
         ("1_0", "float64", "a number"),
+        ("1_0", "complex128", "a number"),
+        ("9007199254740993", "float64", r"holds exactly; 9007199254740993\.0 is rounded"),
+        ("+9007199254740993", "complex128", "holds exactly"),
+        ("16777217", "float32", "holds exactly"),
+        ("-2049", "float16", "holds exactly"),
+        ("257", "bfloat16", "holds exactly"),
+        ("16777217+1j", "complex64", "holds exactly"),
+        ("1e+22+16777217j", "complex64", r"; 16777217\.0 is rounded"),
+        ("1" + "0" * 400, "float64", "too large"),
     ],
 )
 def test_what_a_type_cannot_hold_is_refused(fill: str, dtype: str, words: str) -> None:
@@ -269,17 +320,25 @@ def test_what_a_type_cannot_hold_is_refused(fill: str, dtype: str, words: str) -
 
 
 def test_rules_that_do_not_fit() -> None:
-    with pytest.raises(UsageError, match="a gather has no out_of_bounds drop: expected fill"):
+    with pytest.raises(
+        UsageError,
+        match="a gather has no out_of_bounds drop: expected one of error, clip, wrap, fill",
+    ):
         ndtool.gather([1], [0], out_of_bounds="drop")
-    with pytest.raises(UsageError, match="a scatter has no out_of_bounds fill: expected drop"):
+    with pytest.raises(
+        UsageError,
+        match="a scatter has no out_of_bounds fill: expected one of error, clip, wrap, drop",
+    ):
         ndtool.scatter_nd([1], [[0]], [1], out_of_bounds="fill")
-    with pytest.raises(UsageError, match="fill is given, and out_of_bounds is clip"):
+    with pytest.raises(UsageError, match="fill requires out_of_bounds fill or pad, not"):
         ndtool.gather([1], [0], out_of_bounds="clip", fill=0)
     with pytest.raises(UsageError, match="expected one of error, clip, wrap, fill, drop"):
         ndtool.gather([1], [0], out_of_bounds="ignore")
-    with pytest.raises(RuleError, match=r"onnx:13.* does not take out_of_bounds clip: no version"):
+    with pytest.raises(
+        RuleError, match=r"onnx:13.* does not accept out_of_bounds clip: no version"
+    ):
         ndtool.gather_nd([1], [[0]], out_of_bounds="clip", spec="onnx:13")
-    with pytest.raises(DtypeError, match="beyond 64 bits cannot be wrapped"):
+    with pytest.raises(DtypeError, match="more than 64 bits cannot be wrapped"):
         ndtool.gather([1], [2**64], out_of_bounds="wrap")
     assert ndtool.gather([1, 2], [2**64, -(2**64)], out_of_bounds="clip").tolist() == [2, 1]
     with pytest.raises(DtypeError, match="fill is 'x': it must be a number"):
@@ -313,7 +372,7 @@ def test_on_the_command_line(here: Path) -> None:
     assert np.load("out.npy")[:, 0].tolist() == [0, 0, 9, 3]
     assert command(*run[:-1]).status == 5
     assert command(*run, "drop").status == 2
-    assert "expected fill" in command(*run, "drop").err
+    assert "clip, wrap, fill" in command(*run, "drop").err
     assert command(*run, "clip", "--spec", "onnx:13").status == 4
     ran = command(*run, "fill", "--dry-run", "--json")
     assert json.loads(ran.out)["out_of_bounds"]["count"] == 2
@@ -348,7 +407,7 @@ def test_verify_knows_the_rules(here: Path) -> None:
     assert command(*run).status == 8
 
 
-@given(beyond())
+@given(beyond() | special())
 def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
     case, rule = drawn
     expected = outcome(
@@ -379,8 +438,10 @@ def test_an_explanation_ends_with_what_a_run_gives(
     at = tuple(data.draw(st.integers(0, size - 1)) for size in expected.shape)
     roles = OPERATORS[case.operator].inputs
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
-    with Job(Request(case.operator, *roles, attributes=Attributes(**arguments)), sources) as job:
-        ((element,), _) = explain.explain(job, [at])
+    with OpenCall(
+        Request(case.operator, *roles, attributes=Attributes(**arguments)), sources
+    ) as call:
+        ((element,), _) = explain.explain(call, [at])
     assert element.value is not None
     assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
     if rule == "drop":
@@ -392,10 +453,24 @@ def test_a_page_tells_what_tuples_are_taken_as(here: Path) -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
     assert command(*run, "--out-of-bounds", "clip").status == 0
     page = Path("page.html").read_text()
-    assert "= 9 is out of bounds: axis 0 of data has size 4: valid -4..3; taken as (3)" in page
+    assert "= 9 is out of bounds: axis 0 of data has size 4: valid -4..3; replaced by (3)" in page
     assert command(*run, "--out-of-bounds", "fill", "--fill", "7").status == 0
     page = Path("page.html").read_text()
-    assert "from the filling, as indices[0] = (9) is out of bounds" in page
+    assert "from the fill value, because indices[0] = (9) is out of bounds" in page
+
+
+def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(here: Path) -> None:
+    save(data=np.ones(3))
+    run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
+    ran = command(*run, "9007199254740993")
+    assert (ran.status, Path("out.npy").exists()) == (4, False)
+    assert ran.err.splitlines()[0] == (
+        "error: fill is '9007199254740993': data of float64 cannot hold it: expected an integer that it"
+        " holds exactly; 9007199254740993.0 is rounded"
+    )
+    for fill in ("9007199254740993.0", "9007199254740992"):
+        assert command(*run, fill).status == 0
+        assert np.load("out.npy").tolist() == [2.0**53]
 
 
 @pytest.mark.parametrize("fill", ["1e400", "-1e999"])
@@ -414,3 +489,17 @@ def test_a_fill_becomes_infinite_only_where_it_says_so(fill: str, dtype: str, he
 def test_a_fill_in_python_is_a_number(fill: object) -> None:
     with pytest.raises(DtypeError, match="it must be a number"):
         ndtool.gather([1.0], [0], out_of_bounds="fill", fill=fill)
+
+
+@pytest.mark.parametrize(("fill", "expected"), [("1", 1), ("-1", -1), ("", 0)])
+def test_a_fill_may_begin_with_very_many_zeros(fill: str, expected: int) -> None:
+    sign, digits = ("-" if fill[:1] == "-" else ""), fill.lstrip("-")
+    for dtype in ("float64", "float32", "complex64"):
+        element = filling.element(sign + "0" * 5000 + digits, dtypes.from_name(dtype))
+        assert np.frombuffer(element, dtype)[0] == expected
+
+
+def test_a_warning_names_the_index_that_was_given() -> None:
+    given: Any = [1 << 70, 1]
+    found = files.gather(np.arange(5), given, out_of_bounds="clip")
+    assert f"indices[0] = {1 << 70}," in found.warnings[0]

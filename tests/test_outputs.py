@@ -17,20 +17,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import environment, execute, ndtool, python
+from inputs import load
 from limits import ROOT, failing, without_overrides
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, facts_of, fill, opened, save, written
+from outputs import PROGRAM, fill, metadata_of, opened, save, written
 
-from ndtool.arrays import names, newfile, sink, spill, zipwriter
-from ndtool.arrays.source import Facts
-from ndtool.arrays.streams import Streams
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError, UsageError
+from ndtool.formats import locators, outputs
+from ndtool.formats.npz import writer
+from ndtool.formats.streams import Streams
+from ndtool.publish import leftovers, newfile, sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
+from ndtool.storage import tempfiles
 
 LARGE = np.arange(1 << 17, dtype="<i8")
 OLD = b"old bytes"
-TEN = facts_of(np.zeros(10, "u1"))
+TEN = metadata_of(np.zeros(10, "u1"))
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +81,7 @@ def test_any_order_and_any_thread(way):
             thread.start()
         for thread in threads:
             thread.join()
-        sink.commit(out)
+        sinks.commit(out)
     assert content("x.npy") == npy(LARGE)
 
 
@@ -179,7 +183,7 @@ def test_links_stay_and_their_targets_are_replaced(way):
     assert content("d/real.npy") == npy(ARRAY + 1)
     os.symlink("nowhere", "dangling")
     os.symlink("loop", "loop")
-    with pytest.raises(OutputError, match="dangling: a link to nothing"):
+    with pytest.raises(OutputError, match="dangling: it is a dangling link"):
         opened("dangling")
     with pytest.raises(OutputError, match=r"loop: .*symbolic links"):
         opened("loop")
@@ -192,12 +196,12 @@ def test_output_is_an_input(way, alias):
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with closing(names.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
+    with closing(locators.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
         raw = source.whole().buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
         source.recheck()
-        sink.commit(out)
+        sinks.commit(out)
         assert bytes(raw) == LARGE.tobytes()
     expected = b"".join(
         LARGE.tobytes()[at : at + 4096] for at in range(LARGE.nbytes - 4096, -1, -4096)
@@ -214,22 +218,22 @@ def test_names_refused_before_any_work():
         "d": "d is a directory",
         ".": "is a directory",
         "d/": "is a directory",
-        "": "no name of a file",
-        "new/": "new/: no name of a file|No such",
+        "": "expected a file name",
+        "new/": "new/: expected a file name|No such",
         "none/x.npy": "none/x.npy: there is no folder none",
         "plain/x.npy": "there is no folder plain",
         "n" * 300: "name too long",
-        "a\0b": "no file can have this name",
+        "a\0b": "is not a valid file name",
         "a\n\x1b[1mb/x": r"there is no folder a\\n\\x1b\[1mb",
     }.items():
         with pytest.raises(OutputError, match=reason) as caught:
             opened(target)
         assert caught.value.message.isprintable()
-    with pytest.raises(OutputError, match=r"^plain:a: the file is one array: it has no members$"):
+    with pytest.raises(OutputError, match=r"^plain:a: the file is no archive: it has no members$"):
         opened("plain:a")
     with pytest.raises(UsageError, match="the member has no name"):
         opened("x.npz:")
-    with pytest.raises(UsageError, match="too long"):
+    with pytest.raises(UsageError, match="is over 65276 bytes"):
         opened("x.npz:" + "m" * 70_000)
     assert sorted(os.listdir()) == ["d", "plain"]
 
@@ -243,7 +247,7 @@ def test_read_only_folders_and_files():
     code = f"""{PROGRAM}
 try:
     created(sys.argv[1], 3)
-except sink.OutputError as exc:
+except sinks.OutputError as exc:
     print(exc)
 """
     for target, said in (
@@ -256,7 +260,7 @@ except sink.OutputError as exc:
 
 def test_clobber(way):
     save("x.npy", clobber=False)
-    with pytest.raises(OutputError, match=r"x.npy exists, and nothing may be replaced"):
+    with pytest.raises(OutputError, match=r"x.npy exists and may not be replaced"):
         opened("x.npy", clobber=False)
     os.symlink("x.npy", "soft")
     with pytest.raises(OutputError, match="soft exists"):
@@ -265,13 +269,13 @@ def test_clobber(way):
         with open("y.npy", "wb") as file:  # someone was faster
             file.write(OLD)
         with pytest.raises(OutputError, match=r"y.npy exists"):
-            sink.commit(out)
+            sinks.commit(out)
     assert content("y.npy") == OLD
     with written("z.npy") as out:
         with open("z.npy", "wb") as file:
             file.write(OLD)
         out.write(0, memoryview(ARRAY.tobytes()))
-        sink.commit(out)
+        sinks.commit(out)
     assert content("z.npy") == npy(ARRAY)
 
 
@@ -279,9 +283,9 @@ def test_two_runs_on_one_output(way):
     with written("x.npy") as one, written("x.npy") as two:
         one.write(0, memoryview(ARRAY.tobytes()))
         two.write(0, memoryview((ARRAY + 1).tobytes()))
-        sink.commit(one)
+        sinks.commit(one)
         assert content("x.npy") == npy(ARRAY)
-        sink.commit(two)
+        sinks.commit(two)
     assert content("x.npy") == npy(ARRAY + 1)
 
 
@@ -307,10 +311,10 @@ def test_archives(way, how, array, target, member):
         (info,) = archive.infolist()
         assert info.date_time == (1980, 1, 1, 0, 0, 0)
         assert info.compress_type == zipfile.ZIP_STORED
-    (entry,) = names.describe("x.npz")
+    (entry,) = locators.describe("x.npz")
     assert entry.position % 64 == 0
     first = content("x.npz")
-    with closing(names.open_source("x.npz", Streams())) as source:
+    with closing(locators.open_source("x.npz", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
         save(target, array, how)
     assert content("x.npz") == first
@@ -326,18 +330,18 @@ def test_a_path_that_exists_wins():
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3))])
 def test_archives_with_64_bit_sizes(monkeypatch, array):
-    monkeypatch.setattr(zipwriter, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_WIDE", 0)
     save("x.npz:a", array)
     with np.load("x.npz") as archive:
         assert np.array_equal(archive["a"], array)
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
-    with closing(names.open_source("x.npz", Streams())) as source:
+    with closing(locators.open_source("x.npz", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
         assert source.whole().position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
-    with closing(names.open_source("y.npz:a", Streams())) as source:
+    with closing(locators.open_source("y.npz:a", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
 
 
@@ -345,21 +349,21 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:
-        out = names.create("x.npz", Facts(dtypes.from_code("|u1"), (nbytes,), "C", (nbytes,), {}))
+        out = opened("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
     except ResourceError:
         pytest.skip("no room for 4 GiB")
     out.write(nbytes - 5, memoryview(b"12345"))
-    sink.commit(out)
+    sinks.commit(out)
     out.abort()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == nbytes + 128
-    (entry,) = names.describe("x.npz")
-    assert entry.facts.shape == (nbytes,)
+    (entry,) = locators.describe("x.npz")
+    assert entry.metadata.shape == (nbytes,)
     assert entry.position % 64 == 0
     with open("x.npz", "rb") as file:
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
-    with closing(names.open_source("x.npz", Streams())) as source:
+    with closing(locators.open_source("x.npz", Streams())) as source:
         assert bytes(source.whole().buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
@@ -373,8 +377,9 @@ def test_long_names(way):
 
 def test_space_is_reserved_first(way):
     for count in (1 << 50, 1 << 60, 2**63 - 1):
+        metadata = ArrayMetadata(dtypes.from_code("<f8"), (count,), "C", (count,), {})
         with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
-            names.create("x.npy", Facts(dtypes.from_code("<f8"), (count,), "C", (count,), {}))
+            outputs.create(outputs.resolve("x.npy", metadata))
         assert str(8 * count + 128) in caught.value.message
     assert os.listdir() == []
 
@@ -386,7 +391,7 @@ def test_limit_on_the_size_of_files(way, target):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        with pytest.raises(ResourceError, match="more than a file may have here"):
+        with pytest.raises(ResourceError, match="more than the limit on file sizes"):
             opened(target, LARGE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -405,7 +410,8 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
 def test_limits_on_memory_and_descriptors(limit):
     code = f"""{PROGRAM}
 import mmap, resource
-from ndtool.arrays import npy, storage
+from ndtool.formats import npy
+from ndtool.storage import descriptors
 value = {{"AS": 1 << 28, "NOFILE": 4}}["{limit}"]
 resource.setrlimit(resource.RLIMIT_{limit}, (value, value))
 try:
@@ -442,23 +448,23 @@ class Drain:
         return self.raw
 
 
-def streamed(fd, header, facts=TEN, name="standard output", owned=False):
-    return sink.StreamSink(fd, name, facts, header, owned)
+def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
+    return sinks.StreamSink(fd, name, metadata, header, owned)
 
 
 @pytest.mark.parametrize("how", ["write", "map", "pieces"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
-@pytest.mark.parametrize("memory", [10, spill.MEMORY])
+@pytest.mark.parametrize("memory", [10, tempfiles.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, how, array, memory, blocking):
-    monkeypatch.setattr(spill, "MEMORY", memory)
+    monkeypatch.setattr(tempfiles, "MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
-    out = streamed(drain.end, npy(array)[: -array.nbytes or None], facts_of(array))
+    out = streamed(drain.end, npy(array)[: -array.nbytes or None], metadata_of(array))
     assert out.streamed
     assert out.map() is None
     fill(out, array, how)
-    sink.commit(out)
+    sinks.commit(out)
     out.abort()
     assert drain.close() == npy(array)
 
@@ -471,7 +477,7 @@ def test_a_stream_takes_bytes_in_order_only():
             out.write(at, memoryview(bytes(count)))
     out.write(0, memoryview(b"1234"))
     with pytest.raises(ValueError, match="only 4 of 10"):
-        sink.commit(out)
+        sinks.commit(out)
     out.abort()
     assert drain.close() == b"header1234"
 
@@ -499,8 +505,8 @@ STDOUT = f"""{PROGRAM}
 try:
     out = created("-", 12)
     out.write(0, memoryview(bytes(12)))
-    sink.commit(out)
-except sink.OutputError as exc:
+    sinks.commit(out)
+except sinks.OutputError as exc:
     print(exc, file=sys.stderr)
 """
 
@@ -561,7 +567,7 @@ while True:
         out.map()[:] = bytes([n % 256]) * (1 << 20)
     else:
         out.write(0, bytes([n % 256]) * (1 << 20))
-    sink.commit(out)
+    sinks.commit(out)
     if n == 1:
         print("ready", flush=True)
     if name != "x.npy":
@@ -597,7 +603,7 @@ def test_a_link_to_a_file_without_a_name():
     os.unlink("x.npy")
     with open("x.npy (deleted)", "wb") as file:  # what the link in /proc says, and another file
         file.write(OLD)
-    with pytest.raises(OutputError, match="a link to a file without a name"):
+    with pytest.raises(OutputError, match="it links to an unnamed file"):
         opened(f"/proc/self/fd/{fd}")
     os.close(fd)
     assert content("x.npy (deleted)") == OLD
@@ -633,7 +639,7 @@ def test_folders_that_cannot_be_synced(way, monkeypatch, code):
 
     monkeypatch.setattr(os, "fsync", fail)
     if code == errno.EIO:
-        with pytest.raises(OutputError, match="is written, but may not survive a power cut"):
+        with pytest.raises(OutputError, match="is written, but may not survive a power failure"):
             save("x.npy", sync=True)
     else:
         save("x.npy", sync=True)
@@ -661,11 +667,11 @@ def test_closes_and_unlinks_that_fail_while_all_is_dropped(way, monkeypatch):
 
 def test_a_fifo_whose_close_fails(monkeypatch):
     fd = os.open("/dev/null", os.O_WRONLY)
-    out = streamed(fd, b"header", facts_of(np.zeros(0)), "fifo", owned=True)
+    out = streamed(fd, b"header", metadata_of(np.zeros(0)), "fifo", owned=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", failing(errno.EIO))
         with pytest.raises(OutputError, match="fifo: Input/output"):
-            sink.commit(out)
+            sinks.commit(out)
     os.close(fd)
 
 
@@ -680,7 +686,7 @@ def test_a_stream_that_is_dropped_is_closed():
     ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
 )
 def test_a_stream_that_fails(monkeypatch, code, kind):
-    monkeypatch.setattr(sink, "write_next", failing(code))
+    monkeypatch.setattr(sinks, "write_next", failing(code))
     with pytest.raises(kind, match="standard output: " + os.strerror(code)):
         streamed(1, b"header").write(0, memoryview(bytes(10)))
 
@@ -690,12 +696,12 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
-    monkeypatch.setattr(spill, "MEMORY", 10)
-    monkeypatch.setattr(spill, "unnamed_file", fail)
+    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "unnamed_file", fail)
     kind = ResourceError if wrong is MemoryError else OutputError
-    out = streamed(1, b"header", facts_of(ARRAY), "o\n")
+    out = streamed(1, b"header", metadata_of(ARRAY), "o\n")
     with (
-        pytest.raises(kind, match=r"temporary copy of o\\n: (no memory for 96|Input)"),
+        pytest.raises(kind, match=r"temporary copy of o\\n: (not enough memory for 96|Input)"),
         direct.whole_output(out),
     ):
         pass
@@ -705,7 +711,7 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
 def test_a_disk_that_fails(way, monkeypatch, how):
     with written("x.npy") as out:
         monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
-        monkeypatch.setattr(sink, "map_bytes", failing(errno.EIO))
+        monkeypatch.setattr(sinks, "map_bytes", failing(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
             out.map() if how == "map" else out.write(0, memoryview(bytes(8)))
 
@@ -719,7 +725,7 @@ def test_an_archive_that_is_cut_before_its_sum_is_known(way):
     with written("x.npz") as out:
         os.ftruncate(out._file.descriptor, 100)
         with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
-            sink.commit(out)
+            sinks.commit(out)
     assert os.listdir() == []
 
 
@@ -756,10 +762,69 @@ def test_clean_leaves_what_is_somebody_elses(here):
     shutil.rmtree(f"{name}-89abcdef")
 
 
+@pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
+def test_a_member_of_a_file_of_one_array_that_is_not_there(target):
+    with pytest.raises(UsageError, match=f"^{target}: the file is one array: it has no members$"):
+        opened(target)
+    assert os.listdir() == []
+
+
+def test_a_shared_file_is_locked_until_it_has_its_name(way, monkeypatch):
+    """Or another run removes it as one that a killed run left."""
+    move = newfile.NewFile._move
+
+    def moved(self):
+        assert leftovers.sweep(".").removed == []
+        move(self)
+
+    monkeypatch.setattr(newfile.NewFile, "_move", moved)
+    with written("x.npy") as out:
+        assert out.shared() is not None
+        fill(out, ARRAY)
+        sinks.commit(out)
+    assert load("x.npy").tolist() == ARRAY.tolist()
+    assert os.listdir() == ["x.npy"]
+
+
+@pytest.mark.parametrize("target", ["a.npz:m", "m.safetensors:m", "x.npy"])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
+    def link(*args, **options):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.delattr(os, "O_TMPFILE")
+    monkeypatch.setattr(os, "link", link)
+    save(target)
+    assert os.listdir() == [target.partition(":")[0]]
+    assert load(target).tolist() == ARRAY.tolist()
+    with written(f"other-{target}", clobber=False) as out:
+        fill(out, ARRAY)
+        with pytest.raises(OutputError, match=os.strerror(code)):
+            sinks.commit(out)
+    assert os.listdir() == [target.partition(":")[0]]
+
+
 def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     with written("live.npy") as out:
         fill(out, ARRAY)
-        assert ndtool("clean", ".").out == b"nothing was left here\n"
-        sink.commit(out)
+        assert ndtool("clean", ".").out == b"nothing to remove\n"
+        sinks.commit(out)
     assert np.array_equal(np.load("live.npy"), ARRAY)
+
+
+def test_what_is_there_counts_when_the_sink_is_created(way):
+    """Not when the argument was resolved: to prepare a run may have taken long."""
+    resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
+    Path("x.npy").write_bytes(npy(ARRAY))
+    os.chmod("x.npy", 0o600)
+    sink = outputs.create(resolved)
+    fill(sink, ARRAY)
+    sinks.commit(sink)
+    sink.abort()
+    assert os.stat("x.npy").st_mode & 0o777 == 0o600
+    resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
+    os.unlink("x.npy")
+    os.mkfifo("x.npy")
+    with pytest.raises(OutputError, match=r"^x\.npy changed during the run$"):
+        outputs.create(resolved)

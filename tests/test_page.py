@@ -12,20 +12,22 @@ import pytest
 from command import NDTOOL, at_terminal, execute, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import Array, Case, cases, raw
+from strategies import Array, Case, cases, plain_axes, raw
 from test_explain import bits, met, met_by, numbered, opened
 from test_properties import call, many, told
 
-from ndtool.analysis import drawing, reference
+from ndtool.analysis import drawing
 from ndtool.analysis.drawing import Drawing
 from ndtool.analysis.engines import Report
+from ndtool.analysis.oracle import reference
 from ndtool.analysis.verify import Opened, compare, recomputed
-from ndtool.arrays import document, sink
-from ndtool.cli import markup
-from ndtool.cli.page import Report as PageReport
-from ndtool.cli.talk import Talk
+from ndtool.cli.html import markup
+from ndtool.cli.html.page import Report as PageReport
+from ndtool.cli.reporter import Reporter
 from ndtool.errors import OutputError
-from ndtool.runs.jobs import Job, Request
+from ndtool.publish import document, sinks
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -80,8 +82,8 @@ class Page(HTMLParser):
 
 
 def drawn(case: Case) -> Drawing:
-    with opened(case) as job:
-        found = drawing.draw(job)
+    with opened(case) as call:
+        found = drawing.draw(call)
     assume(found is not None)
     assert found is not None
     return found
@@ -166,9 +168,9 @@ def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ..
             lead = one.at[: case.arguments.get("batch_dims", 0)]
             run = numbers[(*lead, *row)]
         else:
-            a = case.arguments["axis"] % data.ndim
-            whole = case.operator == "gather"
-            before: Any = (slice(None),) * a if whole else one.at[:a]
+            a, b = plain_axes(case)
+            whole = case.operator in ("gather", "scatter")
+            before: Any = (*one.at[:b], *(slice(None),) * (a - b)) if whole else one.at[:a]
             run = numbers[(*before, row[0], *(() if whole else one.at[a + 1 :]))]
         places = np.unravel_index(np.ravel(run), data.shape)
         pairs |= {(tuple(map(int, at)), number) for at in zip(*places, strict=True)}
@@ -194,18 +196,19 @@ def test_a_run_writes_its_page_beside_the_output() -> None:
     assert np.load("o.npy").tolist() == [1.5, 42, 3, 24]
     page = Page("p.html")
     assert page.cells["output-1"]["aria-label"] == (
-        "output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0, named by indices[0] = (1), gives"
-        " 12.0; + updates[2] = 30.0, named by indices[2] = (1), gives 42.0"
+        "output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0, selected by indices[0] = (1), gives"
+        " 12.0; + updates[2] = 30.0, selected by indices[2] = (1), gives 42.0"
     )
     assert (
-        page.cells["output-0"]["aria-label"] == "output[0] = 1.5 from data[0], which no index names"
+        page.cells["output-0"]["aria-label"]
+        == "output[0] = 1.5 from data[0], which no index selects"
     )
-    assert page.cells["data-3"]["aria-label"] == "data[3] = 4.0 meets 1 update, in output[3]"
+    assert page.cells["data-3"]["aria-label"] == "data[3] = 4.0 gets 1 update in output[3]"
     assert page.cells["indices-1"]["aria-label"] == (
-        "indices[1, 0] = -1, which is (3) brings updates[1] to output[3]"
+        "indices[1, 0] = -1, which is (3) applies updates[1] to output[3]"
     )
     assert page.cells["updates-1"]["aria-label"] == (
-        "updates[1] = 20.0 goes to output[3], named by indices[1] = (-1), which is (3), gives 24.0"
+        "updates[1] = 20.0 goes to output[3], selected by indices[1] = (-1), which is (3), gives 24.0"
     )
     assert page.links == {
         "tuples": [[0], [1], [2]],
@@ -217,8 +220,8 @@ def test_a_run_writes_its_page_beside_the_output() -> None:
     for words in (
         "$ ndtool scatter-nd data.npy indices.npy updates.npy --reduction add -o o.npy",
         "updates.shape = indices.shape[:-1] + data.shape[k:]",
-        "more than once: 1 run",
-        "+ updates[2] = 30.0, named by indices[2] = (1), gives 42.0",
+        "duplicates: 1 slice",
+        "+ updates[2] = 30.0, selected by indices[2] = (1), gives 42.0",
     ):
         assert words in page.words
 
@@ -227,15 +230,13 @@ def test_the_last_of_several_updates_is_told() -> None:
     assert ndtool("scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html").status == 0
     cells = Page("p.html").cells
     assert cells["output-1"]["aria-label"] == (
-        "output[1] = 30.0 from updates[2], named by indices[2] = (1),"
-        " in place of data[1] = 2.0 and 1 earlier update"
+        "output[1] = 30.0 from updates[2], selected by indices[2] = (1),"
+        " which overwrites data[1] = 2.0 and 1 earlier update"
     )
-    assert cells["data-1"]["aria-label"] == (
-        "data[1] = 2.0 goes nowhere: updates[2] takes its place"
-    )
+    assert cells["data-1"]["aria-label"] == ("data[1] = 2.0 is overwritten by updates[2]")
     assert cells["updates-0"]["aria-label"] == (
-        "updates[0] = 10.0 goes to output[1], named by indices[0] = (1);"
-        " a later update takes its place"
+        "updates[0] = 10.0 goes to output[1], selected by indices[0] = (1);"
+        " a later update overwrites it"
     )
 
 
@@ -244,11 +245,14 @@ def test_a_gather_tells_both_ways() -> None:
     assert ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html").status == 0
     cells = Page("p.html").cells
     assert cells["output-4"]["aria-label"] == (
-        "output[2, 0] = 4 from data[2, 0], named by indices[2] = (-1), which is (2)"
+        "output[2, 0] = 4 from data[2, 0], selected by indices[2] = (-1), which is (2)"
     )
     assert cells["data-4"]["aria-label"] == "data[2, 0] = 4 goes to output[0, 0], output[2, 0]"
     assert cells["data-2"]["aria-label"] == "data[1, 0] = 2 goes to no output"
-    assert cells["indices-1"]["aria-label"] == "indices[1, 0] = 0 fills output[1, 0], output[1, 1]"
+    assert (
+        cells["indices-1"]["aria-label"]
+        == "indices[1, 0] = 0 is used for output[1, 0], output[1, 1]"
+    )
 
 
 def test_cells_are_those_of_grids() -> None:
@@ -257,7 +261,7 @@ def test_cells_are_those_of_grids() -> None:
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
     )
-    assert "Not drawn: 1125 elements of the output; up to 400 are." in Page("p.html").words
+    assert "Not drawn: 1125 elements of the output (at most 400 are drawn)." in Page("p.html").words
     save(indices=np.zeros((9, 2), np.uint8))
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
@@ -277,11 +281,11 @@ def test_cells_are_those_of_grids() -> None:
 
 
 def test_tuples_without_components_are_not_drawn_by_the_thousand() -> None:
-    save(data=np.zeros((0, 3)), indices=np.zeros((10**9, 0), int))
-    np.save("updates.npy", np.zeros((10**9, 0, 3)))
+    save(data=np.zeros((0, 3)), indices=np.zeros((10**6, 0), int))
+    np.save("updates.npy", np.zeros((10**6, 0, 3)))
     files = "data.npy", "indices.npy", "updates.npy"
     assert ndtool("scatter-nd", *files, "-o", "o.npy", "--html", "p.html").status == 0
-    assert "Not drawn: 1000000000 index tuples; up to 400 are." in Page("p.html").words
+    assert "Not drawn: 1000000 index tuples (at most 400 are drawn)." in Page("p.html").words
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,) * 64, (400,), (400, 1), (1, 400), (2, 0, 3)])
@@ -330,7 +334,7 @@ def test_names_and_values_are_text() -> None:
     assert not [tag for tag, _ in page.tags if tag == "b"]
     assert f"{name}.npy" in page.words
     assert page.cells["output-0"]["aria-label"] == (
-        f"output[0] = {MARKUP} from data[0], named by indices[0] = (0)"
+        f"output[0] = {MARKUP} from data[0], selected by indices[0] = (0)"
     )
     assert page.cells["data-1"]["aria-label"] == "data[1] = \\x1b[31m\\x00x goes to output[1]"
     assert [link[0] for link in page.links["links"]] == [0, 1, 2, 3]
@@ -349,13 +353,11 @@ def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
     assert page.cells["indices-1"]["aria-label"] == (
         "indices[1, 0] = 7 is out of bounds: axis 0 of data has size 4: valid -4..3"
     )
-    assert page.cells["updates-1"]["aria-label"].endswith(
-        "goes nowhere: its index is out of bounds"
-    )
+    assert page.cells["updates-1"]["aria-label"].endswith("is dropped: its index is out of bounds")
     assert "output-0" not in page.cells
     assert ["data-begin", "indices-1"] in [list(x) for _, one in page.tags for x in one.items()]
     assert "out of bounds: 1 tuple, first indices.npy[1, 0] = 7" in page.words
-    assert "Without the output: an index is out of bounds." in page.words
+    assert "There is no output, because an index is out of bounds." in page.words
     assert not Path("o.npy").exists()
 
 
@@ -370,7 +372,7 @@ def test_an_explanation_marks_what_it_is_about() -> None:
         "data-2",
         "output-1",
     ]
-    assert "data.npy[2] = 3.0 went to output[2] as it is" in page.words
+    assert "data.npy[2] = 3.0 went to output[2] unchanged" in page.words
     assert "output[1] = 30.0" in page.words
 
 
@@ -381,8 +383,25 @@ def test_types_that_stand_for_arrays_have_no_values() -> None:
     assert ran.status == 0
     page = Page("p.html")
     assert page.cells["output-2"]["aria-label"] == (
-        "output[0, 2] from data[1, 2], named by indices[0] = (1)"
+        "output[0, 2] from data[1, 2], selected by indices[0] = (1)"
     )
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize("command", ["explain", "stats"])
+def test_updates_of_unknown_values_give_no_values(command: str, reduction: str) -> None:
+    data, indices, _ = saved()
+    asked = ("float32[3]", "--at", "3") if command == "explain" else ()
+    run = (command, "scatter-nd", data, indices, *asked, "--reduction", reduction)
+    assert ndtool(*run, "--html", "p.html").status == 0
+    page = Page("p.html")
+    labels = {name: one["aria-label"] or "" for name, one in page.cells.items()}
+    for n in range(4):
+        assert not labels[f"output-{n}"].startswith(f"output[{n}] =")
+        assert labels[f"data-{n}"].startswith(f"data[{n}] = {[1.5, 2.0, 3.0, 4.0][n]} ")
+    for n in range(3):
+        assert labels[f"updates-{n}"].startswith(f"updates[{n}] goes to output[")
+    assert not any(", gives " in label for label in labels.values())
 
 
 def test_a_verification_shows_what_is_wrong() -> None:
@@ -392,8 +411,8 @@ def test_a_verification_shows_what_is_wrong() -> None:
     page = Page("p.html")
     assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
     assert page.cells["found-3"]["aria-label"] == (
-        "output[3] is 21.0, other bits than output[3] = 20.0 from updates[1],"
-        " named by indices[1] = (-1), which is (3), in place of data[3] = 4.0"
+        "output[3] is 21.0, which differs from output[3] = 20.0 from updates[1],"
+        " selected by indices[1] = (-1), which is (3), which overwrites data[3] = 4.0"
     )
     assert "3 of 4 elements have the same bits" in page.words
     saved(output=np.array([1.5, 30, 3, 20], np.float32))
@@ -411,7 +430,7 @@ def test_a_verification_with_a_page_reads_no_pipe() -> None:
     data = Path(files[0]).read_bytes()
     ran = ndtool("verify", "scatter-nd", "-", *files[1:], "--html", "p.html", stdin=data)
     assert ran.status == 2
-    assert "--html reads standard input twice: expected a file, no pipe" in ran.err
+    assert "--html reads standard input twice: expected a file, not a pipe" in ran.err
 
 
 def test_a_page_tells_what_other_engines_gave() -> None:
@@ -439,8 +458,8 @@ def test_a_page_marks_where_engines_differ(here: Path) -> None:
         Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", compared),
         Report("yours", None, None, "missing", None, "pip install yours"),
     ]
-    with click.Context(click.Command("verify")), Job(request) as job:
-        told = PageReport("p.html", job, Talk())
+    with click.Context(click.Command("verify")), OpenCall(request) as job:
+        told = PageReport("p.html", job, Reporter())
         told.answered(answers)
         told.publish()
     page = Page("p.html")
@@ -527,7 +546,7 @@ def test_a_document_that_was_not_written_whole_has_no_name(monkeypatch: pytest.M
         raise OutputError("p.html: No space left on device")
 
     Path("p.html").write_text("old")
-    monkeypatch.setattr(sink.FileSink, "write", full)
+    monkeypatch.setattr(sinks.FileSink, "write", full)
     with pytest.raises(OutputError):
         document.create("p.html", b"new")
     assert sorted(os.listdir()) == ["p.html"]
@@ -551,3 +570,14 @@ def test_shells_offer_pages_and_folders() -> None:
     words = "ndtool gather data.npy indices.npy --html a"
     asked = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
     assert ndtool(env=asked).out.decode().split() == ["path,a.html", "path,ab/"]
+
+
+def test_a_page_has_the_warnings_about_the_output() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    saved_as = pytest.importorskip("safetensors.numpy")
+    saved_as.save_file({"a": np.ones(3, ml_dtypes.bfloat16)}, "a.safetensors")
+    run = ("gather", "a.safetensors", "[0]", "-o", "o.npy", "--html", "o.html")
+    for more in ((), ("--dry-run",)):
+        ran = ndtool(*run, *more)
+        assert (ran.status, "bfloat16 is stored as V2" in ran.err) == (0, True)
+        assert Path("o.html").read_text().count("bfloat16 is stored as V2") == 1

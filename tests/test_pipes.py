@@ -1,5 +1,6 @@
 """Pipes as inputs: read as standard input is, once, under whatever name they come."""
 
+import gc
 import io
 import os
 import signal
@@ -15,9 +16,10 @@ import pytest
 from command import NDTOOL, environment, ndtool, save, state
 from inputs import array, opened
 
-from ndtool.arrays import names, spill
-from ndtool.arrays.streams import Streams
 from ndtool.errors import InputError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.storage import tempfiles
 
 DATA = np.arange(12.0).reshape(4, 3)
 IDX = np.array([[2], [0]])
@@ -30,6 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
+    gc.collect()  # what earlier tests left open may be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
     yield tmp_path
     assert sorted(os.listdir("/proc/self/fd")) == before
@@ -124,13 +127,13 @@ def test_types_and_shapes_of_a_pipe() -> None:
 
 
 def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
     with opened("fifo", stdin) as source:
-        stretch = source.whole()
-        assert type(stretch.buffer.obj).__name__ == "mmap"
-        assert (source.name, stretch.mapped, stretch.position) == ("fifo", False, None)
+        byte_range = source.whole()
+        assert type(byte_range.buffer.obj).__name__ == "mmap"
+        assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
         assert np.array_equal(array(source), LARGE.reshape(2, -1))
         source.recheck()
     with opened("fifo", stdin) as source:
@@ -141,9 +144,9 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"", "fifo: nothing there"),
+        (b"", "fifo: no data"),
         (npy(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
-        (npy(DATA)[:50], "fifo: the header is cut short"),
+        (npy(DATA)[:50], "fifo: the header is truncated"),
         (b"PK\3\4" + bytes(99), "fifo: not a .npy array"),
         (b"text" * 9, "fifo: not a .npy array"),
     ],
@@ -166,10 +169,10 @@ def test_the_second_array_is_named_in_errors() -> None:
 def test_a_pipe_has_no_members() -> None:
     for _ in range(2):  # nobody writes to it, and nobody is waited for
         with pytest.raises(InputError, match=r"^fifo is a FIFO: expected a file with arrays"):
-            names.open_source("fifo:a", Streams())
+            locators.open_source("fifo:a", Streams())
     os.mkdir("folder")
     with pytest.raises(InputError, match=r"^folder:a: No such file or directory$"):
-        names.open_source("folder:a", Streams())
+        locators.open_source("folder:a", Streams())
 
 
 def test_a_pipe_that_may_not_be_read() -> None:
@@ -177,7 +180,7 @@ def test_a_pipe_that_may_not_be_read() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
         with pytest.raises(InputError, match=r"^fifo: denied$"):
-            names.open_source("fifo", Streams())
+            locators.open_source("fifo", Streams())
     feeder.join()
 
 

@@ -1,4 +1,5 @@
-"""What a plan says is read, written and spilled, beside what the system counted of the processes."""
+"""What a plan says is read, written and spilled, beside what the system counted of the
+processes."""
 
 import os
 import sys
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from command import save
 
-from ndtool.runs.jobs import Job, Request
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system counts no bytes"),
@@ -52,10 +55,10 @@ def request(operator: str, suffix: str, updates: str | None, **how: Any) -> Requ
 @pytest.mark.parametrize(("operator", "updates"), CALLS)
 def test_a_sweep_moves_what_its_plan_says(operator: str, updates: str | None, suffix: str) -> None:
     for _ in range(2):  # modules are read the first time
-        with Job(request(operator, suffix, updates, memory=3 << 20, threads=2)) as job:
-            operands = job.check()
-            plan, before = job.plan(operands), moved()
-            job.run(operands)
+        asked = request(operator, suffix, updates, memory=3 << 20, threads=2)
+        with OpenCall(asked) as call, steps.prepared(call, steps.resolved(call)) as ready:
+            plan, before = ready.plan, moved()
+            steps.execute(ready)
             after = moved()
     assert plan.way == "sweep"
     assert 0 <= after["rchar"] - before["rchar"] - plan.read < OWN
@@ -82,13 +85,13 @@ def test_workers_move_what_the_plan_says(suffix: str, tmp_path_factory: Any) -> 
             return sum(moved(pid)[key] for pid in pids)
 
         for operator, updates in CALLS:
-            for _ in range(3):  # modules are read by each worker the first time
-                with Job(request(operator, suffix, updates, scheduler=client)) as job:
-                    operands = job.check()
-                    plan, before = job.plan(operands), (total("rchar"), total("wchar"))
-                    job.run(operands)
+            for _ in range(5):  # modules are read by each worker the first time
+                asked = request(operator, suffix, updates, scheduler=client)
+                with OpenCall(asked) as call, steps.prepared(call, steps.resolved(call)) as ready:
+                    plan, before = ready.plan, (total("rchar"), total("wchar"))
+                    steps.execute(ready)
                     after = total("rchar"), total("wchar")
-            assert plan.cut is not None
-            tables = 16 * (plan.cut.blocks + 3) * (plan.cut.parts + 3)
+            assert plan.partitioning is not None
+            tables = 16 * (plan.partitioning.blocks + 3) * (plan.partitioning.parts + 3)
             assert 0 <= after[0] - before[0] - plan.read < tables + 4 * OWN
             assert 0 <= after[1] - before[1] - plan.written < OWN

@@ -33,8 +33,8 @@ def test_a_picture_counts_what_brute_force_finds(case: Case) -> None:
         int(np.ravel_multi_index([i % n for i, n in zip(run, runs, strict=True)], runs))
         for _, run, _, _ in named(case)
     )
-    with opened(case) as job:
-        shown = pictures.picture(job, stats.stats(job))
+    with opened(case) as call:
+        shown = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
     assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
     wanted = [0] * len(shown.density)
@@ -78,14 +78,14 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     assert title.text == "Where the indices of gather_nd fall in data.npy"
     assert desc is not None
     assert desc.text == (
-        "1000 index tuples name 501 of 10000 runs of data. Runs by how often they are named:"
+        "1000 index tuples select 501 of 10000 slices of data. Slices by how often they are selected:"
         " never 9499, once 500, 2 times 0, 3..4 times 0, 5..8 times 0, 9..16 times 0,"
         " 17..32 times 0, 33..64 times 0, 65..128 times 0, 129..256 times 0, 257..512 times 1."
     )
     bars = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]
     first = bars[0].find(f"{SVG}title")
     assert first is not None
-    assert first.text == "runs 0..41: 502 tuples"  # 0 so often, and 19 and 38
+    assert first.text == "slices 0..41: 502 tuples"  # 0 so often, and 19 and 38
     assert float(bars[0].get("height", "")) == pictures.TALL
     width = float(root.get("width", ""))
     for bar in bars:
@@ -118,7 +118,7 @@ def test_a_picture_as_a_page() -> None:
     draw("p.html")
     page = Page("p.html")
     assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
-    assert "1000 index tuples name 501 of 10000 runs" in page.words
+    assert "1000 index tuples select 501 of 10000 slices" in page.words
 
 
 @pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])
@@ -158,7 +158,7 @@ def test_another_suffix_is_refused() -> None:
     save(data=np.arange(3))
     ran = ndtool("stats", "gather", "data.npy", "[1]", "--plot", "p.pdf")
     assert ran.status == 2
-    assert "'p.pdf' ends with none of .svg, .png, .html" in ran.err
+    assert "'p.pdf' does not end with any of .svg, .png, .html" in ran.err
 
 
 def test_a_picture_takes_no_other_files_place() -> None:

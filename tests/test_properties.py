@@ -28,7 +28,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 from ndtool.engine import bind, tuning
 from ndtool.errors import BoundsError, NdtoolError
 
@@ -46,17 +46,19 @@ many = settings(
 threads_used = st.integers(1, 4)
 # Constants that decide which way a call takes, and values at which tiny arrays take them all.
 LIMITS = {
-    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "NEAR": 2, "FEW": 2, "WORTH": 1,
+    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "NEAR": 2, "FEW": 2,
+    "SMALL": 0,
 }  # fmt: skip
 
 
 @pytest.fixture(params=["as is", "small limits"])
-def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test as it is, and with pieces, parts, tiles, streams and threads for tiny arrays."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
             for name, value in LIMITS.items():
                 patch.setattr(tuning, name, value)
+            patch.setattr("ndtool.machine.threads.WORTH", 1)
         bind.bind_units.cache_clear()
         yield
     bind.bind_units.cache_clear()

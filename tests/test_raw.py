@@ -8,10 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from command import ndtool
+from inputs import load
 
-from ndtool.arrays import names
-from ndtool.arrays.streams import Streams
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes
 
 RAW = bytes(range(256)) * 2
@@ -21,17 +22,6 @@ RAW = bytes(range(256)) * 2
 def here(here: Path, all_closed: None) -> Path:
     Path("dump.bin").write_bytes(RAW)
     return here
-
-
-def load(argument: str) -> Any:
-    with closing(names.open_source(argument, Streams(-1))) as source:
-        stretch = source.whole()
-        assert stretch is not None
-        assert stretch.buffer.readonly
-        facts = source.facts
-        extended = getattr(ml_dtypes, facts.dtype.name, None)
-        flat = np.frombuffer(stretch.buffer.tobytes(), np.dtype(extended or facts.dtype.descr))
-        return flat.reshape(facts.shape)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +66,12 @@ def test_a_file_of_the_whole_argument_comes_first() -> None:
 
 
 def test_bytes_too_many() -> None:
-    with closing(names.open_source("raw:uint8[500]:dump.bin", Streams(-1))) as source:
+    with closing(locators.open_source("raw:uint8[500]:dump.bin", Streams(-1))) as source:
         assert source.warning == "raw:uint8[500]:dump.bin: 12 bytes after the array are ignored"
     for argument in ("raw:uint8[512]:dump.bin", "raw:uint8[500]:dump.bin@3"):
-        with closing(names.open_source(argument, Streams(-1))) as source:
+        with closing(locators.open_source(argument, Streams(-1))) as source:
             assert source.warning is None
-        (entry,) = names.describe(argument)
+        (entry,) = locators.describe(argument)
         assert entry.position == (3 if "@" in argument else 0)
 
 
@@ -100,10 +90,10 @@ def test_bytes_too_many() -> None:
         ("raw:object[2]:dump.bin", DtypeError, "is not an element type"),
         ("raw:|O[2]:dump.bin", DtypeError, "is not an element type"),
         ("raw:S0[2]:dump.bin", DtypeError, "0 bytes"),
-        ("raw:uint8[513]:dump.bin", InputError, "expected 513 bytes from byte 0 on, found 512"),
-        ("raw:uint8[2]:dump.bin@511", InputError, "expected 2 bytes from byte 511 on, found 1"),
-        ("raw:uint8[2]:dump.bin@9999", InputError, "expected 2 bytes from byte 9999 on, found 0"),
-        ("raw:uint8[0]:dump.bin@9999", InputError, "expected 0 bytes from byte 9999 on, found 0"),
+        ("raw:uint8[513]:dump.bin", InputError, "expected 513 bytes at offset 0, found 512"),
+        ("raw:uint8[2]:dump.bin@511", InputError, "expected 2 bytes at offset 511, found 1"),
+        ("raw:uint8[2]:dump.bin@9999", InputError, "expected 2 bytes at offset 9999, found 0"),
+        ("raw:uint8[0]:dump.bin@9999", InputError, "expected 0 bytes at offset 9999, found 0"),
         (f"raw:uint8[0,{2**62},{2**62}]:dump.bin", UsageError, "axes of size 0 counted as 1"),
         (f"raw:uint8[{2**63}]:dump.bin", UsageError, "valid up to"),
         (f"raw:uint8[0]:dump.bin@{2**63}", UsageError, "valid up to"),
@@ -111,11 +101,11 @@ def test_bytes_too_many() -> None:
         ("raw:uint8[1]:missing", InputError, "missing: No such file"),
         ("raw:uint8[1]:.", InputError, "is a directory"),
         ("raw:uint8[1]:-", InputError, "-: No such file"),
-        ("raw:uint8[1]:nul\0", InputError, "no file can have this name"),
+        ("raw:uint8[1]:nul\0", InputError, "is not a valid file name"),
     ],
 )
 def test_what_is_refused(argument: str, kind: type[NdtoolError], why: str) -> None:
-    for refuse in (lambda name: names.open_source(name, Streams(-1)), names.describe):
+    for refuse in (lambda name: locators.open_source(name, Streams(-1)), locators.describe):
         with pytest.raises(kind) as caught:
             refuse(argument)
         assert why in caught.value.message
@@ -123,7 +113,7 @@ def test_what_is_refused(argument: str, kind: type[NdtoolError], why: str) -> No
 
 
 def test_a_file_that_changes() -> None:
-    with closing(names.open_source("raw:uint8[512]:dump.bin", Streams(-1))) as source:
+    with closing(locators.open_source("raw:uint8[512]:dump.bin", Streams(-1))) as source:
         Path("dump.bin").write_bytes(RAW + b"x")
         with pytest.raises(OutputError, match="changed during the run"):
             source.recheck()
@@ -152,5 +142,5 @@ def test_it_is_no_output() -> None:
 
 def test_every_extended_type_has_its_size() -> None:
     for name, size in dtypes.EXTENDED.items():
-        with closing(names.open_source(f"raw:{name}[3]:dump.bin", Streams(-1))) as source:
-            assert (source.facts.dtype.name, source.facts.nbytes) == (name, 3 * size)
+        with closing(locators.open_source(f"raw:{name}[3]:dump.bin", Streams(-1))) as source:
+            assert (source.metadata.dtype.name, source.metadata.nbytes) == (name, 3 * size)

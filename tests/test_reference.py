@@ -22,7 +22,7 @@ from strategies import (
 )
 
 import ndtool
-from ndtool.analysis import reductions, reference
+from ndtool.analysis.oracle import blocks, reductions, reference
 from ndtool.errors import BoundsError
 
 ARITHMETIC_CASES = [(d, r) for d in ARITHMETIC for r in reductions_of(d) if r != "none"]
@@ -40,7 +40,7 @@ def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -
         expected = old.copy()
         with np.errstate(all="ignore"):
             UFUNCS[reduction].at(expected, np.arange(len(old)), new)
-            actual = reductions.REDUCTIONS[reduction](
+            actual = reductions.REDUCTIONS[reduction].apply(
                 reductions.native(old), reductions.native(new)
             )
         assert actual.dtype == dtype
@@ -242,8 +242,8 @@ def test_the_size_of_blocks_changes_no_bit(
         expected = in_all_ways(dtype, reduction, order)
         for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
             with monkeypatch.context() as patched:
-                patched.setattr(reference, "TUPLES", tuples)
-                patched.setattr(reference, "PIECE", piece)
+                patched.setattr(blocks, "TUPLES", tuples)
+                patched.setattr(blocks, "PIECE", piece)
                 assert all(map(same, in_all_ways(dtype, reduction, order), expected))
 
 

@@ -13,11 +13,15 @@ from bucket import Bucket, Proxy, settings
 from command import NDTOOL, environment, ndtool, save
 from inputs import load, opened
 from npyfile import npy
-from outputs import written
+from outputs import checked, written
 
-from ndtool.arrays import sink, source, upload
+from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError
-from ndtool.runs.jobs import Job, Request
+from ndtool.publish import sinks
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import remote, upload
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
@@ -33,20 +37,20 @@ def store(target: str, array: Any, **options: Any) -> Any:
     """Write an array to where a target points, as a run does."""
     with written(target, array, **options) as out:
         out.write(0, array.tobytes())
-        sink.commit(out)
+        sinks.commit(out)
         return out.kept
 
 
 def test_inputs_are_read_in_ranges(s3: Bucket, here: Path) -> None:
     data, indices = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [399_999]])))
-    with Job(Request("gather_nd", data, indices, output="out.npy")) as job:
-        job.run(job.check())
+    with OpenCall(Request("gather_nd", data, indices, output="out.npy")) as call:
+        steps.run(call)
     assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
     assert np.array_equal(load(data), ROWS)
 
 
 def test_an_empty_object(s3: Bucket) -> None:
-    with pytest.raises(InputError, match=r"nothing there: expected a \.npy array"):
+    with pytest.raises(InputError, match=r"no data: expected a \.npy array"):
         load(s3.put("x.npy", b""))
 
 
@@ -81,12 +85,18 @@ def test_what_is_not_there(s3: Bucket, url: str, words: str) -> None:
         load(url)
 
 
+def test_a_name_that_a_server_does_not_take(s3: Bucket) -> None:
+    """Its 404 is about what is written, and does not say that an object is missing."""
+    with pytest.raises(OutputError, match=r"s3://bucket/a\\nb.npy: the server answers 404$"):
+        store("s3://bucket/a\nb.npy", ROWS[:5])
+
+
 def test_no_credentials(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     none = settings(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
     ran = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
     assert ran.status == 3
-    assert ran.err.startswith("error: s3://bucket/x.npy: no credentials were found")
+    assert ran.err.startswith("error: s3://bucket/x.npy: credentials are missing")
     assert "Traceback" not in ran.err
 
 
@@ -106,7 +116,7 @@ def test_nothing_is_there_before_the_end(s3: Bucket) -> None:
         file = out.finish()
         assert s3.keys() == []
         assert len(s3.uploads()) == 1
-        file.take_name()
+        file.publish()
         assert s3.keys() == ["x.npy"]
     assert s3.get("x.npy") == npy(LARGE)
     assert s3.uploads() == []
@@ -141,14 +151,14 @@ def test_an_old_object_is_replaced(s3: Bucket) -> None:
 
 
 def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, words = s3.put("x.npy", b"old"), "exists, and nothing may be replaced"
+    url, words = s3.put("x.npy", b"old"), "exists and may not be replaced"
     with pytest.raises(OutputError, match=words):
         store(url, ROWS, clobber=False)
     url = "s3://bucket/y.npy"
     with written(url, ROWS, clobber=False) as out:
         s3.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match=words):
-            sink.commit(out)
+            sinks.commit(out)
     monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # they come a moment later
     with pytest.raises(OutputError, match=words):
         store(url, ROWS, clobber=False)
@@ -196,16 +206,114 @@ def test_work_of_others_is_not_lost(
         if not looks:
             monkeypatch.setattr(upload, "existing", lambda *_, **__: before)
         with pytest.raises(OutputError, match=r"a.npz changed during the run"):
-            file.take_name()
+            file.publish()
     assert list(archive(s3.get("a.npz"))) == ["one", "three"]
+
+
+def test_parts_become_an_object_on_the_same_condition(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of the tests does not look at it, S3 does."""
+    conditions, call = [], remote.S3.call
+
+    async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        if operation == "complete_multipart_upload":
+            conditions.append({key: arguments[key] for key in arguments if key.startswith("If")})
+        return await call(self, operation, *names, **arguments)
+
+    monkeypatch.setattr(remote.S3, "call", noted)
+    store("s3://bucket/a.npz:one", LARGE)
+    found = upload.existing("s3://bucket/a.npz")
+    store("s3://bucket/a.npz:two", LARGE)
+    assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": found.etag if found else None}]
+
+
+def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, here: Path) -> None:
+    for name in ("a.npz", "m.safetensors"):
+        url = f"s3://bucket/{name}"
+        store(url, ROWS[:5])
+        store(url, ROWS[:4])  # one array replaces another
+        store(f"{url}:two", ROWS[:5])
+        before = s3.get(name)
+        with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
+            store(url, ROWS[:3])
+        with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
+            checked(url)
+        assert s3.get(name) == before
+        store(url, ROWS[:3], only=True)
+        assert np.array_equal(load(url), ROWS[:3])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, there: bool) -> None:
+    url = "s3://bucket/a.npz"
+    if there:
+        store(url, ROWS[:5])
+    with written(url, ROWS[:5]) as out:
+        out.write(0, ROWS[:5].tobytes())
+        store(f"{url}:two", ROWS[:5])
+        with pytest.raises(
+            OutputError, match=r"a.npz (changed|was created by another process) during"
+        ):
+            sinks.commit(out)
+    assert "two" in archive(s3.get("a.npz"))
+
+
+def test_who_may_not_look_makes_an_archive_and_replaces_none(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)
+    store("s3://bucket/a.npz", ROWS[:5])
+    before = s3.get("a.npz")
+    with pytest.raises(OutputError, match=r"a.npz was created by another process") as refused:
+        store("s3://bucket/a.npz", ROWS[:4])
+    assert refused.value.hint == "--only replaces it in any case"
+    assert s3.get("a.npz") == before
+    store("s3://bucket/a.npz", ROWS[:4], only=True)
+    assert np.array_equal(archive(s3.get("a.npz"))["output"], ROWS[:4])
 
 
 def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
     with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         s3.put("a.npz", b"theirs")
-        with pytest.raises(OutputError, match=r"a.npz was made by others during the run"):
-            sink.commit(out)
+        with pytest.raises(
+            OutputError, match=r"a.npz was created by another process during the run"
+        ):
+            sinks.commit(out)
+    assert s3.get("a.npz") == b"theirs"
+
+
+@pytest.fixture
+def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that make an object are sent again, as botocore does where a reply is lost."""
+    call = upload.remote.S3.call
+
+    async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        if operation in ("put_object", "complete_multipart_upload"):
+            await call(self, operation, *names, **arguments)
+        return await call(self, operation, *names, **arguments)
+
+    monkeypatch.setattr(upload.remote.S3, "call", twice)
+
+
+@pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
+def test_a_lost_reply_is_no_other_writer(s3: Bucket, lossy: None, array: Any) -> None:
+    store("s3://bucket/x.npy", array, clobber=False)
+    assert s3.get("x.npy") == npy(array)
+    for member in ("one", "two", "one"):
+        store(f"s3://bucket/a.npz:{member}", array)
+    assert archive(s3.get("a.npz")).keys() == {"one", "two"}
+    assert s3.uploads() == []
+
+
+def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy: None) -> None:
+    store("s3://bucket/a.npz:one", ROWS[:4])
+    with written("s3://bucket/a.npz:two", ROWS[:4]) as out:
+        out.write(0, ROWS[:4].tobytes())
+        s3.put("a.npz", b"theirs")
+        with pytest.raises(OutputError, match=r"a.npz changed during the run"):
+            sinks.commit(out)
     assert s3.get("a.npz") == b"theirs"
 
 
@@ -214,22 +322,68 @@ def test_a_bucket_that_is_not_there(s3: Bucket, here: Path) -> None:
         store("s3://none-here/x.npy", ROWS)
 
 
+def acted(act: Any, call: OpenCall) -> Any:
+    """Return the outcome of a step that ends a run."""
+    with steps.prepared(call, steps.resolved(call)) as ready:
+        return act(ready)
+
+
 def test_a_dry_run_looks_at_the_output(s3: Bucket, here: Path) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
-    with Job(request) as job, pytest.raises(OutputError, match="exists"):
-        job.check_output()
-    with Job(request._replace(clobber=True)) as job:
-        assert job.check_output() is None
+    with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
+        acted(steps.rehearse, call)
+    with OpenCall(request._replace(clobber=True)) as call:
+        assert acted(steps.rehearse, call).kept is None
     assert s3.get("x.npy") == b"old"
+
+
+@pytest.mark.parametrize("output", ["x.npy", "a.npz:x", "x.zarr"])
+def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
+    s3: Bucket, here: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    if ".zarr" in output:
+        pytest.importorskip("zarr")
+    save(x=ROWS[:9], i=np.array([[3]]))
+    asked: list[str] = []
+    call = remote.S3.call
+
+    async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        asked.append(operation)
+        if operation == "complete_multipart_upload":  # which moto answers with a bug of its own
+            raise FileNotFoundError(2, "NoSuchUpload")
+        return await call(self, operation, *names, **arguments)
+
+    async def refused(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        if operation in ("complete_multipart_upload", "put_object"):
+            raise PermissionError(13, "AccessDenied")
+        return await call(self, operation, *names, **arguments)
+
+    request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
+    monkeypatch.setattr(remote.S3, "call", noted)
+    with OpenCall(request) as job:
+        acted(steps.rehearse, job)
+    assert "complete_multipart_upload" in asked
+    assert not {"put_object", "create_multipart_upload", "delete_object"} & set(asked)
+    assert (s3.keys(), s3.uploads()) == ([], [])
+    monkeypatch.setattr(remote.S3, "call", refused)
+    words = []
+    for act in (steps.rehearse, steps.execute):
+        with (
+            OpenCall(request) as job,
+            pytest.raises(OutputError, match="access is denied") as caught,
+        ):
+            acted(act, job)
+        words.append(caught.value.message)
+    assert words[0] == words[1] or ".zarr" in output  # a run is refused the object of its claim
 
 
 def test_an_object_may_be_input_and_output(s3: Bucket, here: Path) -> None:
     url = s3.put("x.npy", npy(ROWS))
     save(i=np.array([[3], [5]]))
-    with Job(Request("gather_nd", url, "i.npy", output=url)) as job:
-        job.run(job.check())
+    with OpenCall(Request("gather_nd", url, "i.npy", output=url)) as call:
+        steps.run(call)
     assert s3.get("x.npy") == npy(ROWS[[3, 5]])
 
 
@@ -263,13 +417,13 @@ def test_the_command_line(s3: Bucket, here: Path) -> None:
     ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
     assert (ran.status, ran.err) == (0, "")
     ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
-    assert (ran.status, ran.err) == (0, "kept rows\n")
+    assert (ran.status, ran.err) == (0, "preserved rows\n")
     ran = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
     assert ran.status == 0, ran.err
 
 
 def test_a_cut_archive_at_an_output(s3: Bucket) -> None:
     s3.put("a.npz", b"no archive")
-    with pytest.raises(OutputError, match=r"a.npz is no archive") as caught:
+    with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as caught:
         store("s3://bucket/a.npz:one", ROWS[:5])
     assert not isinstance(caught.value, InputError)

@@ -38,7 +38,7 @@ def test_times(seconds, text):
 def test_inference_of_a_type_that_is_stored_as_void():
     given = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
     add = Attributes(reduction="add")
-    with pytest.raises(DtypeError, match="reduction add has no meaning for data of V2"):
+    with pytest.raises(DtypeError, match="reduction add is not defined for data of V2"):
         infer.infer("scatter_nd", given, add)
     found = infer.infer("scatter_nd", given, add, dtype="bfloat16")
     assert {g.dtype.name for g in found.inputs.values()} == {"bfloat16", "int8"}
@@ -98,7 +98,7 @@ def test_types_that_no_file_holds():
         dtypes.from_numpy(np.dtype("V0"))
     float32 = dtypes.from_name("float32")
     assert dtypes.view_as(float32, "float32") is float32
-    with pytest.raises(DtypeError, match="float32 cannot be taken as bfloat16: only V2"):
+    with pytest.raises(DtypeError, match="float32 cannot be read as bfloat16: only V2"):
         dtypes.view_as(float32, "bfloat16")
     with pytest.raises(DtypeError, match="'<b3' is not an element type that NumPy has"):
         dtypes.from_descr("<b3")
@@ -107,14 +107,14 @@ def test_types_that_no_file_holds():
 
 def test_data_that_a_standard_does_not_take():
     with pytest.raises(
-        DtypeError, match=r"does not take data of float128: no version of onnx does"
+        DtypeError, match=r"does not accept data of float128: no version of onnx accepts it"
     ):
         specs.accept(
             "onnx:13",
             "gather_nd",
             {"data": dtypes.from_code("<f16"), "indices": dtypes.from_code("<i8")},
         )
-    with pytest.raises(RuleError, match="does not take batch_dims: onnx:12 is the first"):
+    with pytest.raises(RuleError, match="does not accept batch_dims: onnx:12 is the first"):
         ops.gather_nd(np.zeros((2, 3)), np.array([[0], [1]]), 1, spec="onnx:11")
 
 
@@ -134,7 +134,7 @@ def test_records_that_are_none(descr, reason):
 def test_negative_indices_where_none_are_taken():
     with pytest.raises(BoundsError) as caught:
         ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), spec="openvino:8")
-    assert caught.value.hint.startswith("this spec does not count from the end")
+    assert caught.value.hint.startswith("this spec does not allow negative indices")
     assert "has size 2: valid 0..1" in str(caught.value)
 
 

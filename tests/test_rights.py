@@ -12,8 +12,9 @@ import pytest
 from limits import ROOT, failing
 from outputs import written
 
-from ndtool.arrays import newfile, rights, sink, storage, targets
 from ndtool.errors import OutputError, ResourceError
+from ndtool.publish import newfile, permissions, sinks, targets
+from ndtool.storage import descriptors
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 NOBODY = 0xFFFFFFFF
@@ -65,7 +66,7 @@ def mode(path: str = "x.npy") -> int:
 def save(path: str = "x.npy") -> None:
     with written(path, np.frombuffer(b"new", "u1")) as out:
         out.write(0, memoryview(b"new"))
-        sink.commit(out)
+        sinks.commit(out)
 
 
 @pytest.mark.parametrize("raw", [SHARED, BROAD])
@@ -189,13 +190,13 @@ def test_the_group_is_kept_where_the_owner_cannot_be(monkeypatch: pytest.MonkeyP
 def test_nobody_else_may_read_it_before_it_has_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     os.chmod("x.npy", 0o600)
     seen = []
-    real = rights.inherit
+    real = permissions.inherit
 
     def inherit(fd: int, path: str, old: os.stat_result) -> None:
         seen.append(stat.S_IMODE(os.fstat(fd).st_mode))
         real(fd, path, old)
 
-    monkeypatch.setattr(rights, "inherit", inherit)
+    monkeypatch.setattr(permissions, "inherit", inherit)
     save()
     assert seen == [0o600]
 
@@ -227,7 +228,7 @@ def test_rights_that_cannot_be_looked_at_are_not_guessed(
 
 def test_no_room_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", "user.note", b"1")
-    assert errno.ENOSPC in storage.EXHAUSTED
+    assert errno.ENOSPC in descriptors.EXHAUSTED
     monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
     with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
         save()

@@ -1,4 +1,5 @@
-"""Safetensors files: those of the safetensors package read, ours read by it, damaged ones refused."""
+"""Safetensors files: those of the safetensors package read, ours read by it, damaged ones
+refused."""
 
 import json
 import os
@@ -17,14 +18,17 @@ import safetensors.numpy
 from command import ndtool, state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inputs import load
 from limits import failing
 from memory import peak
-from outputs import fill, opened
+from outputs import checked, fill, opened
 from outputs import save as write
 
-from ndtool.arrays import names, safeheader, sink
-from ndtool.arrays.streams import Streams
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
+from ndtool.formats import locators
+from ndtool.formats.safetensors import headers
+from ndtool.formats.streams import Streams
+from ndtool.publish import sinks
 
 ARRAYS = {
     "a": np.arange(12, dtype="<f4").reshape(3, 4),
@@ -46,17 +50,9 @@ def pack(header: str | bytes, data: bytes = b"", length: int | None = None) -> b
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
 
 
-def numpy_of(facts: Any) -> Any:
-    extended = getattr(ml_dtypes, facts.dtype.name, None)
-    return np.dtype(extended or facts.dtype.descr)
-
-
-def load(argument: str) -> Any:
-    with closing(names.open_source(argument, Streams(-1))) as source:
-        stretch = source.whole()
-        assert stretch is not None
-        flat = np.frombuffer(stretch.buffer.tobytes(), numpy_of(source.facts))
-        return flat.reshape(source.facts.shape)
+def numpy_of(metadata: Any) -> Any:
+    extended = getattr(ml_dtypes, metadata.dtype.name, None)
+    return np.dtype(extended or metadata.dtype.descr)
 
 
 def attempt(argument: str) -> Any:
@@ -77,12 +73,12 @@ def same(got: Any, wanted: Any) -> bool:
 # Reading
 
 
-CODES = [code for code, (name, _) in safeheader._TYPES.items() if name]
+CODES = [code for code, (name, _) in headers._TYPES.items() if name]
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_every_type_that_the_package_writes(code: str) -> None:
-    name, bits = safeheader._TYPES[code]
+    name, bits = headers._TYPES[code]
     raw = bytes(range(3 * bits // 8 * 4))
     word = {"float8_e4m3fnuz": "float8_e4m3fnuz"}.get(name, name)
     spec = {"dtype": word, "shape": [3, 4], "data": raw}
@@ -91,12 +87,12 @@ def test_every_type_that_the_package_writes(code: str) -> None:
     except (safetensors.SafetensorError, TypeError, ValueError):
         header = {"x": {"dtype": code, "shape": [3, 4], "data_offsets": [0, len(raw)]}}
         Path("m.safetensors").write_bytes(pack(json.dumps(header), raw))
-    with closing(names.open_source("m.safetensors", Streams(-1))) as source:
-        assert source.facts.dtype.name == name
-        assert source.facts.shape == (3, 4)
-        stretch = source.whole()
-        assert stretch is not None
-        assert stretch.buffer.tobytes() == raw
+    with closing(locators.open_source("m.safetensors", Streams(-1))) as source:
+        assert source.metadata.dtype.name == name
+        assert source.metadata.shape == (3, 4)
+        byte_range = source.whole()
+        assert byte_range is not None
+        assert byte_range.buffer.tobytes() == raw
 
 
 def test_files_of_the_package() -> None:
@@ -105,14 +101,14 @@ def test_files_of_the_package() -> None:
         assert same(load(f"m.safetensors:{name}"), array)
     os.rename("m.safetensors", "any name")  # its content shows what it is
     assert same(load("any name:a"), ARRAYS["a"])
-    found = {entry.member: entry for entry in names.describe("any name")}
+    found = {entry.member: entry for entry in locators.describe("any name")}
     assert found.keys() == ARRAYS.keys()
     raw = Path("any name").read_bytes()
     for name, array in ARRAYS.items():
         position = found[name].position
         assert position is not None
         assert raw[position : position + array.nbytes] == array.tobytes()
-        (only,) = names.describe(f"any name:{name}")
+        (only,) = locators.describe(f"any name:{name}")
         assert only == found[name]
 
 
@@ -147,7 +143,7 @@ NARROW = '{"x":{"dtype":"%s","shape":[4],"data_offsets":[0,%d]},"y":{"dtype":"U8
         ("F4", 2, "F4 has 4 bits"),
         ("F6_E2M3", 3, "F6_E2M3 has 6 bits"),
         ("F6_E3M2", 3, "has 6 bits"),
-        ("Q17", 9, "Q17 is not known"),
+        ("Q17", 9, "Q17 is unknown"),
     ],
 )
 def test_types_that_are_not_whole_bytes_or_unknown(code: str, size: int, why: str) -> None:
@@ -156,8 +152,8 @@ def test_types_that_are_not_whole_bytes_or_unknown(code: str, size: int, why: st
     with pytest.raises(InputError, match=why):
         load("m.safetensors:x")
     assert same(load("m.safetensors:y"), np.zeros(1, "u1"))
-    entries = names.describe("m.safetensors")
-    assert [entry.facts is None for entry in entries] == [True, False]
+    entries = locators.describe("m.safetensors")
+    assert [entry.metadata is None for entry in entries] == [True, False]
     assert why.split()[0] in entries[0].problem
     assert write("m.safetensors:y", ARRAYS["b"]) == ("x",)
     assert same(load("m.safetensors:y"), ARRAYS["b"])
@@ -177,11 +173,11 @@ def by_the_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None
         return None
 
 
-def read(raw: bytes) -> safeheader.Header:
-    return safeheader.read(lambda start, n: raw[start : start + n], len(raw), "m")
+def read(raw: bytes) -> headers.Header:
+    return headers.read(lambda start, n: raw[start : start + n], len(raw), "m")
 
 
-def attempted(raw: bytes) -> safeheader.Header | None:
+def attempted(raw: bytes) -> headers.Header | None:
     try:
         return read(raw)
     except InputError:
@@ -201,7 +197,7 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
         theirs = by_the_package(bytes(raw))
         header = attempted(bytes(raw))
         if header is not None:
-            unknown = any(tensor.code not in safeheader._TYPES for tensor in header.tensors)
+            unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
             assert (theirs is None) == unknown, at
             for tensor in header.tensors if theirs is not None else ():
                 data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
@@ -224,7 +220,7 @@ def test_every_byte_of_a_file_damaged(change: int) -> None:
 
 def same_bytes(got: Any, theirs: tuple[str, list[int], bytes]) -> bool:
     code, shape, data = theirs
-    name = safeheader._TYPES[code][0]
+    name = headers._TYPES[code][0]
     return (str(got.dtype), list(got.shape), got.tobytes()) == (name, shape, data)
 
 
@@ -234,7 +230,7 @@ def test_cut_short_and_too_long() -> None:
         Path("m.safetensors").write_bytes(raw[:length])
         assert isinstance(attempt("m.safetensors:a"), InputError), length
     Path("m.safetensors").write_bytes(raw + b"x")
-    assert "claims 65 bytes of data, 66 are there" in str(attempt("m.safetensors:a"))
+    assert "claims 65 bytes of data, the file has 66" in str(attempt("m.safetensors:a"))
 
 
 ENTRY = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
@@ -256,9 +252,9 @@ HOSTILE = [
     ('{"x":' + ENTRY + ',"y":' + ENTRY + "}", 4, "overlaps the one before it"),
     ('{"x":' + ENTRY + ',"y":' + NEXT.replace("[2,4]", "[3,5]") + "}", 5, "leaves a gap before it"),
     ('{"x":' + NEXT + "}", 4, "leaves a gap before it: expected 0"),
-    ('{"x":' + ENTRY + "}", 3, "claims 2 bytes of data, 3 are there"),
-    ('{"x":' + ENTRY + "}", 1, "claims 2 bytes of data, 1 are there"),
-    ('{"x":' + ENTRY + "} {}", 2, "expected nothing more"),
+    ('{"x":' + ENTRY + "}", 3, "claims 2 bytes of data, the file has 3"),
+    ('{"x":' + ENTRY + "}", 1, "claims 2 bytes of data, the file has 1"),
+    ('{"x":' + ENTRY + "} {}", 2, "expected the end"),
     ('{"x":' + ENTRY + ",}", 2, "expected the name of a tensor"),
     ('{"x":' + ENTRY, 2, "expected ','"),
     ('{"x" ' + ENTRY + "}", 2, "expected ':'"),
@@ -308,8 +304,8 @@ def test_hostile_headers(header: str, data: int, why: str) -> None:
     started = time.process_time()
     for argument in ("m.safetensors:x", "m.safetensors"):
         assert why in str(attempt(argument))
-    with pytest.raises(InputError, match=r"header is wrong|claims"):
-        names.describe("m.safetensors")
+    with pytest.raises(InputError, match=r"invalid header|claims"):
+        locators.describe("m.safetensors")
     assert time.process_time() - started < 2
     before = state(Path())
     with pytest.raises(OutputError):
@@ -354,7 +350,7 @@ def test_a_header_beyond_the_cap_takes_no_memory() -> None:
 def test_a_hostile_header_takes_little_more_memory_than_its_bytes(header: str) -> None:
     Path("m.safetensors").write_bytes(pack(header))
     tracemalloc.start()
-    assert "header is wrong" in str(attempt("m.safetensors:x"))
+    assert "invalid header" in str(attempt("m.safetensors:x"))
     assert tracemalloc.get_traced_memory()[1] < 4 * len(header) + (1 << 20)
     tracemalloc.stop()
 
@@ -367,6 +363,16 @@ def test_what_json_allows_is_the_same() -> None:
     Path("m.safetensors").write_bytes(pack(header, b"\7\10"))
     assert load("m.safetensors:x").tolist() == [7, 8]
     assert by_the_package(pack(header, b"\7\10")) is not None
+
+
+def test_metadata_that_are_null_are_none_and_stay() -> None:
+    """The safetensors package takes them."""
+    raw = pack('{"__metadata__": null ,"x":' + ENTRY + "}", b"\7\10")
+    assert by_the_package(raw) is not None
+    Path("m.safetensors").write_bytes(raw)
+    assert load("m.safetensors:x").tolist() == [7, 8]
+    write("m.safetensors:y", np.arange(3))
+    check_file("m.safetensors", {"x": np.array([7, 8], "u1"), "y": np.arange(3)}, None)
 
 
 # Writing
@@ -475,16 +481,16 @@ def test_types_that_the_format_lacks_are_refused(code: str) -> None:
     ("name", "why"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
 )
 def test_names_that_no_tensor_may_have(name: str, why: str) -> None:
-    for refuse in (lambda n: opened(n, ARRAYS["a"]), names.check):
+    for refuse in (opened, checked):
         with pytest.raises(UsageError, match=why):
-            refuse(f"m.safetensors:{name}")
+            refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
 
 def test_only_and_no_clobber() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
-    with pytest.raises(OutputError, match=r"m\.safetensors:a exists, and nothing may be replaced"):
+    with pytest.raises(OutputError, match=r"m\.safetensors:a exists and may not be replaced"):
         opened("m.safetensors:a", ARRAYS["a"], clobber=False)
-    assert names.check("m.safetensors:new", clobber=False) is not None
+    assert checked("m.safetensors:new", clobber=False) is not None
     write("m.safetensors:new", ARRAYS["b"], clobber=False)
     check_file("m.safetensors", {**ARRAYS, "new": ARRAYS["b"]}, METADATA)
     assert write("m.safetensors:new", ARRAYS["b"], only=True) is None
@@ -509,8 +515,8 @@ def test_what_others_write_meanwhile_is_not_lost(there: bool) -> None:
     fill(out, ARRAYS["a"])
     safetensors.numpy.save_file({"other": ARRAYS["b"]}, "other")
     os.replace("other", "m.safetensors")
-    with pytest.raises(OutputError, match=r"was replaced|was made by others"):
-        sink.commit(out)
+    with pytest.raises(OutputError, match=r"was replaced|was created by another"):
+        sinks.commit(out)
     out.abort()
     assert same(load("m.safetensors"), ARRAYS["b"])
 
@@ -518,7 +524,7 @@ def test_what_others_write_meanwhile_is_not_lost(there: bool) -> None:
 def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors")
     size = int.from_bytes(Path("m.safetensors").read_bytes()[:8], "little")
-    monkeypatch.setattr(safeheader, "LONGEST", size + 20)
+    monkeypatch.setattr(headers, "LONGEST", size + 20)
     with pytest.raises(OutputError, match="the header would have"):
         opened("m.safetensors:" + "n" * 100, ARRAYS["a"])
 
@@ -542,19 +548,19 @@ def test_a_model_in_several_files() -> None:
     for name in ("a", "b", "c/d:e"):
         assert same(load(f"{INDEX}:{name}"), ARRAYS[name])
         assert same(load(f"{Path(INDEX).resolve()}:{name}"), ARRAYS[name])
-        (entry,) = names.describe(f"{INDEX}:{name}")
+        (entry,) = locators.describe(f"{INDEX}:{name}")
         assert entry.member == name
-        assert entry.facts is not None
-    assert [entry.member for entry in names.describe(INDEX)] == ["a", "b", "c/d:e"]
+        assert entry.metadata is not None
+    assert [entry.member for entry in locators.describe(INDEX)] == ["a", "b", "c/d:e"]
     with pytest.raises(UsageError, match="has 3 tensors") as caught:
         load(INDEX)
     assert "a: one.safetensors" in caught.value.places
     with pytest.raises(InputError, match="x is not a tensor"):
         load(f"{INDEX}:x")
     before = state(Path())
-    for refuse in (lambda n: opened(n, ARRAYS["a"]), names.check):
+    for refuse in (opened, checked):
         with pytest.raises(OutputError, match="index of a model in several files"):
-            refuse(f"{INDEX}:a")
+            refuse(f"{INDEX}:a", ARRAYS["a"])
     assert state(Path()) == before
 
 
@@ -567,13 +573,13 @@ def test_a_model_of_one_tensor() -> None:
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("/etc/passwd", "expected a file of its own folder"),
-        ("../out.safetensors", "expected a file of its own folder"),
-        ("sub/../../out.safetensors", "expected a file of its own folder"),
-        ("", "expected a file of its own folder"),
-        ("nul\0", "expected a file of its own folder"),
-        ("file:///etc/passwd", "expected a file of its own folder"),
-        ("memory://x", "expected a file of its own folder"),
+        ("/etc/passwd", "not in the index's folder"),
+        ("../out.safetensors", "not in the index's folder"),
+        ("sub/../../out.safetensors", "not in the index's folder"),
+        ("", "not in the index's folder"),
+        ("nul\0", "not in the index's folder"),
+        ("file:///etc/passwd", "not in the index's folder"),
+        ("memory://x", "not in the index's folder"),
         ("link", "is a link that leads out of the folder"),
         ("folder/out.safetensors", "is a link that leads out of the folder"),
         ("missing", "No such file"),
@@ -620,10 +626,10 @@ def test_the_cache_of_a_hub(here: Path) -> None:
         ('{"weight_map": {"a": 1}}', "expected the file of tensor 'a'"),
         ('{"weight_map": {"a": "x", "a": "y"}}', "two of the name 'a'"),
         ('{"weight_map": {"a": "x"}, "weight_map": {"a": "x"}}', "two of the name"),
-        ('{"weight_map": {"a": "x"}} {}', "expected nothing more"),
+        ('{"weight_map": {"a": "x"}} {}', "expected the end"),
         (
             '{"metadata": {"x": [1, -2.5e3, null, "\\""]}, "weight_map": {"a": ""}}',
-            "of its own folder",
+            "in the index's folder",
         ),
         ('{"metadata": }', "expected ','"),
         ('{"metadata": [' + "[" * 100_000, "expected a value"),
@@ -652,8 +658,8 @@ def test_an_index_that_is_not_utf8() -> None:
 def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
     shards(a="one.safetensors", b="gone", c="one.safetensors")
-    found = {entry.member: entry for entry in names.describe(INDEX)}
-    assert found["a"].facts is not None
+    found = {entry.member: entry for entry in locators.describe(INDEX)}
+    assert found["a"].metadata is not None
     assert "No such file" in found["b"].problem
     assert "no such tensor" in found["c"].problem
 
@@ -665,7 +671,7 @@ def test_runs_on_tensors_say_what_stays() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     np.save("idx.npy", np.array([[2], [0]]))
     ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
-    assert (ran.status, ran.err) == (0, "kept empty, scalar, a, c/d:e, b\n")
+    assert (ran.status, ran.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
     check_file("m.safetensors", {**ARRAYS, "rows": ARRAYS["a"][[2, 0]]}, METADATA)
     ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
     assert ran.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]

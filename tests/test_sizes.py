@@ -18,12 +18,14 @@ from strategies import Array, same
 
 import ndtool
 from ndtool import _kernels
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 from ndtool.engine import bind, copies, gathers, layouts, tuning
 from ndtool.errors import BoundsError, NdtoolError, RuleError
-from ndtool.rules import dtypes, shapes
+from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs import jobs
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 G = 1 << 30
 THREADS = (1, 2)
@@ -40,7 +42,7 @@ def here(here: Path) -> Iterator[Path]:
 @pytest.fixture
 def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little work pay for threads."""
-    monkeypatch.setattr(tuning, "WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
 
 
 def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") -> Array:
@@ -264,7 +266,7 @@ def test_elements_are_put_right_in_pieces(
     dtype = dtypes.from_code(f"<U{itemsize // 4}" if itemsize % 4 == 0 else "|u1")
     raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
     data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
-    copies.put_right(data, (count,), dtype, ">", out, 1)
+    copies.normalize(data, (count,), dtype, ">", out, 1)
     assert bytes(out) == raw.reshape(-1, dtype.unit)[:, ::-1].tobytes()
     most = max(1, (1 << 20) // itemsize)
     assert [call.args[-1] for call in packed.call_args_list] == [
@@ -277,7 +279,7 @@ def test_elements_are_put_right_in_pieces(
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
     data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
-    copies.put_right(data, shape, dtypes.from_code("<f4"), ">", out, 1)
+    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", out, 1)
     assert bytes(out) == b"dcba"
 
 
@@ -285,7 +287,7 @@ def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
 def test_no_elements_are_put_right(shape: tuple[int, ...], order: str) -> None:
     data = bind.Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, order == "F"))
-    copies.put_right(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
+    copies.normalize(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
 
 
 @pytest.mark.parametrize(
@@ -311,9 +313,9 @@ def test_the_largest_output_that_can_be_counted() -> None:
     most = (1 << 63) - 1
     plan = shapes.gather_nd((1, most), (1, 1), 0)[1]
     assert plan.output == (1, most)
-    shapes.check_bytes(plan, 1)
+    inference.check_bytes(plan, 1)
     with pytest.raises(RuleError, match="bytes"):
-        shapes.check_bytes(plan, 2)
+        inference.check_bytes(plan, 2)
     with pytest.raises(RuleError, match="elements"):
         shapes.gather_nd((1, most + 1), (1, 1), 0)
 
@@ -451,7 +453,7 @@ def test_every_empty_combination_of_files(here: Path) -> None:
     for operator, arrays, options in empty_calls((1, 2)):
         names = ("data", "indices", "updates")[: len(arrays)]
         save(**dict(zip(names, arrays, strict=True)))
-        request = jobs.Request(
+        request = Request(
             operator,
             *(f"{name}.npy" for name in names),
             output="out.npy",
@@ -461,8 +463,8 @@ def test_every_empty_combination_of_files(here: Path) -> None:
         assert agree(outcome(run, request), expected), (operator, request, arrays)
 
 
-def run(request: jobs.Request) -> Array:
+def run(request: Request) -> Array:
     """Return what one run writes."""
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    with OpenCall(request) as call:
+        steps.run(call)
     return np.load("out.npy")

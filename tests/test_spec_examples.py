@@ -11,7 +11,7 @@ from command import FIXTURES, execute
 from command import ndtool as command_line
 
 import ndtool
-from ndtool.analysis import reference
+from ndtool.analysis.oracle import reference
 from ndtool.rules import shapes
 
 TABLE = runpy.run_path(str(FIXTURES / "examples.py"))

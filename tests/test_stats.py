@@ -11,15 +11,15 @@ import pytest
 from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Array, Case, cases
+from strategies import Array, Case, cases, plain_axes
 from test_explain import opened
 from test_properties import many, told
 
-from ndtool.analysis import causes, stats, tally, tuples
+from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
-from ndtool.arrays import spill
 from ndtool.errors import OutputError
-from ndtool.runs import jobs
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -40,10 +40,11 @@ def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[i
             values = list(map(int, indices[i]))
             yield i, (*i[:b], *values), values, list(data.shape[b : b + len(values)])
         return
-    a = case.arguments["axis"] % data.ndim
+    a, b = plain_axes(case)
+    plain = case.operator in ("gather", "scatter")
     for i in np.ndindex(indices.shape):
         value = int(indices[i])
-        run = (value,) if case.operator == "gather" else (*i[:a], value, *i[a + 1 :])
+        run = (*i[:b], value) if plain else (*i[:a], value, *i[a + 1 :])
         yield i, run, [value], [data.shape[a]]
 
 
@@ -52,8 +53,9 @@ def sizes_of(case: Case) -> tuple[int, ...]:
     data, indices = case.arrays[:2]
     if case.operator.endswith("_nd"):
         return data.shape[: case.arguments.get("batch_dims", 0) + indices.shape[-1]]
-    if case.operator == "gather":
-        return (data.shape[case.arguments["axis"]],)
+    if case.operator in ("gather", "scatter"):
+        axis, b = plain_axes(case)
+        return (*data.shape[:b], data.shape[axis])
     return data.shape
 
 
@@ -86,8 +88,8 @@ def test_every_figure_is_what_brute_force_finds(
         (stats, "MOST", (1, 2, 5)),
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
-    with opened(case) as job:
-        found = stats.stats(job)
+    with opened(case) as call:
+        found = stats.stats(call)
     check(case, found)
 
 
@@ -134,8 +136,9 @@ def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> 
     touched, numbers = np.zeros(data.shape, bool), Counter[int]()
     for run, times in counts.items():
         numbers[int(np.ravel_multi_index(run, found.runs)) if run else 0] += times
-        if case.operator == "gather":
-            touched[(slice(None),) * (case.arguments["axis"] % data.ndim) + run] = True
+        if case.operator in ("gather", "scatter"):
+            axis, b = plain_axes(case)
+            touched[(*run[:b], *(slice(None),) * (axis - b), *run[b:])] = True
         else:
             touched[run] = True
     assert found.touched == touched.sum() * data.itemsize
@@ -165,34 +168,34 @@ def test_the_words() -> None:
         "axis  size  valid  lowest  highest  negative  out of bounds\n"
         "0     8     -8..7  -1      8        1         1\n"
         "out of bounds: 1 tuple, first idx.npy[300, 0] = 8\n"
-        "hint: 8 equals the size of the axis: is it a mark for nothing?\n"
+        "hint: 8 equals the size of the axis: is it a placeholder for a missing index?\n"
         "sorted: no\n"
-        "named: 6 of 8 runs (75%); 96 bytes of 128 bytes, in 1 page\n"
-        "more than once: 5 runs; the last update wins there; onnxruntime does not promise that\n"
+        "selected: 6 of 8 slices (75%); 96 bytes of 128 bytes, in 1 page\n"
+        "duplicates: 5 slices; the last update wins there; onnxruntime does not promise that\n"
         "  [1]: 80 times, by idx.npy[1], idx.npy[6], idx.npy[11], ..., idx.npy[396]\n"
     )
     assert text.splitlines()[-8:] == [
-        "0     79      " + "━" * 40,
-        "1     80      " + "━" * 40,
-        "2     79      " + "━" * 40,
-        "3     80      " + "━" * 40,
-        "4     80      " + "━" * 40,
-        "5     0",
-        "6     0",
-        "7     1       ━",
+        "0       79      " + "━" * 40,
+        "1       80      " + "━" * 40,
+        "2       79      " + "━" * 40,
+        "3       80      " + "━" * 40,
+        "4       80      " + "━" * 40,
+        "5       0",
+        "6       0",
+        "7       1       ━",
     ]
     ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
-    assert ran.out.decode("ascii").endswith("7     1       #\n")
+    assert ran.out.decode("ascii").endswith("7       1       #\n")
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (("gather", "i4[9]", "[1, 1]"), "1 run; they are read more than once"),
-        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round otherwise"),
+        (("gather", "i4[9]", "[1, 1]"), "1 slice; they are read more than once"),
+        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round differently"),
         (("scatter-nd", "i4[9]", "[[1], [1]]", "--reduction", "add"), "does not matter"),
         (("scatter-elements", "f4[9]", "[1, 1]", "--reduction", "max"), "does not matter"),
-        (("scatter-elements", "f4[9]", "[1, 2]"), "more than once: none"),
+        (("scatter-elements", "f4[9]", "[1, 2]"), "duplicates: none"),
         (("scatter-nd", "f4[0]", "[[1], [1]]"), "valid"),
         (("gather-nd", "f4[9]", "[[-1]]", "--spec", "openvino:8"), "0..8"),
     ],
@@ -239,11 +242,26 @@ U4 = np.array([[4294967295], [5]], "u4")
     [
         (U4, "f4[9]", "4294967295 is -1 as uint32: was a sign lost?"),
         (np.array([[65534], [5]]), "f4[9]", "65534 is -2 as uint16: was a sign lost?"),
-        (np.array([[2], [5]]).byteswap(), "f4[9]", f"{2 << 56} is 2 with its bytes swapped"),
+        (
+            np.array([[2], [5]]).byteswap(),
+            "f4[9]",
+            f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?",
+        ),
         (np.array([[1], [9]]), "f4[9]", "9 equals the size of the axis: are they 1-based?"),
-        (np.array([[0], [9]]), "f4[9]", "9 equals the size of the axis: is it a mark for nothing?"),
-        (np.array([[-(2**63)]]), "f4[9]", "the lowest integer is what NaN becomes"),
-        (np.array([[5, 1], [8, 0]]), "f4[3,9]", "in the other order"),
+        (
+            np.array([[0], [9]]),
+            "f4[9]",
+            "9 equals the size of the axis: is it a placeholder for a missing index?",
+        ),
+        (
+            np.array([[-(2**63)]]),
+            "f4[9]",
+            "NaN converts to the lowest integer: were the indices floats?",
+        ),
+        (np.array([[-1], [5], [-1]]), "f4[9]", "2 of 3 indices are -1, and no other is negative"),
+        (np.array([[-1], [5], [-2]]), "f4[9]", ""),
+        (np.array([[-1], [5]]), "f4[9]", ""),
+        (np.array([[5, 1], [8, 0]]), "f4[3,9]", "components are reversed"),
         (np.array([[0], [1], [1]]), "f4[3]", "is it a mask?"),
         (np.array([[0], [1], [2]]), "f4[3]", ""),
         (np.array([[0], [10]]), "f4[3]", ""),
@@ -252,11 +270,18 @@ U4 = np.array([[4294967295], [5]], "u4")
 )
 def test_likely_causes(indices: Array, data: str, guess: str) -> None:
     save(idx=indices)
-    request = jobs.Request("gather_nd", data, "idx.npy")
-    with stats.open_call(request) as job:
-        found = causes.causes(stats.stats(job), job.inference.inputs["indices"].dtype)
+    request = Request("gather_nd", data, "idx.npy")
+    with stats.open_call(request) as call:
+        found = stats.causes(stats.stats(call), call.inference.inputs["indices"].dtype)
     assert len(found) == bool(guess)
     assert guess in "".join(found)
+
+
+def test_nan_is_likelier_than_swapped_bytes() -> None:
+    save(idx=np.array([[-(2**63)], [3]]))
+    hints = ndtool("stats", "gather-nd", "f4[999]", "idx.npy", "--json").json["hints"]
+    assert hints[0] == "NaN converts to the lowest integer: were the indices floats?"
+    assert "with its bytes swapped" in hints[1]
 
 
 @pytest.mark.parametrize("columns", [60, 200])
@@ -297,9 +322,9 @@ def test_what_is_refused(call: tuple[str, ...], status: int) -> None:
     assert (ran.status, ran.out) == (status, b"")
 
 
-@pytest.mark.parametrize("rows", [1000, 1 << 40])
+@pytest.mark.parametrize("rows", [1000, 1 << 23, 1 << 40])
 def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     count = 2_000_000
     idx = np.random.default_rng(0).integers(-rows, rows, (count, 1))
     save(idx=idx)
@@ -307,8 +332,8 @@ def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.Mon
     shares: list[float] = []
     tracemalloc.start()
     try:
-        with stats.open_call(jobs.Request("gather_nd", f"int8[{rows},2]", "idx.npy")) as job:
-            found = stats.stats(job, shares.append)
+        with stats.open_call(Request("gather_nd", f"int8[{rows},2]", "idx.npy")) as call:
+            found = stats.stats(call, shares.append)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()
@@ -320,6 +345,19 @@ def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.Mon
     assert state(here) == before
 
 
+def test_counters_hold_as_much_as_there_are_tuples() -> None:
+    few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
+    for one in (few, many):
+        one.add(np.array([2, 0, 2]))
+        ((numbers, counts),) = one.ascending(lambda share: None)
+        assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
+        assert counts.dtype == np.int64
+    assert not tally.Tally(tally.COUNTERS, 2**32 - 1).again
+    wide = tally.Tally(tally.COUNTERS, 2**32)
+    wide.add(np.array([5]))
+    assert wide.again
+
+
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "COUNTERS", 0)
     save(idx=np.full((5, 1), 9))
@@ -329,14 +367,14 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
             file.seek(-40, 2)
             file.write(np.zeros(5, "i8").tobytes())
 
-    request = jobs.Request("gather_nd", "f4[9]", "idx.npy")
-    with stats.open_call(request) as job, pytest.raises(OutputError, match=r"idx\.npy changed"):
-        stats.stats(job, spoil)
+    request = Request("gather_nd", "f4[9]", "idx.npy")
+    with stats.open_call(request) as call, pytest.raises(OutputError, match=r"idx\.npy changed"):
+        stats.stats(call, spoil)
 
 
 def test_fortran_order_has_no_pages() -> None:
-    with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as job:
-        assert stats.stats(job).pages == 1
+    with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
+        assert stats.stats(call).pages == 1
     save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
-    with stats.open_call(jobs.Request("gather_nd", "data.npy", "idx.npy")) as job:
-        assert stats.stats(job).pages is None
+    with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:
+        assert stats.stats(call).pages is None

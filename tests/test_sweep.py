@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,16 +18,19 @@ from memory import peak
 from strategies import Case, cases, opaque, same
 
 from ndtool import files
-from ndtool.analysis import reference
-from ndtool.arrays import local, memory, spill
-from ndtool.cli.options import Size
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import memory
+from ndtool.cli import kinds
 from ndtool.engine import tuning
 from ndtool.engine.gathers import silent
-from ndtool.errors import BoundsError, NdtoolError
+from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import direct, plan, sweep
-from ndtool.runs.cut import cut_for, rows_of
-from ndtool.runs.jobs import Job, Request
+from ndtool.runs import direct, operands, plan, steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.external import execution, tasks
+from ndtool.runs.external.partitioning import Rows, partitioning_for, rows_of
+from ndtool.runs.request import Request
+from ndtool.storage import local, tempfiles
 
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -60,16 +64,16 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
     request = Request(case.operator, *roles, attributes=attributes)
-    with Job(request, sources) as job:
-        rows = rows_of(job.inference)
+    with OpenCall(request, sources) as call:
+        rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
-        cut = cut_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
-        room = np.zeros(job.inference.nbytes, np.uint8)
-        sink = memory.RoomSink(room.data, job.facts)
-        phases = list(sweep.run(job.check(), sink, cut, silent, refuse))
+        cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+        room = np.zeros(call.inference.nbytes, np.uint8)
+        sink = memory.BufferSink(room.data, call.metadata)
+        phases = list(execution.run(call, cut, sink, silent, refuse))
         assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
-        return room.view(arrays[0].dtype).reshape(job.inference.plan.output)
+        return room.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
 @settings(max_examples=400, deadline=None)
@@ -113,25 +117,27 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
         "split", "sweep",
     ]  # fmt: skip
     words = ndtool(*GATHER, *LITTLE, "--dry-run").err
-    assert f"plan: sweep: {blocks} to split, {parts} to sweep, {blocks} to replay; " in words
+    assert f"plan: sweep, tasks: {blocks} split, {parts} sweep, {blocks} replay; " in words
 
 
 @pytest.mark.parametrize(
-    ("call", "data", "tuples", "reason"),
+    ("call", "data", "tuples", "limit", "reason"),
     [
-        (GATHER, (1 << 28,), 300_000, "a sweep would take"),
-        (SCATTER, (64, 1 << 20), 16, "a sweep would take"),
-        (GATHER, (1 << 25,), 25_000, "takes as long as"),
+        (GATHER, (1 << 28,), 300_000, "1MiB", "a sweep would take"),
+        (SCATTER, (64, 1 << 20), 16, "1MiB", "a sweep would take"),
+        (GATHER, (1 << 25,), 25_000, "1MiB", "a sweep would take"),
+        (GATHER, (1 << 25,), 500, "2MiB", "access at random takes as long as reading"),
     ],
-    ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece"],
+    ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece", "few tuples"],
 )
 def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
-    here: Path, call: tuple[str, ...], data: tuple[int, ...], tuples: int, reason: str
+    here: Path, call: tuple[str, ...], data: tuple[int, ...], tuples: int, limit: str, reason: str
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
     for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros that take no room
-    plan = ndtool(*call, *LITTLE, "--threads", "1", "--dry-run", "--json").json["plan"]
+    how = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
+    plan = ndtool(*call, *how).json["plan"]
     assert plan["way"] == "direct"
     assert reason in plan["reason"]
 
@@ -182,18 +188,20 @@ def test_what_a_page_takes_decides(
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
-    monkeypatch.setattr(local.Stretch, "cached", lambda *_, **__: cached)
+    monkeypatch.setattr(local.ByteRange, "cached", lambda *_, **__: cached)
     monkeypatch.setattr(plan, "page_cost", lambda data, ahead: page)
-    with Job(Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)) as job:
-        assert job.plan(job.check()).way == way
+    with OpenCall(
+        Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
+    ) as call:
+        assert plan.choose(call, limit, steps.resolved(call)).way == way
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_what_a_page_takes_is_measured(there: Path, ahead: bool) -> None:
-    with local.open_file("data.npy") as file:
-        stretch = file.stretch(0, file.size, "data")
-        assert 0 < plan.page_cost(stretch, ahead) <= tuning.RANDOM
-        stretch.release()
+    with closing(local.open_file("data.npy")) as file:
+        byte_range = file.byte_range(0, file.size, "data")
+        assert 0 < plan.page_cost(byte_range, ahead) <= tuning.RANDOM
+        byte_range.release()
 
 
 def test_the_output_may_be_data(there: Path) -> None:
@@ -227,14 +235,13 @@ def test_an_index_that_changes_during_the_run_is_told(there: Path, rule: str, to
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
     )  # fmt: skip
-    with Job(request) as job:
-        operands = job.check()
-        assert job.plan(operands).way == "sweep"
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        assert ready.plan.way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
         with pytest.raises(NdtoolError, match=told):
-            job.run(operands)
+            steps.execute(ready)
     assert not Path("out.npy").exists()
 
 
@@ -256,8 +263,17 @@ def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
     (there / "spill").mkdir()
     assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
     assert not list((there / "spill").iterdir())
-    ran = ndtool(*GATHER, *LITTLE, "--spill", "nowhere", "-o", "other.npy")
-    assert (ran.status, ran.err) == (7, "error: nowhere: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("nowhere", "does not exist"), ("idx.npy", "is not a directory")]
+)
+def test_a_directory_for_temporary_files_must_exist(there: Path, name: str, problem: str) -> None:
+    """It is looked at before anything else, whether the run would have put files there or not."""
+    words = f"error: --spill {name} {problem}: expected an existing directory\n"
+    for flags in (LITTLE, (), ("--dry-run",)):
+        ran = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
+        assert (ran.status, ran.err) == (2, words)
     assert not Path("other.npy").exists()
 
 
@@ -265,15 +281,15 @@ def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
 def test_every_temporary_file_goes_where_it_shall(
     there: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     opened: list[str | None] = []
-    real = spill._open_unnamed
+    real = tempfiles._open_unnamed
 
     def note(directory: str) -> int:
         opened.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(spill, "_open_unnamed", note)
+    monkeypatch.setattr(tempfiles, "_open_unnamed", note)
     order = np.asfortranarray if kind == "indices too" else np.asarray
     save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
     (there / "spill").mkdir()
@@ -285,11 +301,32 @@ def test_every_temporary_file_goes_where_it_shall(
     request = Request(
         "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
     )
-    with Job(request) as job:
-        operands = job.check()
-        assert job.plan(operands).way == "sweep"
-        job.run(operands)
-    assert opened == ["spill"] * (2 + (kind != "updates in Fortran's order"))
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        assert ready.plan.way == "sweep"
+        steps.execute(ready)
+    # Indices in Fortran order are normalized twice: to be sampled by the plan, and by the sweep.
+    count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
+    assert opened == ["spill"] * count
+
+
+def test_a_dry_run_copies_no_updates(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Fortran's order they need a copy, of which only the space is reserved."""
+    save(upd=np.asfortranarray(np.load("upd.npy")))
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a dry run copies nothing")
+
+    monkeypatch.setattr(tempfiles, "filled", forbidden)
+    request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        assert ready.plan.way == "sweep"
+        steps.rehearse(ready)
+    idx = np.load("idx.npy")
+    idx[40, 500, 0] = 1 << 10
+    save(idx=idx)
+    bad = pytest.raises(BoundsError, match="out of bounds")
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready, bad:
+        steps.rehearse(ready)
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
@@ -297,7 +334,7 @@ def test_every_temporary_file_goes_where_it_shall(
 def test_nothing_is_left_of_a_run_that_is_ended(there: Path, phase: str, how: str) -> None:
     program = f"""
 import os, signal, sys
-from ndtool.runs import tasks
+from ndtool.runs.external import tasks
 before, calls = tasks.{phase}, []
 def end(work, number):
     calls.append(number)
@@ -328,6 +365,71 @@ def test_a_sweep_keeps_to_its_memory(here: Path) -> None:
     assert most - least < 32
 
 
+@pytest.fixture
+def repeated(here: Path) -> tuple[str, ...]:
+    """Write data of 2 batches, for each of which the same indices of 32 MiB count."""
+    rng = np.random.default_rng(5)
+    save(
+        table=rng.random((2, 1 << 21), np.float32),
+        many=rng.integers(-(1 << 21), 1 << 21, 1 << 22),
+        few=rng.integers(0, 1 << 21, 1 << 12),
+    )
+    return "gather", "table.npy", "many.npy", "--axis", "1"
+
+
+def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, ...]) -> None:
+    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "-o", "out.npy")
+    ran = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
+    spilled = ran.json["plan"]["spilled"]
+    assert ran.json["plan"]["read"] == (16 << 20) + 2 * (32 << 20) + spilled
+    most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
+    assert most - least < 8  # MiB, as the least is a sweep's, too: it imports as much
+    expected = np.load("table.npy")[:, np.load("many.npy")]
+    assert np.array_equal(np.load("out.npy"), expected)
+
+
+def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str, ...]) -> None:
+    run = ("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "--dry-run", "--json")
+    plan = ndtool(*run).json["plan"]
+    assert plan["way"] == "sweep"
+    assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
+    rows = Rows(1 << 22, 8, (1 << 20,), 4, period=1 << 12, repeats=1 << 10)
+    held, read = (
+        partitioning_for(rows, True, 1 << 19, 1),
+        partitioning_for(rows, True, (8 << 15) - 1, 1),
+    )
+    assert (held.indices, read.indices) == (8 << 12, 0)
+    assert held.memory == held._replace(indices=0).memory + (8 << 12)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("rule", ["error", "clip"])
+def test_repeated_indices_are_checked_once(
+    repeated: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
+) -> None:
+    looked_at: list[int] = []
+    find = tasks._kernels.find
+
+    def spy(addressing: Any, indices: Any, first: int, count: int) -> tuple[int, int, int]:
+        looked_at.append(count)
+        return find(addressing, indices, first, count)
+
+    monkeypatch.setattr(tasks._kernels, "find", spy)
+    request = Request(
+        "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
+        attributes=Attributes(axis=1, out_of_bounds=rule),
+    )  # fmt: skip
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        cut = ready.plan.partitioning
+        assert cut is not None
+        assert cut.blocks > 2
+        if dry_run:
+            execution.check(call, cut, refuse)
+        else:
+            steps.execute(ready)
+    assert sum(looked_at) == (1 << 12 if dry_run or rule != "error" else 0)
+
+
 def test_files_from_python(there: Path) -> None:
     swept = files.gather_nd("data.npy", "idx.npy", out="swept.npy", memory=1 << 20, spill=".")
     files.gather_nd("data.npy", "idx.npy", out="direct.npy")
@@ -343,14 +445,13 @@ def test_only_what_memory_holds_is_asked_for_as_a_whole(
     there: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(direct.Stretch, "cached", lambda self: 0.0)
-    monkeypatch.setattr(direct.Stretch, "advise", lambda self, kind, *_: asked.append(kind))
+    monkeypatch.setattr(direct.ByteRange, "cached", lambda self: 0.0)
+    monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: asked.append(kind))
     monkeypatch.setattr(direct.memory, "holds", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
-    with Job(request) as job:
-        direct.gather(
-            job.check(), memory.RoomSink(memoryview(bytearray(200_000)), job.facts), silent
-        )
+    with OpenCall(request) as call:
+        room = memory.BufferSink(memoryview(bytearray(200_000)), call.metadata)
+        assert list(direct.gather(operands.validate(call), room, silent)) == [""]
     assert asked == ["willneed"] * 32 + ["random"] if fits else asked == []
 
 
@@ -363,10 +464,19 @@ def test_only_what_memory_holds_is_asked_for_as_a_whole(
     ],
 )  # fmt: skip
 def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
-    import click
-
     if nbytes is None:
-        with pytest.raises(click.UsageError, match="is no size: expected one such as 512MiB"):
-            Size().convert(text, None, None)
+        with pytest.raises(UsageError, match="is not a size in bytes: expected one such as 512MiB"):
+            kinds.memory(text)
     else:
-        assert Size().convert(text, None, None) == nbytes
+        assert kinds.memory(text) == nbytes
+
+
+def test_indices_are_sampled_in_their_order_whatever_their_layout(there: Path) -> None:
+    rng = np.random.default_rng(3)
+    sorted_ones = np.sort(rng.integers(0, 1024, (1000, 2)), axis=0)
+    found = []
+    for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
+        save(idx=layout)
+        with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
+            found.append(plan.sampled(call, rows_of(call.inference)))
+    assert found[0] == found[1]

@@ -14,15 +14,18 @@ from memory import peak
 from strategies import Case, opaque, same
 from test_out_of_bounds import beyond, outcome, told
 
-from ndtool.analysis import reference
-from ndtool.arrays import grid, memory
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import memory
 from ndtool.arrays.assembly import window
-from ndtool.arrays.source import Facts
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError
+from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import plan, sweep
-from ndtool.runs.jobs import Job, Request
+from ndtool.runs import operands, plan
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.external import execution
+from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 LITTLE = ("--memory", "1MiB")
@@ -31,13 +34,13 @@ LITTLE = ("--memory", "1MiB")
 class Chunks:
     """A source, or a sink, in chunks of an array in memory, which counts what is asked of it."""
 
-    name, warning, tick, at_once, streamed, kept = "chunks", None, None, 1, False, None
+    name, warning, progress, at_once, streamed, kept = "chunks", None, None, 1, False, None
 
-    def __init__(self, facts: Facts, array: Any) -> None:
-        self.facts, self.array, self.counts = facts, array, Counter()
+    def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
+        self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
-        return window(grid.box(self.facts.shape, self.facts.grid, number))
+        return window(grid.box(self.metadata.shape, self.metadata.grid, number))
 
     def whole(self, touched: Any = None) -> None:
         return None
@@ -61,6 +64,11 @@ class Chunks:
     def close(self) -> None: ...
 
 
+def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
+    """Return metadata of an array in chunks, though it may be only one."""
+    return metadata._replace(grid=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
+
+
 def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(draw(st.integers(1, size + 1)) for size in shape)
 
@@ -82,30 +90,29 @@ def test_chunks_give_the_bits_of_the_reference(
         array = np.array(opaque(one), order="C")
         flat = memory.source(role, array.view(one.dtype))
         if role == "data" or given.draw(st.booleans()):
-            facts = flat.facts._replace(grid=steps(given.draw, one.shape), notes={"chunks": []})
-            sources[role] = Chunks(facts._replace(order="C"), array)
+            metadata = in_chunks(flat.metadata, steps(given.draw, one.shape))
+            sources[role] = Chunks(metadata._replace(order="C"), array)
         else:
             sources[role] = flat
     request = Request(
         case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=rule)
     )
-    with Job(request, sources) as job:
-        operands = job.check()._replace(indices=memoryview(b""))
-        shape = job.inference.plan.output
+    with OpenCall(request, sources) as call:
+        outside = operands.validate(call).outside
+        shape = call.inference.plan.output
         if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
             return
         for one in sources.values():
             if isinstance(one, Chunks):
                 one.counts.clear()
-        to = job.facts._replace(grid=steps(given.draw, shape), notes={"chunks": []})
-        outside, operands = operands.outside, operands._replace(stretches={}, outside=None)
-        cut = plan.cut_chunks(operands, to, budget)
+        to = in_chunks(call.metadata, steps(given.draw, shape))
+        cut = plan.partition_chunks(call, to, 1, budget)
         if cut is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(sweep.run(operands, sink, cut, silent, counted.append))
+        list(execution.run(call, cut, sink, silent, counted.append))
     assert [told(one) for one in counted] == ([] if outside is None else [told(outside)])
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}

@@ -1,5 +1,6 @@
 """Shape inference where sizes have names: what follows, what is assumed, what cannot be."""
 
+import re
 from math import prod
 from typing import Any
 
@@ -12,12 +13,12 @@ from strategies import cases
 
 from ndtool.analysis import infer
 from ndtool.errors import RuleError, UsageError
-from ndtool.rules import shapes
+from ndtool.rules import plans, shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.symbols import Sizes, Symbol
 
-Sized = dict[str, shapes.Shape]
+Sized = dict[str, plans.Shape]
 
 
 def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
@@ -34,6 +35,20 @@ def test_the_output_has_the_names_of_the_inputs() -> None:
         "N*M index tuples",
         "D elements each",
     ]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
+    """A letter of a rule that stood for a number would be taken for the user's size."""
+    types = {
+        "gather_nd": ("float32[N,W]", "int64[M,1]"),
+        "scatter_nd": ("float32[N,W]", "int64[M,1]", "float32[M,W]"),
+        "gather": ("float32[N,W]", "int64[M]"),
+        "scatter": ("float32[N,W]", "int64[M]", "float32[M,W]"),
+    }.get(operator, ("float32[N,W]", "int64[N,W]", "float32[N,W]"))
+    found = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
+    for step in found.trace.steps:
+        assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
 def test_what_cannot_be_decided_is_assumed_in_a_sentence() -> None:
@@ -94,7 +109,7 @@ def named(sizes: Sized, names: dict[int, str]) -> Sized:
     }
 
 
-def numbered(shape: shapes.Shape, names: dict[int, str]) -> shapes.Shape:
+def numbered(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
     """Put the numbers back."""
     numbers = {name: number for number, name in names.items()}
     return tuple(
@@ -165,13 +180,34 @@ def test_on_the_command_line(here: object) -> None:
 def test_known_numbers_that_contradict_are_an_error() -> None:
     with pytest.raises(RuleError, match="updates has shape"):
         inferred("scatter_nd", "int8[N,3]", "int8[M,1]", "int8[M,4]")
-    with pytest.raises(RuleError, match="bytes: at most"):
-        inferred("gather_nd", f"float32[3,{2**62},N]", "int64[M,1]")
     with pytest.raises(UsageError, match=r"expected a file or dtype"):
         inferred("gather", "datetime64[ns]", "int8[1]")
+
+
+def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0() -> None:
+    most = 2**63 - 1
+    for operator, types, shape, assumed in (
+        ("gather_nd", (f"float32[{most},N]", f"int64[{most},1]"), f"[{most},N]", "N is 0"),
+        ("gather", (f"float32[{most},N]", f"int64[{most},1]"), f"[{most},1,N]", "N is 0"),
+        ("gather_nd", (f"float32[3,{2**62},N]", "int64[M,1]"), f"[M,{2**62},N]", "M or N is 0"),
+        ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
+    ):
+        found = inferred(operator, *types)
+        assert shapes.written(found.plan.output) == shape
+        assert found.trace.assumed == (f"the output has no elements: {assumed}",)
+        assert found.trace.steps[-1].rule == "bytes of output < 2^63"
+        numbers = [one.replace("N", "0").replace("M", "0") for one in types]
+        assert inferred(operator, *numbers).nbytes == 0
+
+
+def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
+    with pytest.raises(RuleError, match=r"would have .*B bytes: at most 2\^63 - 1 fit"):
+        inferred("gather_nd", "float32[8,N]", f"int64[B,{2**62},1]", batch_dims=1)  # B is 8
+    with pytest.raises(RuleError, match="elements: at most"):  # of the axes that have any
+        inferred("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
 
 
 def test_only_inference_knows_names(here: object) -> None:
     ran = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
     assert (ran.status, ran.out) == (2, b"")
-    assert ran.err == "error: float32[N]: size N is a name: expected a number\n"
+    assert ran.err == "error: float32[N]: size N is a symbol: expected a number\n"

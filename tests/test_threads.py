@@ -15,8 +15,8 @@ import pytest
 from command import NDTOOL, environment, python
 from limits import ROOT, failing
 
-from ndtool.engine import cgroups, crew, threads
 from ndtool.errors import UsageError
+from ndtool.machine import cgroups, pool, threads
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_work_is_shared_by_as_many_threads_as_start(monkeypatch, startable):
         start(thread)
 
     monkeypatch.setattr(Thread, "start", start_some)
-    crew.share(done.append, iter(range(100)), 4)
+    pool.run_all(done.append, iter(range(100)), 4)
     assert sorted(done) == list(range(100))
     assert len(started) == startable
 
@@ -114,7 +114,7 @@ def test_the_first_failure_ends_all_work(count):
             raise KeyError(item)
 
     with pytest.raises(KeyError):
-        crew.share(work, iter(range(10**6)), count)
+        pool.run_all(work, iter(range(10**6)), count)
     assert len(done) < 10**6
 
 
@@ -130,14 +130,14 @@ def test_a_signal_ends_all_work():
             time.sleep(0.001)
 
         with pytest.raises(KeyboardInterrupt):
-            crew.share(work, iter(range(10**6)), 3)
+            pool.run_all(work, iter(range(10**6)), 3)
         assert len(done) < 10**5
         while active_count() > at_work:  # one that was about to begin ends at once
             time.sleep(0.001)
 
 
 def test_a_buffer_is_lent_to_one_thread_at_a_time():
-    rooms, taken, seen = crew.Rooms(10), set(), set()
+    rooms, taken, seen = pool.BufferPool(10), set(), set()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
@@ -151,7 +151,7 @@ def test_a_buffer_is_lent_to_one_thread_at_a_time():
         rooms.give(room)
 
     try:
-        crew.share(work, iter(range(20_000)), 8)
+        pool.run_all(work, iter(range(20_000)), 8)
     finally:
         sys.setswitchinterval(interval)
     assert 1 <= len(seen) <= 8
@@ -302,7 +302,7 @@ call(3)
 assert tasks() == alone + 2
 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 fcntl.flock(file, fcntl.LOCK_UN)
-with ndtool._kernels.Turn():
+with ndtool._kernels.AdmissionLock():
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

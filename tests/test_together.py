@@ -1,4 +1,5 @@
-"""Several outputs that take their names together: all of them, or those before the first refusal."""
+"""Several outputs that take their names together: all of them, or those before the first
+refusal."""
 
 import os
 import signal
@@ -14,8 +15,9 @@ from command import environment
 from npyfile import ARRAY, npy
 from outputs import PROGRAM, fill, opened
 
-from ndtool.arrays import newfile, sink
 from ndtool.errors import OutputError
+from ndtool.publish import newfile
+from ndtool.publish import sinks as publishing
 
 OLD = b"old bytes"
 MOST = 64  # hidden names that there may be at once
@@ -56,14 +58,14 @@ def test_all_are_there_in_order(
         for name in NAMES:
             Path(name).write_bytes(OLD)
     taken = []
-    take = newfile.NewFile.take_name
+    take = newfile.NewFile.publish
     monkeypatch.setattr(
-        newfile.NewFile, "take_name", lambda file: (taken.append(file.path), take(file))
+        newfile.NewFile, "publish", lambda file: (taken.append(file.path), take(file))
     )
     sinks = group(sync=sync)
     assert not taken
     assert [Path(name).read_bytes() for name in NAMES if Path(name).exists()] == [OLD] * old * 5
-    sink.commit(*sinks)
+    publishing.commit(*sinks)
     assert taken == NAMES
     for out in sinks:
         out.abort()
@@ -73,8 +75,8 @@ def test_all_are_there_in_order(
 
 def test_files_of_several_formats_and_none(way: str) -> None:
     sinks = group(["a.npy", "b.npz:x", "/dev/null"])
-    sink.commit(*sinks)
-    sink.commit()
+    publishing.commit(*sinks)
+    publishing.commit()
     for out in sinks:
         out.abort()
     assert are_there(["a.npy"])
@@ -86,8 +88,8 @@ def test_files_of_several_formats_and_none(way: str) -> None:
 def test_one_that_is_refused_ends_it_and_is_named(way: str, at: int) -> None:
     sinks = group(clobber=False)
     Path(NAMES[at]).write_bytes(OLD)  # someone was faster
-    with pytest.raises(OutputError, match=f"^{NAMES[at]} exists, and nothing may be replaced$"):
-        sink.commit(*sinks)
+    with pytest.raises(OutputError, match=f"^{NAMES[at]} exists and may not be replaced$"):
+        publishing.commit(*sinks)
     for out in sinks:
         out.abort()
     assert are_there(NAMES[:at])
@@ -98,7 +100,7 @@ def test_one_that_is_refused_ends_it_and_is_named(way: str, at: int) -> None:
 def test_one_that_is_not_complete_lets_none_take_its_name(way: str) -> None:
     sinks = [*group(), opened("/dev/null")]
     with pytest.raises(ValueError, match="only 0 of 96 bytes"):
-        sink.commit(*sinks)
+        publishing.commit(*sinks)
     for out in sinks:
         out.abort()
     assert os.listdir() == []
@@ -118,7 +120,7 @@ def test_as_many_hidden_names_as_can_be_removed_and_no_more(
             out.abort()
         assert os.listdir() == []
     sinks = group(names)
-    sink.commit(*sinks)
+    publishing.commit(*sinks)
     assert are_there(names)
     opened("more.npy").abort()
 
@@ -127,23 +129,24 @@ def test_any_number_of_files_without_a_name_replace_others() -> None:
     names = [f"{number}.npy" for number in range(MOST + 6)]
     for name in names:
         Path(name).write_bytes(OLD)
-    sink.commit(*group(names))
+    publishing.commit(*group(names))
     assert are_there(names)
 
 
 CHILD = f"""{PROGRAM}
 import time
-from ndtool import endings
+from ndtool.machine import endings
 if sys.argv[1] == "hidden":
     del os.O_TMPFILE
 endings.prepare(b"lost", 2, b"")
+publisher = sinks
 def group(first):
     sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]
     for out in sinks:
         out.write(0, memoryview(b"new"))
     return sinks
 if sys.argv[2] == "second":
-    sink.commit(*group(10))
+    publisher.commit(*group(10))
 held = group(0)
 print("ready", flush=True)
 time.sleep(600)

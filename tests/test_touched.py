@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 from test_conformance import blocks
 from toy_format import Blocks
 
-from ndtool.analysis import explain, infer, preview, reference, typed, verify
-from ndtool.analysis.places import Few
-from ndtool.arrays import assembly, formats, grid, names, source, spill, storage
-from ndtool.arrays.formats import Format
-from ndtool.arrays.streams import Streams
+from ndtool.analysis import explain, infer, preview, typed, verify
+from ndtool.analysis.mapping import Positions
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import assembly, source
 from ndtool.errors import BoundsError, ResourceError
-from ndtool.rules import dtypes, shapes
+from ndtool.formats import locators, table
+from ndtool.formats.streams import Streams
+from ndtool.formats.table import Format
+from ndtool.rules import dtypes, grid, plans, shapes
 from ndtool.rules.operators import Attributes
-from ndtool.runs import jobs, touched
+from ndtool.runs import operands, steps, touched
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 from ndtool.runs.touched import Gathered, Marks
+from ndtool.storage import descriptors, tempfiles
 
 CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
 ORDERS = ("C", "F")
@@ -36,7 +41,7 @@ def gathered(plan: Any, indices: Any) -> Gathered:
 def elements(plan: Any, indices: Any) -> Any:
     """Return which elements of data are touched, one output position after the other."""
     hit = np.zeros(plan.data, bool)
-    if isinstance(plan, shapes.ElementsPlan):
+    if isinstance(plan, plans.ElementsPlan):
         for at in np.ndindex(plan.indices):
             hit[(*at[: plan.axis], int(indices[at]), *at[plan.axis + 1 :])] = True
     else:
@@ -143,7 +148,7 @@ def read(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(Blocks, "block", counted)
     toy = Format(".toy", False, "toy_format")
-    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
+    monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, toy))
     return told
 
 
@@ -164,54 +169,53 @@ def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
 
 def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
-    request = jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
-    with jobs.Job(request) as job:
-        operands = job.check()
-        assert numbers(read, "data.toy") == [], "checked, not read yet"
-        job.run(operands)
+    request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        assert numbers(read, "data.toy") == [], "validated, not read yet"
+        steps.execute(ready)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()
     assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ALONG)
-    request = jobs.Request(
+    request = Request(
         "gather_elements", "data.toy", "indices.toy", None, "out.npy", Attributes(axis=0)
     )
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    with OpenCall(request) as call:
+        steps.run(call)
     assert (np.load("out.npy") == np.take_along_axis(DATA[:, :3], ALONG, 0)).all()
     assert numbers(read, "data.toy") == [3, 12]
 
 
 def test_a_scatter_reads_every_block_once(read: Any) -> None:
     put(data=DATA, indices=ROWS, updates=DATA[:5])
-    request = jobs.Request("scatter_nd", "data.toy", "indices.toy", "updates.toy", "out.npy")
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    request = Request("scatter_nd", "data.toy", "indices.toy", "updates.toy", "out.npy")
+    with OpenCall(request) as call:
+        steps.run(call)
     assert (np.load("out.npy") == reference.scatter_nd(DATA, ROWS, DATA[:5])).all()
     assert numbers(read, "data.toy") == list(range(15))
 
 
 def test_bounds_are_told_before_data_are_read(read: Any) -> None:
     put(data=DATA, indices=np.array([[24]]))
-    request = jobs.Request("gather_nd", "data.toy", "indices.toy")
-    with jobs.Job(request) as job, pytest.raises(BoundsError):
-        job.check()
+    request = Request("gather_nd", "data.toy", "indices.toy")
+    with OpenCall(request) as call, pytest.raises(BoundsError):
+        operands.validate(call)
     assert numbers(read, "data.toy") == []
 
 
 def test_a_preview_reads_what_is_touched(read: Any) -> None:
     put(data=DATA, indices=ROWS)
-    with jobs.Job(jobs.Request("gather_nd", "data.toy", "indices.toy")) as job:
-        shown = preview.text(job.check())
+    with OpenCall(Request("gather_nd", "data.toy", "indices.toy")) as call:
+        shown = preview.text(operands.validate(call))
     assert "[ 30  31  32" in shown
     assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_of_a_few_elements_only_their_bytes_are_told(order: str) -> None:
-    few = Few((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
+    few = Positions((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
     array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
     kept = array.tobytes("A")
     read = [np.frombuffer(kept[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
@@ -224,13 +228,13 @@ def test_of_a_few_elements_only_their_bytes_are_told(order: str) -> None:
 
 def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
     put(data=DATA, indices=ROWS, updates=DATA[:5])
-    with typed.opened(jobs.Request("gather_nd", "data.toy", "indices.toy")) as job:
-        (one,), _ = explain.explain(job, [(2, 9)], [(4, 0)])
+    with typed.opened(Request("gather_nd", "data.toy", "indices.toy")) as call:
+        (one,), _ = explain.explain(call, [(2, 9)], [(4, 0)])
     assert one.value == DATA[4, 9]
     assert numbers(read, "data.toy") == [0, 2]
     read.clear()
-    with typed.opened(jobs.Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as job:
-        explain.explain(job, [(23, 9)])
+    with typed.opened(Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as call:
+        explain.explain(call, [(23, 9)])
     assert numbers(read, "data.toy") == [14]
 
 
@@ -239,7 +243,7 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
     np.save("out.npy", DATA[ROWS[:, 0]])
     infer.infer("gather_nd", {"data": "data.toy", "indices": "indices.toy"})
     assert read == []
-    verify.verify(jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
+    verify.verify(Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
     assert numbers(read, "data.toy") == list(range(15))
 
 
@@ -248,22 +252,22 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
 def test_holes_are_zeros_and_take_no_space(
     read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "MEMORY", 0)
+    monkeypatch.setattr(tempfiles, "MEMORY", 0)
     monkeypatch.setattr(assembly, "GAP", 0)
     reserved: list[tuple[int, int]] = []
-    fallocate = storage.os.posix_fallocate
+    fallocate = descriptors.os.posix_fallocate
 
     def counted(fd: int, start: int, length: int) -> None:
         reserved.append((start, start + length))
         fallocate(fd, start, length)
 
-    monkeypatch.setattr(storage.os, "posix_fallocate", counted)
+    monkeypatch.setattr(descriptors.os, "posix_fallocate", counted)
     plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
     Path("data.toy").write_bytes(blocks(DATA, step))
     indices = np.array([[3]])
-    with closing(names.open_source("data.toy", Streams(-1))) as one:
-        stretch = source.whole(one, gathered(plan, indices), threads)
-        got = np.frombuffer(stretch.buffer, "<i4").reshape(DATA.shape)
+    with closing(locators.open_source("data.toy", Streams(-1))) as one:
+        byte_range = source.whole(one, gathered(plan, indices), threads)
+        got = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     some = list(gathered(plan, indices).blocks(step))
     wanted, held = np.zeros_like(DATA), 0
     for number in some:
@@ -284,10 +288,10 @@ def test_no_room_for_the_touched_blocks_is_told_before_they_are_read(
         raise OSError(errno.ENOSPC, "no space")
 
     put(data=DATA, indices=ROWS)
-    with jobs.Job(jobs.Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as job:
-        operands = job.check()
-        monkeypatch.setattr(spill, "MEMORY", 0)
-        monkeypatch.setattr(storage.os, "posix_fallocate", full)
+    with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
+        validated = operands.validate(call)
+        monkeypatch.setattr(tempfiles, "MEMORY", 0)
+        monkeypatch.setattr(descriptors.os, "posix_fallocate", full)
         with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
-            operands.stretch("data")
+            operands.load_data(validated)
     assert read == [("indices.toy", 0)]

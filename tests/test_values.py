@@ -15,7 +15,7 @@ from test_properties import EXAMPLES, many
 from ndtool.analysis import preview, values, verify
 from ndtool.errors import DifferenceError, DtypeError, UsageError
 from ndtool.rules import dtypes
-from ndtool.runs.jobs import Request
+from ndtool.runs.request import Request
 
 NO_TEXT = np.array([0x110000, ord("b"), 0xFFFFFFFF, 0], "<u4")
 ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)

@@ -20,13 +20,18 @@ from strategies import Case, cases, opaque, raw
 from test_properties import LIMITS, call, many, threads_used, told
 
 import ndtool
-from ndtool.analysis import reference
-from ndtool.arrays import local, npz, sink, spill, storage, streams
-from ndtool.arrays.streams import Streams
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import sink
 from ndtool.engine import bind, tuning
+from ndtool.formats import npz, streams
+from ndtool.formats.streams import Streams
+from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
-from ndtool.runs import jobs
+from ndtool.runs import calls, steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import descriptors, local, tempfiles
 
 INPUTS = ("data", "indices", "updates")
 WAYS_IN = ("file", "file", "Fortran", "stored", "deflated", "stream")
@@ -34,10 +39,11 @@ WAYS_OUT = ("file", "archive", "stream", "no shared maps")
 # What decides how bytes are kept, and values at which tiny arrays are kept in all ways.
 ROOMS = {
     (local, "SMALL"): 16,
-    (local, "CHUNK"): 48,
+    (descriptors, "CHUNK"): 48,
     (streams, "CHUNK"): 48,
-    (spill, "MEMORY"): 64,
+    (tempfiles, "MEMORY"): 64,
     (sink, "CHUNK"): 48,
+    (sinks, "CHUNK"): 48,
     (npz, "CHUNK"): 48,
     (tuning, "WRITTEN"): 96,
     (tuning, "FILE_SCRATCH"): 256,
@@ -95,7 +101,7 @@ def standard_input(content: bytes) -> Iterator[None]:
             end.write(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "Streams", partial(Streams, theirs))
+        patch.setattr(calls, "Streams", partial(Streams, theirs))
         feeder = Thread(target=feed)
         feeder.start()
         try:
@@ -126,7 +132,7 @@ def drained(received: list[bytes]) -> Iterator[str]:
 @contextmanager
 def no_shared_maps() -> Iterator[None]:
     """Refuse a writable map of the output, which comes first, as some file systems do."""
-    mapped, refusals = storage.map_bytes, [errno.ENODEV]
+    mapped, refusals = descriptors.map_bytes, [errno.ENODEV]
 
     def refusing(*arguments: Any, writable: bool = False) -> memoryview:
         if writable and refusals:
@@ -135,7 +141,7 @@ def no_shared_maps() -> Iterator[None]:
         return mapped(*arguments, writable=writable)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink, "map_bytes", refusing)
+        patch.setattr(sinks, "map_bytes", refusing)
         yield
 
 
@@ -147,7 +153,7 @@ def moved(case: Case, ways: list[str], out: str, threads: int) -> bytes:
         streamed = [npy(array) for _, array, way in named if way == "stream"]
         stack.enter_context(standard_input(b"".join(streamed)))
         pipe = stack.enter_context(drained(received))
-        request = jobs.Request(
+        request = Request(
             case.operator,
             *(put(*each) for each in named),
             output={"archive": "out.npz:x", "stream": pipe}.get(out, "out.npy"),
@@ -157,8 +163,8 @@ def moved(case: Case, ways: list[str], out: str, threads: int) -> bytes:
         )
         if out == "no shared maps":
             stack.enter_context(no_shared_maps())
-        with jobs.Job(request) as job:
-            job.run(job.check())
+        with OpenCall(request) as call:
+            steps.run(call)
     if out == "stream":
         return received[0]
     if out == "archive":

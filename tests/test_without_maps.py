@@ -13,14 +13,18 @@ import pytest
 from command import save
 from inputs import opened
 
-from ndtool.arrays import names, sink, spill
-from ndtool.arrays.source import Facts
-from ndtool.arrays.streams import Streams
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import gathers, scatters, tuning
 from ndtool.errors import OutputError, ResourceError
+from ndtool.formats import locators, outputs
+from ndtool.formats.streams import Streams
+from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
-from ndtool.runs import direct, jobs
+from ndtool.runs import direct, steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
 
 REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -83,7 +87,7 @@ def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: 
 
 def run(case: Case, output: str, threads: int) -> bytes:
     updates = None if case.operator.startswith("gather") else "upd.npy"
-    request = jobs.Request(
+    request = Request(
         case.operator,
         "data.npy",
         "idx.npy",
@@ -92,8 +96,8 @@ def run(case: Case, output: str, threads: int) -> bytes:
         Attributes(axis=case.axis, reduction=case.reduction),
         threads=threads,
     )
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    with OpenCall(request) as call:
+        steps.run(call)
     return Path(output).read_bytes()
 
 
@@ -116,9 +120,9 @@ def test_a_run_gives_the_same_file(
     monkeypatch.setattr(tuning, "NEAR", 2)
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)
-        for number, memory in zip(REFUSALS, (1 << 12, spill.MEMORY, 1 << 12), strict=True):
+        for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
-                patch.setattr(spill, "MEMORY", memory)
+                patch.setattr(tempfiles, "MEMORY", memory)
                 refused = refuse_maps(patch, disk, number, reading=reading)
                 way = Mock(wraps=getattr(WHERE[case.way], case.way))
                 patch.setattr(WHERE[case.way], case.way, way)
@@ -133,13 +137,13 @@ def test_a_large_input_is_read_within_the_memory_bound(
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with opened("data.npy") as source:
-        stretch = source.whole()
-        assert stretch is not None
-        assert not stretch.mapped
-        assert type(stretch.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
-        assert np.array_equal(np.frombuffer(stretch.buffer, "i8"), np.arange(1 << 20))
-        stretch.advise("random")
-        assert stretch.cached() == 1.0
+        byte_range = source.whole()
+        assert byte_range is not None
+        assert not byte_range.mapped
+        assert type(byte_range.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
+        assert np.array_equal(np.frombuffer(byte_range.buffer, "i8"), np.arange(1 << 20))
+        byte_range.advise("random")
+        assert byte_range.cached() == 1.0
 
 
 def test_an_input_that_becomes_shorter_while_it_is_read(
@@ -147,15 +151,15 @@ def test_an_input_that_becomes_shorter_while_it_is_read(
 ) -> None:
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    real = spill.Spool.write
+    real = tempfiles.Spool.write
 
-    def write(spool: spill.Spool, piece: bytes) -> None:
+    def write(spool: tempfiles.Spool, piece: bytes) -> None:
         real(spool, piece)
         os.truncate("data.npy", 3 << 20)
 
-    monkeypatch.setattr(spill.Spool, "write", write)
+    monkeypatch.setattr(tempfiles.Spool, "write", write)
     with pytest.raises(OutputError, match=r"^data.npy changed during the run: it is shorter now$"):
-        names.open_source("data.npy", Streams())
+        locators.open_source("data.npy", Streams())
 
 
 def test_temporary_files_that_cannot_be_mapped_either(
@@ -165,7 +169,7 @@ def test_temporary_files_that_cannot_be_mapped_either(
     monkeypatch.setenv("TMPDIR", str(disk))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as caught:
-        names.open_source("data.npy", Streams())
+        locators.open_source("data.npy", Streams())
     assert "TMPDIR" in caught.value.hint
 
 
@@ -173,15 +177,15 @@ def test_what_is_stored_where_no_map_is_goes_to_the_output(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=False)
-    facts = Facts(dtypes.from_code("|u1"), (6,), "C", (6,), {})
+    metadata = ArrayMetadata(dtypes.from_code("|u1"), (6,), "C", (6,), {})
     for target in ("out.npy", "out.npz", "/dev/null"):
-        out = names.create(target, facts)
+        out = outputs.create(outputs.resolve(target, metadata))
         assert out.map() is None
         with direct.whole_output(out) as (view, write):
             assert write is None
             assert bytes(view) == bytes(6)
             view[:] = b"abcdef"
-        sink.commit(out)
+        sinks.commit(out)
         out.abort()
     assert Path("out.npy").read_bytes()[-6:] == b"abcdef"
     assert np.load("out.npz")["output"].tobytes() == b"abcdef"

@@ -1,5 +1,6 @@
 """Outputs in Zarr stores: whole chunks, the old store or the whole new one, and no leftovers."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,14 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import environment, ndtool, save
+from command import NDTOOL, environment, execute, ndtool, save
+from limits import without_overrides
+from outputs import checked, written
 from strategies import raw, same
 from test_zarr import CODES, SHAPES, load, put, some
 
-from ndtool.arrays import names, newfolder, sink
-from ndtool.arrays.source import Facts
+from ndtool.arrays import sink
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.engine import tuning
 from ndtool.errors import DtypeError, NdtoolError, OutputError, UsageError
+from ndtool.formats import outputs
+from ndtool.formats.zarr import hierarchy
+from ndtool.publish import newfolder, sinks
 from ndtool.rules import dtypes
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings(
@@ -25,6 +35,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
 INDICES = np.array([[3], [-1], [4]])
+GATHER = ("gather-nd", "data.npy", "[[3]]", "-o")
 
 
 @pytest.fixture(autouse=True)
@@ -32,18 +43,23 @@ def here(here: Path) -> Path:
     return here
 
 
+def like(version: int) -> ChunkLayout:
+    """Return the layout of data of another rank, of which only the version counts."""
+    return ChunkLayout((1,) * 9, None, ("other",), version)
+
+
 def write(argument: str, array: Any, **how: Any) -> Any:
     """Write an array through a sink; return what stayed in the store."""
     dtype = dtypes.from_descr(np.lib.format.dtype_to_descr(array.dtype))
-    facts = Facts(dtype, array.shape, "C", array.shape, {})
-    storing = names.Storing(
+    metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
+    encoding = outputs.Encoding(
         **{k: how.pop(k) for k in ("chunks", "shards", "codec", "like") if k in how}
     )
-    out = names.create(argument, facts, storing=storing, **how)
+    out = outputs.create(outputs.resolve(argument, metadata, encoding=encoding, **how))
     try:
         if array.nbytes:
             sink.deliver(memoryview(raw(array)), out)
-        sink.commit(out)
+        sinks.commit(out)
     finally:
         out.abort()
     return out.kept
@@ -58,7 +74,7 @@ def everything(path: str = ".") -> dict[str, bytes]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
     array = some(code, shape)
-    write("x.zarr", array, like={"zarr_format": version})
+    write("x.zarr", array, like=like(version))
     assert same(load("x.zarr"), array)
     theirs = zarr.open_array("x.zarr", mode="r")
     assert theirs.metadata.zarr_format == version
@@ -75,7 +91,7 @@ def test_chunks_that_look_empty_keep_their_bits(special: float) -> None:
 
 @pytest.mark.parametrize("odd", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
 def test_types_that_zarr_would_change_are_refused(odd: Any) -> None:
-    with pytest.raises(DtypeError, match="Zarr 3 keeps no elements of type"):
+    with pytest.raises(DtypeError, match="Zarr 3 cannot store elements of type"):
         write("x.zarr", np.zeros(3, odd))
     assert os.listdir() == []
 
@@ -89,7 +105,7 @@ def test_options_say_how_it_is_stored() -> None:
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
     made = zarr.open_array("x.zarr", mode="r")
     assert (made.chunks, made.compressors) == ((24, 3), ())
-    write("x.zarr", DATA, codec="gzip:2", like={"zarr_format": 2})
+    write("x.zarr", DATA, codec="gzip:2", like=like(2))
     made = zarr.open_array("x.zarr", mode="r")
     assert made.compressors[0].get_config() == {"id": "gzip", "level": 2}
 
@@ -112,8 +128,8 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     [
         ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
         ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
-        ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is no multiple of the chunks 4,5"),
-        ({"shards": (6, 5), "like": {"zarr_format": 2}}, "Zarr version 2 has no shards"),
+        ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is not a multiple of the chunks 4,5"),
+        ({"shards": (6, 5), "like": like(2)}, "Zarr version 2 has no shards"),
     ],
 )
 def test_wrong_options_are_refused(how: Any, said: str) -> None:
@@ -177,6 +193,147 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
     assert not [name for name in os.listdir("x.zarr") if "ndtool" in name]
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_attributes_beside_a_new_array_keep_their_numbers(version: int) -> None:
+    """Also those that Python has no number for, or writes as another one."""
+    put("x.zarr:a", DATA, zarr_format=version)
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
+    digits = "1" * 5000
+    numbers = ["1e999", digits, f"-{digits}", "0.10", "1E2", "NaN", "-Infinity", str(1 << 64)]
+    attributes = f'{{"numbers": [{", ".join(numbers)}], "text": "1e999"}}'
+    file = Path("x.zarr") / ("zarr.json" if version == 3 else ".zattrs")
+    if version == 3:
+        old = file.read_text()
+        attributes = old.replace('"attributes": {}', f'"attributes": {attributes}', 1)
+    file.write_text(attributes)
+    write("x.zarr:b", DATA)
+    text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
+    words = text.replace(",", " ").split()
+    assert [words.count(number) for number in numbers] == [1] * len(numbers)
+    assert '"text": "1e999"' in text
+    assert '"b' in text
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_damaged_attributes_are_consolidated_as_they_were(version: int) -> None:
+    put("x.zarr:a", DATA, zarr_format=version, attributes={"unit": "m"})
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
+    file = Path("x.zarr/a") / ("zarr.json" if version == 3 else ".zattrs")
+    file.write_text("{")
+    write("x.zarr:b", DATA)
+    text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
+    assert '"unit": "m"' in text
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_metadata_are_not_made_longer_than_they_are_read(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("x.zarr:g/a", DATA, zarr_format=version)
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
+    root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
+    size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
+    before = everything()
+    for name, most in (("LONGEST", size + 100), ("_VALUES", values + 4)):
+        with monkeypatch.context() as patch:
+            patch.setattr(hierarchy, name, most)
+            for attempt in (write, checked):
+                with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
+                    attempt("x.zarr:g/b", DATA)
+            patch.setattr(hierarchy, "require_growth", lambda *_: None)  # somebody was faster
+            with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
+                write("x.zarr:g/b", DATA)
+        assert everything() == before
+    write("x.zarr:g/b", DATA)
+    assert same(load("x.zarr:g/b"), DATA)
+
+
+def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("x.zarr:g/h/a", DATA)
+    for group in ("x.zarr", "x.zarr/g"):
+        zarr.consolidate_metadata(group)
+    fsync, synced = os.fsync, []
+
+    def spy(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        synced.append(os.path.relpath(path) if os.path.isdir(path) else "a file")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    write("x.zarr:g/h/b", DATA, sync=True)
+    last = synced[len(synced) - synced[::-1].index("a file") :]
+    assert sorted(last) == ["x.zarr", "x.zarr/g", "x.zarr/g/h"]
+
+
+KILLED = """
+import os, signal, sys
+from ndtool.formats.zarr import location
+from ndtool.publish import newfolder
+newfolder.write_at = location.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+location.write_below(sys.argv[1], "c/0/0", b"a chunk")
+"""
+
+
+def test_a_worker_that_was_killed_leaves_nothing_in_the_store() -> None:
+    """Nor beside it, where the run that it worked for is killed, too."""
+    save(data=DATA)
+    for killed in (False, True):
+        with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
+            command = [sys.executable, "-c", KILLED, out.shared().path]
+            assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
+            assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
+            if killed:
+                out._output._folder.leave()
+                break
+            out.write(0, memoryview(raw(DATA)))
+            sinks.commit(out)
+        assert sorted(everything("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
+        assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
+    assert len(os.listdir()) == 3
+    assert ndtool("clean", ".").status == 0
+    assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
+
+
+@pytest.mark.parametrize("blocks", [(), (0,), (0, 1, 2), (0, 1, 2, 2)])
+def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> None:
+    with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
+        each = memoryview(raw(DATA)[: 6 * 10 * 4])
+        for block in blocks:
+            out.write(0, each, block)
+        if len(blocks) == 3:
+            out.write(0, each[:7], 3)
+        with pytest.raises(ValueError, match=r"only \d of 4 chunks were written"):
+            sinks.commit(out)
+    assert os.listdir() == []
+
+
+def test_what_is_planned_of_an_array_is_what_is_made() -> None:
+    """A store of version 2 has no shards, whatever data have; with --only another one is made."""
+    put("x.zarr:a", DATA, zarr_format=2)
+    put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
+    save(indices=np.arange(24)[:, None])
+    for only in (False, True):
+        given = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
+        with OpenCall(given) as call:
+            planned = steps.resolved(call)
+            assert planned is not None
+            out = outputs.create(planned)
+            out.abort()
+        assert planned.metadata == out.metadata
+        assert out._chunks._array.chunks == planned.metadata.layout.chunks
+
+
+def test_a_gather_of_slices_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    save(data=DATA, indices=np.arange(24)[::-1, None])
+    monkeypatch.setattr(tuning, "PIECE", 4 * DATA[0].nbytes)
+    shares: list[float] = []
+    given = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
+    with OpenCall(given) as call:
+        steps.run(call, shares.append)
+    assert shares[:6] == [i / 6 for i in range(1, 7)]
+    assert same(load("x.zarr"), DATA[::-1])
+
+
 def test_an_array_in_a_store_that_is_not_there_yet() -> None:
     assert write("x.zarr:g/a", DATA) is None
     assert same(load("x.zarr:g/a"), DATA)
@@ -190,7 +347,7 @@ def test_only_and_no_clobber() -> None:
     with pytest.raises(OutputError, match=r"^x\.zarr is a group of 2 arrays"):
         write("x.zarr", DATA)
     for taken in ("x.zarr:a", "x.zarr"):
-        with pytest.raises(OutputError, match="exists, and nothing may be replaced"):
+        with pytest.raises(OutputError, match="exists and may not be replaced"):
             write(taken, DATA, clobber=False)
     assert everything() == before
     assert write("x.zarr:c", DATA, clobber=False) == ("a", "b")
@@ -223,7 +380,7 @@ def test_what_no_array_can_replace(argument: str, said: str) -> None:
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
     before = everything()
-    for act in (lambda: write(argument, DATA), lambda: names.check(argument)):
+    for act in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
         with pytest.raises(NdtoolError, match=said):
             act()
     assert everything() == before
@@ -250,7 +407,9 @@ def test_what_is_not_committed_was_never_there(argument: str) -> None:
     put("old.zarr:a" if ":" in argument else "old.zarr", DATA)
     before = everything()
     dtype = dtypes.from_code("<i4")
-    out = names.create(argument, Facts(dtype, DATA.shape, "C", DATA.shape, {}))
+    out = outputs.create(
+        outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
+    )
     out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
     visible = {name for name in everything() if "ndtool" not in name}
     assert visible == set(before)
@@ -277,10 +436,14 @@ def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("clobber", [False, True])
 def test_somebody_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
-    out = names.create("x.zarr", Facts(dtype, DATA.shape, "C", DATA.shape, {}), clobber=clobber)
+    metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
+    out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
+    sink.deliver(memoryview(raw(DATA)), out)
     put("x.zarr", DATA + 1)
-    with pytest.raises(OutputError, match=r"^x.zarr (exists|was made by others)"):
-        sink.commit(out)
+    with pytest.raises(
+        OutputError, match=r"^x.zarr (exists|was made by others|was created by another process)"
+    ):
+        sinks.commit(out)
     out.abort()
     assert same(load("x.zarr"), DATA + 1)
     assert os.listdir() == ["x.zarr"]
@@ -288,13 +451,13 @@ def test_somebody_was_faster(clobber: bool) -> None:
 
 SLOW = """
 import sys, time
-from ndtool.arrays import zarrwriter
-put = zarrwriter.Chunks.put
+from ndtool.formats.zarr import writer
+put = writer.Chunks.put
 def slowly(self, block, view):
     put(self, block, view)
     print("written", file=sys.stderr, flush=True)
     time.sleep(0.2)
-zarrwriter.Chunks.put = slowly
+writer.Chunks.put = slowly
 from ndtool.__main__ import main
 sys.exit(main())
 """
@@ -321,6 +484,72 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
 
+# A chunk is about to be written when the signal comes: until its folder is gone.
+LATE = r"""
+import atexit, os, sys, time
+atexit.register(time.sleep, 1)
+make = os.mkdir
+def late(path, *arguments, **options):
+    folder, inside, _ = f"{path}/".partition("/new/c/")
+    if inside:
+        os.write(2, b"writing\n")
+        last = time.monotonic() + 2
+        while os.path.exists(folder) and time.monotonic() < last:
+            time.sleep(0.0001)
+    return make(path, *arguments, **options)
+os.mkdir = late
+"""
+AS_COMMAND = """
+sys.argv[1:] = "gather-nd data.npy indices.npy -o x.zarr --chunks 1,1 --threads 1".split()
+from ndtool.__main__ import program
+program()
+"""
+AS_FUNCTION = """
+import os, ndtool
+try:
+    ndtool.files.gather_nd("data.npy", "indices.npy", out="x.zarr", chunks=(1, 1), threads=1)
+except KeyboardInterrupt:
+    time.sleep(1)
+    sys.exit(130 if sorted(os.listdir()) == ["data.npy", "indices.npy"] else str(os.listdir()))
+"""
+
+
+@pytest.mark.parametrize("program", [AS_COMMAND, AS_FUNCTION], ids=["command", "function"])
+def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
+    save(data=DATA, indices=INDICES)
+    command = [sys.executable, "-c", LATE + program]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline().startswith(b"writing")
+        child.send_signal(signal.SIGINT)
+        rest = child.stderr.read()
+    assert (child.returncode, rest.replace(b"writing\n", b"")) == (130, b"")
+    assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
+
+
+SIGNALS = """
+import signal
+from ndtool import files
+
+before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+for out in ("x.zarr", "x.npy"):
+    files.gather_nd("data.npy", "indices.npy", out=out)
+    assert {number: signal.getsignal(number) for number in before} == before
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        print(out)
+"""
+
+
+def test_functions_change_no_signals() -> None:
+    """In a process of its own: commands that tests run in this one do prepare its signals."""
+    save(data=DATA, indices=INDICES)
+    command = [sys.executable, "-c", SIGNALS]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "x.zarr\nx.npy\n", "")
+
+
 STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunks", "1,1"]
 
 
@@ -335,6 +564,16 @@ def test_signals_of_which_a_process_dies(number: signal.Signals) -> None:
     assert child.returncode == -number
     assert not rest.replace(b"written", b"").strip(), rest
     assert os.listdir() == ["data.npy"]
+
+
+@pytest.mark.parametrize("output", ["x.zarr", "x.zarr:a", "../x.zarr", "x.npy", "x.npz:a"])
+def test_a_current_directory_that_was_removed_takes_no_output(output: str) -> None:
+    save(data=DATA)
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    data = os.path.abspath("data.npy")
+    ran = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
+    path = output.partition(":")[0]
+    assert (ran.status, ran.err) == (7, f"error: {path}: No such file or directory\n")
 
 
 def test_the_next_run_removes_what_a_killed_one_left() -> None:
@@ -387,6 +626,62 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
     write("x.zarr", DATA)
     assert same(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
+
+
+@pytest.mark.parametrize("output", ["one.zarr", "g.zarr:a/b"])
+def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
+    put(output, DATA)
+    save(data=DATA)
+    before = everything()
+    locked = Path(output.replace(":", "/")) / "c"
+    for mode in (0o555, 0o333, 0o666):
+        locked.chmod(mode)
+        for command in (("convert", "data.npy", output), (*GATHER, output, "--dry-run")):
+            done = ndtool(*command, preexec_fn=without_overrides)
+            assert done.status == 7, done
+            assert f"{locked}: nothing can be removed from it, so" in done.err
+    locked.chmod(0o755)
+    assert everything() == before
+    assert ndtool("convert", "data.npy", output).status == 0
+
+
+def test_what_stays_of_a_replaced_store_is_named() -> None:
+    """Too few descriptors to go down into it, or rights that change meanwhile."""
+    put("one.zarr", np.arange(4))
+    new = newfolder.NewFolder("one.zarr", True, True, False)
+    Path(new.inside, "new").touch()
+    new.publish()
+    hidden = new._hidden
+    os.rename(hidden, "aside")
+    os.mkdir(hidden)
+    denied = OSError(errno.EACCES, "Permission denied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newfolder, "remove", lambda path: denied)
+        with pytest.raises(
+            OutputError, match=r"one\.zarr is written, but the old store remains at"
+        ):
+            new.drop()
+    new.drop()  # once more, at the end of the run
+    assert Path("one.zarr/new").exists()
+
+
+def test_clean_names_what_it_cannot_remove() -> None:
+    hidden = Path(".one.zarr.ndtool-0123456789ab")
+    (hidden / "new" / "c").mkdir(parents=True)
+    (hidden / "new" / "c" / "0").touch()
+    (hidden / "new" / "c").chmod(0o555)
+    Path(".two.zarr.ndtool-0123456789ab/new").mkdir(parents=True)
+    done = ndtool("clean", ".", preexec_fn=without_overrides)
+    assert done.status == 7, done
+    assert done.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
+    assert done.err == (
+        "error: .: not all could be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
+    )
+    done = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
+    assert (done.status, done.json) == (7, {"removed": [], "kept": []})
+    (hidden / "new" / "c").chmod(0o755)
+    assert ndtool("clean", ".").status == 0
+    assert os.listdir() == []
 
 
 def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

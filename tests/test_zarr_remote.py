@@ -1,5 +1,6 @@
 """Zarr stores behind URLs, read and written: memory, http and moto's S3 server."""
 
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,15 +13,23 @@ import webserver
 from bucket import Bucket, Proxy, settings
 from command import NDTOOL, environment, ndtool, save
 from inputs import opened
+from outputs import checked, written
 from strategies import raw, same
 from test_zarr import CODES, WAYS, load, put, some
-from test_zarr_outputs import write
+from test_zarr_outputs import like, write
 from webserver import Server
 
-from ndtool.arrays import names, source
-from ndtool.arrays.remotefolder import RemoteFolder, inside
+from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError
-from ndtool.runs import convert, jobs
+from ndtool.formats import locators, outputs
+from ndtool.formats.zarr import hierarchy
+from ndtool.publish import claims, sinks
+from ndtool.runs import convert, steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import remote
+from ndtool.storage.remote import inside
+from ndtool.storage.remotefolder import RemoteFolder
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 fsspec = pytest.importorskip("fsspec")
@@ -92,9 +101,9 @@ def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> No
     put("x.zarr", DATA, chunks=(4, 10))
     url = serve(web, "x.zarr")
     save(indices=np.array([[5], [4], [-1], [5]]))
-    request = jobs.Request("gather_nd", url, "indices.npy", output="out.npy")
-    with jobs.Job(request) as job:
-        job.run(job.check())
+    request = Request("gather_nd", url, "indices.npy", output="out.npy")
+    with OpenCall(request) as call:
+        steps.run(call)
     assert (np.load("out.npy") == DATA[[5, 4, -1, 5]]).all()
     assert asked(web, "c/0/0") == asked(web, "c/2/0") == []
     for chunk in ("c/1/0", "c/5/0"):
@@ -134,7 +143,7 @@ def test_a_server_without_ranges(web: Server) -> None:
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndtool.arrays.remote.Http.largest", 1000)
+    monkeypatch.setattr("ndtool.storage.remote.Http.largest", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
     put("x.zarr", data, chunks=(1000,), compressors=None)
     assert same(load(serve(web, "x.zarr")), data)
@@ -194,12 +203,12 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
     with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as caught:
         load(url)
     assert [line.partition(":")[0] for line in caught.value.places] == ["b", "g/a"]
-    assert [entry.member for entry in names.describe(url)] == ["b", "g/a"]
+    assert [entry.member for entry in locators.describe(url)] == ["b", "g/a"]
     for name, body in files("x.zarr").items():
         if name != "zarr.json":
             memory.pipe_file(f"/x.zarr/{name}", body)
     memory.pipe_file("/x.zarr/zarr.json", b'{"zarr_format": 3, "node_type": "group"}')
-    assert [entry.member for entry in names.describe("memory://x.zarr")] == ["b", "g/a"]
+    assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["b", "g/a"]
 
 
 def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
@@ -232,7 +241,7 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_what_is_written_is_what_a_folder_gets(code: Any, version: int, memory: Any) -> None:
     array = some(code, (7, 5, 3))
-    how = {"like": {"zarr_format": version}, "chunks": (3, 5, 2)}
+    how = {"like": like(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **how)
     write("memory://x.zarr", array, **how)
     there = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
@@ -256,15 +265,75 @@ def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
     for name, body in files("x.zarr").items():
         memory.pipe_file(f"/x.zarr/{name}", body)
     write("memory://x.zarr:b", DATA + 1)
-    assert [entry.member for entry in names.describe("memory://x.zarr")] == ["a", "b"]
+    assert [entry.member for entry in locators.describe("memory://x.zarr")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_metadata_are_not_made_longer_than_they_are_read(
+    version: int, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("x.zarr:g/a", DATA, zarr_format=version)
+    zarr.consolidate_metadata("x.zarr", zarr_format=version)
+    for name, body in files("x.zarr").items():
+        memory.pipe_file(f"/x.zarr/{name}", body)
+    root = "zarr.json" if version == 3 else ".zmetadata"
+    before = {path: memory.cat(path) for path in memory.find("/")}
+    monkeypatch.setattr(hierarchy, "LONGEST", len(memory.cat(f"/x.zarr/{root}")) + 100)
+    with pytest.raises(
+        OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
+    ):
+        write("memory://x.zarr:g/b", DATA)
+    assert {path: memory.cat(path) for path in memory.find("/")} == before
+
+
+def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
+    """Nothing is beside a bucket, so the mark of an array is in it."""
+    put("x.zarr:a", DATA)
+    for name, body in files("x.zarr").items():
+        s3.put(name, body)
+    assert write("s3://bucket/b.zarr", DATA + 1) == ("a",)
+    out = begun("s3://bucket/c.zarr")
+    found = s3.keys()
+    assert ".c.zarr.ndtool" in found
+    with pytest.raises(OutputError, match="writes there, or was killed"):
+        write("s3://bucket/c.zarr", DATA)
+    out.abort()
+    assert [entry.member for entry in locators.describe("s3://bucket")] == ["a", "b.zarr"]
+    assert same(load("s3://bucket:b.zarr"), DATA + 1)
+    found = s3.keys()
+    assert not [name for name in found if "ndtool" in name]
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "mark"),
+    [
+        ("s3://KEY:SECRET@bucket", "x.zarr", "s3://KEY:SECRET@bucket/.x.zarr.ndtool"),
+        ("s3://KEY:SEC/RET@bucket/", "g/a", "s3://KEY:SEC/RET@bucket/.g.a.ndtool"),
+        ("s3://KEY:SECRET@bucket/x.zarr", "g", "s3://KEY:SECRET@bucket/.x.zarr.g.ndtool"),
+        ("memory://x.zarr", "g", "memory://.x.zarr.g.ndtool"),
+    ],
+)
+def test_a_mark_has_no_login(url: str, path: str, mark: str) -> None:
+    assert claims._lock_url(url, path) == mark
+    ours = claims._ours(mark, claims._folder(url, path))
+    assert b"SEC" not in ours.body
+    folder = json.loads(ours.body)["folder"]
+    assert inside(mark, folder, beside=True) == inside(url, path)
+
+
+def test_a_whole_bucket_is_no_store(s3: Bucket) -> None:
+    for attempt in (write, checked):
+        with pytest.raises(OutputError, match=r"^s3://x.zarr is a bucket: expected a folder"):
+            attempt("s3://x.zarr", DATA)
+    assert s3.keys() == []
 
 
 @pytest.mark.parametrize(
     ("there", "target", "words"),
     [
-        ("x.zarr/zarr.json", "memory://x.zarr", "something is there"),
-        ("x.zarr/c/0/0", "memory://x.zarr", "something is there"),
-        ("x.zarr/a/c/0/0", "memory://x.zarr:a", "something is there"),
+        ("x.zarr/zarr.json", "memory://x.zarr", "cannot be replaced atomically"),
+        ("x.zarr/c/0/0", "memory://x.zarr", "cannot be replaced atomically"),
+        ("x.zarr/a/c/0/0", "memory://x.zarr:a", "cannot be replaced atomically"),
     ],
 )
 def test_nothing_is_replaced(there: str, target: str, words: str, memory: Any) -> None:
@@ -272,7 +341,7 @@ def test_nothing_is_replaced(there: str, target: str, words: str, memory: Any) -
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
         with pytest.raises(OutputError, match=words):
-            names.check(target, only=only)
+            checked(target, DATA, only=only)
         with pytest.raises(OutputError, match=words):
             write(target, DATA, only=only)
     assert {path: memory.cat(path) for path in memory.find("/")} == before
@@ -292,11 +361,12 @@ def test_places_that_are_not_written_to(web: Server) -> None:
 
 
 def begun(target: str) -> Any:
-    from ndtool.arrays.source import Facts
+    from ndtool.arrays.source import ArrayMetadata
     from ndtool.rules import dtypes
 
-    facts = Facts(dtypes.from_descr("<i4"), DATA.shape, "C", DATA.shape, {})
-    return names.create(target, facts, storing=names.Storing(chunks=(4, 10)))
+    metadata = ArrayMetadata(dtypes.from_descr("<i4"), DATA.shape, "C", DATA.shape, {})
+    encoding = outputs.Encoding(chunks=(4, 10))
+    return outputs.create(outputs.resolve(target, metadata, encoding=encoding))
 
 
 def test_it_is_seen_only_when_it_is_complete(memory: Any) -> None:
@@ -306,7 +376,7 @@ def test_it_is_seen_only_when_it_is_complete(memory: Any) -> None:
     assert len(memory.find("/x.zarr")) == 6
     with pytest.raises(InputError, match=r"memory://x.zarr: a directory, not an object"):
         load("memory://x.zarr")
-    jobs.sink.commit(out)
+    sinks.commit(out)
     out.abort()
     assert same(load("memory://x.zarr:g/a"), DATA)
 
@@ -315,7 +385,7 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
     out = begun("memory://x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     memory.pipe_file("/x.zarr/c/1/0", b"another's")
-    with pytest.raises(OutputError, match=r"c/1/0 was made by others during the run"):
+    with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
         out.write(0, memoryview(raw(DATA[4:8])), 1)
     out.abort()
     assert memory.find("/x.zarr") == ["/x.zarr/c/1/0"]
@@ -323,10 +393,13 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
 
 def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
     out = begun("memory://x.zarr")
-    out.write(0, memoryview(raw(DATA[:4])), 0)
+    for block in range(6):
+        out.write(0, memoryview(raw(DATA[:4])), block)
     memory.pipe_file("/x.zarr/zarr.json", b"{}")
-    with pytest.raises(OutputError, match=r"zarr.json was made by others during the run"):
-        jobs.sink.commit(out)
+    with pytest.raises(
+        OutputError, match=r"zarr.json was created by another process during the run"
+    ):
+        sinks.commit(out)
     out.abort()
     assert memory.find("/x.zarr") == ["/x.zarr/zarr.json"]
 
@@ -337,7 +410,7 @@ def test_a_group_that_others_made_meanwhile(memory: Any) -> None:
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
     memory.pipe_file("/x.zarr/g/zarr.json", group)
-    jobs.sink.commit(out)
+    sinks.commit(out)
     out.abort()
     assert memory.cat("/x.zarr/g/zarr.json") == group
     assert same(load("memory://x.zarr:g/a"), DATA)
@@ -356,7 +429,7 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
     ran = ndtool("inspect", "s3://bucket/y.zarr")
     assert b"y.zarr:g/a" in ran.out
     ran = ndtool("convert", url, "s3://bucket/z.zarr")
-    assert (ran.status, "something is there" in ran.err) == (7, True)
+    assert (ran.status, "cannot be replaced atomically" in ran.err) == (7, True)
     store = zarr.storage.FsspecStore.from_url(
         "s3://bucket/z.zarr", storage_options={"endpoint_url": s3.endpoint}
     )
@@ -369,7 +442,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     with opened(url) as one:
         source.whole(one)
         s3.put("x.zarr/c/0/0", b"other")
-        with pytest.raises(OutputError, match="other bytes are in a chunk that was read"):
+        with pytest.raises(OutputError, match="a chunk that was read is modified"):
             one.recheck()
 
 
@@ -377,10 +450,32 @@ def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
     out = begun("s3://bucket/x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     s3.put("x.zarr/c/1/0", b"another's")
-    with pytest.raises(OutputError, match=r"c/1/0 was made by others during the run"):
+    with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
         out.write(0, memoryview(raw(DATA[4:8])), 1)
     out.abort()
     assert s3.keys() == ["x.zarr/c/1/0"]
+
+
+def test_a_lost_reply_about_a_chunk_or_a_mark(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then botocore sends the request again, which meets what the first one made."""
+    call = remote.S3.call
+
+    async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
+        if operation == "put_object":
+            await call(self, operation, *names, **arguments)
+        return await call(self, operation, *names, **arguments)
+
+    monkeypatch.setattr(remote.S3, "call", twice)
+    np.save("x.npy", DATA)
+    for target in ("x.zarr", "y.zarr:g/a"):
+        with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:
+            conversion.run(lambda share: None)
+        assert same(load(f"s3://bucket/{target}"), DATA)
+    left = s3.keys()
+    assert not [key for key in left if key.endswith(".ndtool")]
+    with written("s3://bucket/z.zarr", DATA) as out:
+        out.write(0, memoryview(raw(DATA)))
+    assert s3.keys() == left
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -395,7 +490,7 @@ def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
         )
         assert proxy.held.wait(60)
         process.send_signal(number)
-        proxy.let_go()
+        proxy.drop_cached()
         err = process.communicate(timeout=120)[1]
     finally:
         proxy.close()

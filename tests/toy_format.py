@@ -7,42 +7,39 @@ order of its elements.
 from math import prod
 from typing import Any
 
-from ndtool.arrays import grid
-from ndtool.arrays.newfile import NewFile
-from ndtool.arrays.source import Entry, Facts
-from ndtool.arrays.storage import failure, reserve, write_at
-from ndtool.arrays.targets import Target
+from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, called, printable
-from ndtool.rules import dtypes
+from ndtool.publish.newfile import NewFile
+from ndtool.publish.targets import Target
+from ndtool.rules import dtypes, grid
+from ndtool.storage.descriptors import failure, reserve, write_at
 
 MAGIC = b"TOY "
 _BLOCKS = 8  # of outputs along an axis, about, and each of three elements if there are so many
 
 
-def recognises(place: Any) -> bool:
-    return bool(place.look(0, len(MAGIC)) == MAGIC)
+def recognises(storage: Any) -> bool:
+    return bool(storage.peek(0, len(MAGIC)) == MAGIC)
 
 
-def entries(place: Any, path: str, member: str | None) -> list[Entry]:
-    facts, start = _facts(place, path)
-    return [Entry(path, member, facts, None, place.size, f"blocks from byte {start} on", None)]
+def entries(storage: Any, path: str, member: str | None) -> list[MemberInfo]:
+    metadata, start = _facts(storage, path)
+    return [
+        MemberInfo(path, member, metadata, None, storage.size, f"blocks from byte {start} on", None)
+    ]
 
 
-def open_source(place: Any, name: str, path: str, member: str | None) -> "Blocks":
-    return Blocks(place, name, *_facts(place, name))
+def open_source(storage: Any, name: str, path: str, member: str | None) -> "Blocks":
+    return Blocks(storage, name, *_facts(storage, name))
 
 
-def check(target: Target) -> None:
+def create(target: Target, metadata: ArrayMetadata) -> "BlockSink":
     target.require_replaceable()
+    return BlockSink(target, metadata)
 
 
-def create(target: Target, facts: Facts) -> "BlockSink":
-    check(target)
-    return BlockSink(target, facts)
-
-
-def _facts(place: Any, name: str) -> tuple[Facts, int]:
-    line, newline, _ = place.look(0, 1000).partition(b"\n")
+def _facts(storage: Any, name: str) -> tuple[ArrayMetadata, int]:
+    line, newline, _ = storage.peek(0, 1000).partition(b"\n")
     try:
         code, *sizes = line.removeprefix(MAGIC).decode("ascii").rsplit("|", 2)
         shape, step = (tuple(map(int, text.split(",") if text else ())) for text in sizes)
@@ -54,10 +51,10 @@ def _facts(place: Any, name: str) -> tuple[Facts, int]:
             raise ValueError("sizes")
     except (ValueError, DtypeError):
         raise InputError(f"{printable(name)}: no line `TOY dtype|shape|grid`") from None
-    facts = Facts(dtype, shape, "C", step, {"toy_header": len(line) + 1})
-    if len(line) + 1 + facts.nbytes != place.size:
-        raise InputError(f"{printable(name)}: {place.size} bytes do not fit the header")
-    return facts, len(line) + 1
+    metadata = ArrayMetadata(dtype, shape, "C", step, {"toy_header": len(line) + 1})
+    if len(line) + 1 + metadata.nbytes != storage.size:
+        raise InputError(f"{printable(name)}: {storage.size} bytes do not fit the header")
+    return metadata, len(line) + 1
 
 
 class Blocks:
@@ -65,28 +62,28 @@ class Blocks:
 
     warning = None
     at_once = 1
-    tick = None
+    progress = None
 
-    def __init__(self, place: Any, name: str, facts: Facts, start: int) -> None:
-        self.name, self.facts = name, facts
-        self._place, self._start = place, start
+    def __init__(self, storage: Any, name: str, metadata: ArrayMetadata, start: int) -> None:
+        self.name, self.metadata = name, metadata
+        self._storage, self._start = storage, start
 
     def whole(self, touched: Any = None) -> None:
         return None
 
     def block(self, number: int) -> memoryview:
-        at = self._start + sum(_nbytes(self.facts, n) for n in range(number))
-        return memoryview(self._place.read(at, _nbytes(self.facts, number), self.name))
+        at = self._start + sum(_nbytes(self.metadata, n) for n in range(number))
+        return memoryview(self._storage.read(at, _nbytes(self.metadata, number), self.name))
 
     def recheck(self) -> None:
-        if change := self._place.change():
+        if change := self._storage.change():
             raise OutputError(f"{called(self.name)} {change}")
 
     def is_open_as(self, fd: int) -> bool:
-        return bool(self._place.is_open_as(fd))
+        return bool(self._storage.is_open_as(fd))
 
     def close(self) -> None:
-        self._place.close()
+        self._storage.close()
 
 
 class BlockSink:
@@ -96,20 +93,23 @@ class BlockSink:
     at_once = 1
     kept = None
 
-    def __init__(self, target: Target, facts: Facts) -> None:
+    def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name = target.path
-        self.facts = facts._replace(
-            grid=tuple(min(max(3, size // _BLOCKS), size) for size in facts.shape)
+        self.metadata = metadata._replace(
+            grid=tuple(min(max(3, size // _BLOCKS), size) for size in metadata.shape)
         )
         text = "|".join(
-            [facts.dtype.descr, *(",".join(map(str, s)) for s in (facts.shape, self.facts.grid))]
+            [
+                metadata.dtype.descr,
+                *(",".join(map(str, s)) for s in (metadata.shape, self.metadata.grid)),
+            ]
         )
         header = MAGIC + text.encode() + b"\n"
         self._start = len(header)
         try:
             self._file = NewFile(target.path, target.old, target.clobber, target.sync)
             try:
-                reserve(self._file.descriptor, self._start + facts.nbytes, self.name)
+                reserve(self._file.descriptor, self._start + metadata.nbytes, self.name)
                 write_at(self._file.descriptor, 0, header)
             except BaseException:
                 self._file.drop()
@@ -121,7 +121,7 @@ class BlockSink:
         return None
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        at = self._start + sum(_nbytes(self.facts, n) for n in range(block))
+        at = self._start + sum(_nbytes(self.metadata, n) for n in range(block))
         try:
             write_at(self._file.descriptor, at + start, view)
         except OSError as exc:
@@ -138,6 +138,6 @@ class BlockSink:
         return exc if isinstance(exc, NdtoolError) else failure(exc, self.name, OutputError)
 
 
-def _nbytes(facts: Facts, number: int) -> int:
-    box = grid.box(facts.shape, facts.grid, number)
-    return prod(stop - first for first, stop in box) * facts.dtype.itemsize
+def _nbytes(metadata: ArrayMetadata, number: int) -> int:
+    box = grid.box(metadata.shape, metadata.grid, number)
+    return prod(stop - first for first, stop in box) * metadata.dtype.itemsize

@@ -1,1 +1,1 @@
-"""Questions about a call: inferred, recomputed, shown."""
+"""Analyses of a call: inference, explanation, statistics, verification, models, previews."""

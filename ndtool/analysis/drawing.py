@@ -1,6 +1,6 @@
-"""The facts of a drawing of a call: the elements of its arrays, and which of them belong together.
+"""The contents of a drawing of a call: the elements of its arrays, and the links between them.
 
-They are those of explanations, so of the run itself; only small arrays are drawn.
+Explanations provide them, so they are those of a run. Only small arrays are drawn.
 """
 
 from collections.abc import Sequence
@@ -10,35 +10,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import explain, places, tuples, values
-from ndtool.analysis.distances import opaque
+from ndtool.analysis import explain, mapping, tuples, values
 from ndtool.analysis.explain import Element, Step
-from ndtool.analysis.places import Position
-from ndtool.analysis.reference import in_order, silent
-from ndtool.analysis.tuples import Hunt, Tuples
+from ndtool.analysis.mapping import Position
+from ndtool.analysis.oracle.blocks import in_order, silent
+from ndtool.analysis.oracle.distances import opaque
+from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import Typed
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import Plan, Shape
-from ndtool.runs.jobs import Job
+from ndtool.rules.plans import Plan, Shape
+from ndtool.runs.calls import OpenCall
 
-LIMIT = 400  # elements of an array that a person takes in
+LIMIT = 400  # elements of an array, beyond which a drawing is unreadable
 
 
 class Grid(NamedTuple):
-    """An array; elements: arrays without axes, in row-major order, None without known values."""
+    """An array. elements: its elements as 0-d arrays, in row-major order; None if unknown."""
 
     shape: Shape
     elements: Sequence[NDArray[Any]] | None
 
 
 class Named(NamedTuple):
-    """An index tuple; at: its position in indices, cells: those of its components.
+    """An index tuple.
 
-    written: the components. front: as they are taken, None where they name nothing. beyond:
-    the numbers of components that are out of bounds.
+    at: its position in indices. cells: the positions of its components. written: the components.
+    front: the components as used, none negative; None if the tuple selects nothing. beyond: the
+    numbers of the components that are out of bounds.
     """
 
     at: Position
@@ -49,9 +50,10 @@ class Named(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Elements that meet; their positions, and the number of the tuple that brings them together.
+    """The positions of elements that one index tuple links.
 
-    result: what the element of the output is then, None where no value is known.
+    number: the linear index of the tuple. result: the element of the output after this update, None
+    if unknown.
     """
 
     output: Position | None
@@ -62,11 +64,12 @@ class Link(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """grids: by the standards' names, in order; no output where an index is out of bounds.
+    """A drawing of a call.
 
-    tuples: in row-major order. links: of each element of the output all that it is made of, one
-    after the other; without an output, of each element of data what names it. valid: the lowest and
-    highest index that each component may be.
+    grids: the arrays by the standards' names, in order; without output if an index is out of
+    bounds. tuples: the index tuples in row-major order. links: the links of each element of the
+    output, in order; without an output, of each element of data. valid: the lowest and highest
+    valid index of each component.
     """
 
     grids: dict[str, Grid]
@@ -75,30 +78,31 @@ class Drawing(NamedTuple):
     valid: list[tuple[int, int]]
 
 
-def draw(job: Job) -> Drawing | None:
-    """Return the drawing of a call whose inputs are open, None where an array is too large."""
-    plan = job.inference.plan
-    if any(prod(shape) > LIMIT for shape in sizes(job).values()):
+def draw(call: OpenCall) -> Drawing | None:
+    """Return the drawing of an open call, or None if an array is too large."""
+    plan = call.inference.plan
+    if any(prod(shape) > LIMIT for shape in sizes(call).values()):
         return None
-    call = tuples.of(job)
-    grids = {role: _grid(job, role) for role in job.sources}
-    named = [_named(call, at) for at in _positions(plan.positions)]
+    rows = tuples.of(call)
+    grids = {role: _grid(call, role) for role in call.sources}
+    named = [_named(rows, at) for at in _positions(plan.positions)]
     number_of = {one.at: number for number, one in enumerate(named)}
     try:
-        explained, _ = explain.explain(job, _positions(plan.output), every=True)
+        explained, _ = explain.explain(call, _positions(plan.output), every=True)
     except BoundsError:
-        links = _without_output(call, number_of)
+        links = _without_output(rows, number_of)
     else:
         grids["output"] = _output(plan.output, explained)
         links = [_link(one.at, step, number_of) for one in explained for step in one.steps]
-    valid = [(_lowest(call, size), size - 1) for size in places.sizes(plan)]
+        call.recheck()
+    valid = [(_lowest(rows, size), size - 1) for size in mapping.sizes(plan)]
     return Drawing(grids, named, links, valid)
 
 
-def sizes(job: Job) -> dict[str, Shape]:
-    """Return the shapes of what a drawing shows; a tuple may be of no element."""
-    inputs = {f"elements of {role}": one.shape for role, one in job.inference.inputs.items()}
-    plan = job.inference.plan
+def sizes(call: OpenCall) -> dict[str, Shape]:
+    """Return the shapes of all parts of a drawing; index tuples may have no components."""
+    inputs = {f"elements of {role}": one.shape for role, one in call.inference.inputs.items()}
+    plan = call.inference.plan
     return {**inputs, "elements of the output": plan.output, "index tuples": plan.positions}
 
 
@@ -106,15 +110,15 @@ def _positions(shape: Shape) -> list[Position]:
     return list(np.ndindex(shape))
 
 
-def _grid(job: Job, role: str) -> Grid:
-    origin, (_, dtype, shape) = job.sources[role], job.inference.inputs[role]
+def _grid(call: OpenCall, role: str) -> Grid:
+    origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
     return Grid(shape, None if isinstance(origin, Typed) else elements(origin, dtype))
 
 
 def elements(origin: Source, dtype: Dtype) -> list[NDArray[Any]]:
-    """Return copies of an array's elements as Grid has them; dtype: what they are taken as."""
-    facts, buffer = origin.facts, source.whole(origin).buffer
-    array = values.as_array(buffer, dtype, facts.shape, facts.order == "F")
+    """Return copies of an array's elements as Grid has them; dtype: their actual type."""
+    metadata, buffer = origin.metadata, source.whole(origin).buffer
+    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     flat = in_order(opaque(array)).copy().view(array.dtype)
     return [flat[n : n + 1].reshape(()) for n in range(len(flat))]
 
@@ -126,7 +130,7 @@ def _output(shape: Shape, explained: list[Element]) -> Grid:
 
 def _named(call: Tuples, at: Position) -> Named:
     plan = call.plan
-    lengths = places.sizes(plan)
+    lengths = mapping.sizes(plan)
     alone = len(plan.positions) == len(plan.indices)
     cells = [at] if alone else [(*at, j) for j in range(len(lengths))]
     written = tuple(int(call.indices[cell]) for cell in cells)
@@ -139,7 +143,7 @@ def _named(call: Tuples, at: Position) -> Named:
 
 
 def _lowest(call: Tuples, size: int) -> int:
-    return -size if call.operands.negatives else 0
+    return -size if call.negatives else 0
 
 
 def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
@@ -149,17 +153,17 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
 
 
 def _without_output(call: Tuples, number_of: dict[Position, int]) -> list[Link]:
-    """Return which elements of data the tuples within bounds name."""
+    """Return the links between elements of data and the index tuples that select them."""
     plan = call.plan
-    hunts = [Hunt(place, True) for place in _positions(plan.data)]
+    hunts = [Search(place, True) for place in _positions(plan.data)]
     call.search(hunts, call.blocks(silent))
     links = []
     for hunt in hunts:
-        for at in (call.position(hunt.place, number) for number in hunt.told):
+        for at in (call.position(hunt.place, number) for number in hunt.told.tolist()):
             links.append(Link(None, hunt.place, number_of[at], _update(call, plan, hunt, at), None))
     return links
 
 
-def _update(call: Tuples, plan: Plan, hunt: Hunt, at: Position) -> Position | None:
-    scatters = "updates" in call.operands.sources
-    return places.update_for(plan, hunt.place, at) if scatters else None
+def _update(call: Tuples, plan: Plan, hunt: Search, at: Position) -> Position | None:
+    scatters = call.call.inference.scatters
+    return mapping.update_for(plan, hunt.place, at) if scatters else None

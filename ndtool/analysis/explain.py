@@ -1,37 +1,59 @@
-"""Where an element of an output comes from, and where an element of data goes to.
+"""Explain elements: where one of an output comes from, and where one of data goes to.
 
-All indices are gone through once, in blocks: each is checked, and compared with what is wanted.
-Updates meet the old element through the kernels, in their order, so the values are a run's.
+One pass over all indices, in blocks, validates them and compares them with the positions of
+interest. The kernels apply the updates in order, so values are those of a run. Answers of any
+length take bounded memory: of long ones only the linear indices of tuples are stored, in a
+temporary file if they are many, and iteration computes the items from them.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from math import isqrt
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import ops
-from ndtool.analysis import places, tuples, values
-from ndtool.analysis.places import Few, Position
-from ndtool.analysis.preview import pick
-from ndtool.analysis.reference import PIECE, Tick, silent
-from ndtool.analysis.tuples import Hunt, Tuples
+from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis.mapping import Position, Positions
+from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
+from ndtool.analysis.preview import element_at, pick
+from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import Typed
 from ndtool.arrays import source
 from ndtool.errors import UsageError
-from ndtool.rules.shapes import Shape, written
-from ndtool.runs.jobs import Job
+from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.shapes import written
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall
 
 Array = NDArray[Any]
+T = TypeVar("T")
+
+_TOGETHER = 64  # updates whose results one call computes, by 2,080 applications
+_BLOCK = 1 << 12  # updates or copies to look up at a time
+
+
+class Listing(Generic[T]):
+    """A list of any length that computes its items at each iteration."""
+
+    def __init__(self, length: int, items: Callable[[], Iterator[T]]) -> None:
+        self._length, self._items = length, items
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        return self._items()
 
 
 class Step(NamedTuple):
-    """An element that one of the output is made of.
+    """A step in which an element of the output gets a value.
 
-    role: data or updates, or fill where a tuple names nothing; position: there. value: an array
-    without axes, None where a type stands for the array. indices: the position of the tuple that
-    named it, None for the old element of a scatter. named: the tuple as written, empty without one.
-    taken: as it was taken, counted from the front. result: what the output is then.
+    role: the array the value comes from, data, updates or fill. position: the position there.
+    value: a 0-d array; None if a value is unknown. indices: the position of the index tuple, None
+    for the original element of a scatter. named: the tuple as stored, empty if there is none.
+    taken: the tuple as used, none negative. result: the element of the output after the step.
     """
 
     role: str
@@ -44,16 +66,16 @@ class Step(NamedTuple):
 
 
 class Element(NamedTuple):
-    """How an element of the output comes about; updates: how many met it, told or not."""
+    """How an element of the output is computed. updates: their number, listed as steps or not."""
 
     at: Position
     value: Array | None
-    steps: list[Step]
+    steps: Sequence[Step] | Listing[Step]
     updates: int
 
 
 class Copy(NamedTuple):
-    """Where an element of data went to; indices: of the tuple that named it, None in a scatter."""
+    """A copy of an element of data. indices: the tuple's position, None in a scatter."""
 
     at: Position
     indices: Position | None
@@ -61,42 +83,43 @@ class Copy(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where an element of data went to: of `total` places those that are told.
+    """The copies of an element of data: those listed, of `total` ones.
 
-    element: what came of it in a scatter, whose output has a place for it.
+    element: the element of a scatter's output at the same position, None in a gather.
     """
 
     position: Position
     value: Array | None
-    outputs: list[Copy]
+    outputs: Sequence[Copy] | Listing[Copy]
     total: int
     element: Element | None
 
 
 def explain(
-    job: Job,
+    call: OpenCall,
     at: Sequence[Position],
     origins: Sequence[Position] = (),
     every: bool = False,
-    tick: Tick = silent,
+    progress: ProgressCallback = silent,
 ) -> tuple[list[Element], list[Origin]]:
-    """Explain elements of the output, and elements of data, of a call whose inputs are open.
+    """Explain elements of the output (`at`) and of data (`origins`) of an open call.
 
-    every: tell all updates and outputs instead of the first and last few. Raises BoundsError
-    for any index out of bounds, UsageError for a position that is none.
+    every: whether to list all updates and copies, not only the first and last few. The answer reads
+    them from the inputs during iteration, so the call must be open then. Raises BoundsError for
+    any index out of bounds, UsageError for an invalid position.
     """
-    plan = job.inference.plan
+    plan = call.inference.plan
     at = [_position("--at", one, plan.output, "the output") for one in at]
     origins = [_position("--from", one, plan.data, "data") for one in origins]
-    call = _Call(job, every)
-    answer = call.scattered if "updates" in job.sources else call.gathered
-    explained = answer(at, origins, tick)
-    job.recheck()
+    asked = _Call(call, every)
+    answer = asked.scattered if call.inference.scatters else asked.gathered
+    explained = answer(at, origins, progress)
+    call.recheck()
     return explained
 
 
 def _position(option: str, given: Position, shape: Shape, what: str) -> Position:
-    """Return a position counted from the front."""
+    """Return a validated position without negative components."""
     said = f"{option} {','.join(map(str, given))}"
     if len(given) != len(shape):
         raise UsageError(
@@ -111,21 +134,21 @@ def _position(option: str, given: Position, shape: Shape, what: str) -> Position
 
 
 class _Call:
-    """A call whose indices are gone through for what is asked."""
+    """A call of which elements are explained."""
 
-    def __init__(self, job: Job, every: bool) -> None:
-        self.job, self.plan, self.every = job, job.inference.plan, every
-        self.tuples: Tuples = tuples.of(job)
+    def __init__(self, call: OpenCall, every: bool) -> None:
+        self.call, self.plan, self.every = call, call.inference.plan, every
+        self.tuples: Tuples = tuples.of(call)
 
     def gathered(
-        self, at: list[Position], origins: list[Position], tick: Tick
+        self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
         plan = self.plan
-        hunts = [Hunt(place, self.every) for place in origins]
-        self.tuples.search(hunts, self.tuples.checked(tick))
-        where = [places.tuple_of(plan, place) for place in at]
+        hunts = [Search(place, self.every) for place in origins]
+        self.tuples.search(hunts, self.tuples.checked(progress))
+        where = [mapping.tuple_of(plan, place) for place in at]
         taken = [self.tuples.taken(self._index(one)) or () for one in where]
-        came = [places.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]]
+        came = [mapping.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]]
         data = self._elements("data", came + origins)
         found = zip(came, data, strict=False)
         elements = []
@@ -134,125 +157,195 @@ class _Call:
             step = Step(role, origin, value, named, self._index(named), front, value)
             elements.append(Element(place, value, [step], 0))
         return elements, [
-            Origin(hunt.place, value, [self._copy(hunt, n) for n in hunt.told], hunt.count, None)
+            Origin(hunt.place, value, self._copies(hunt), hunt.count, None)
             for hunt, value in zip(hunts, data[len(came) :], strict=True)
         ]
 
     def _filling(self) -> tuple[Position, Array]:
-        """Return what stands where a tuple names nothing, which has no position."""
-        inference = self.job.inference
+        """Return the fill value, which has no position."""
+        inference = self.call.inference
         return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
 
-    def _copy(self, hunt: Hunt, number: int) -> Copy:
-        where = self.tuples.position(hunt.place, number)
-        return Copy(places.copied_to(self.plan, hunt.place, where), where, self._index(where))
+    def _copies(self, hunt: Search) -> Listing[Copy]:
+        """Return the copies that the tuples found by a search make of its element."""
+        place = hunt.place
+
+        def copies() -> Iterator[Copy]:
+            for numbers in _blocks(hunt.told):
+                for where, named, _ in self._met(place, numbers):
+                    yield Copy(mapping.copied_to(self.plan, place, where), where, named)
+
+        return Listing(len(hunt.told), copies)
+
+    def _met(
+        self, place: Position, numbers: Array
+    ) -> Iterator[tuple[Position, Position, Position]]:
+        """Yield the positions of tuples that a search found, each as stored and as used."""
+        call, at = self.tuples, self.tuples.positions(place, numbers)
+        if isinstance(self.plan, ElementsPlan):
+            named = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
+        else:
+            named = call.rows[numbers]
+        kept, taken = tuples.settled(self.plan, named, call.handling)
+        if len(kept) < len(named):
+            raise operands.changed(self.call.inference)
+        columns = (np.broadcast_to(along, len(numbers)).tolist() for along in at)
+        where = zip(*columns, strict=True) if at else [()] * len(numbers)
+        yield from zip(where, map(tuple, named.tolist()), map(tuple, taken.tolist()), strict=True)
 
     def scattered(
-        self, at: list[Position], origins: list[Position], tick: Tick
+        self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
         old = self._elements("data", at + origins)
         updates = self._updates()
-        trails = [_Trail(self, *one, updates) for one in zip(at + origins, old, strict=True)]
-        self.tuples.search([trail.hunt for trail in trails], self.tuples.checked(tick))
+        every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
+        asked = zip(at + origins, old, every, strict=True)
+        trails = [_Trail(self, *one, updates) for one in asked]
+        self.tuples.search([trail.hunt for trail in trails], self.tuples.checked(progress))
         elements = [trail.element() for trail in trails]
-        return elements[: len(at)], [self._stayed(one) for one in elements[len(at) :]]
+        gone = zip(elements[len(at) :], old[len(at) :], strict=True)
+        return elements[: len(at)], [self._stayed(*one) for one in gone]
 
-    def _stayed(self, element: Element) -> Origin:
-        """Say where data's element of a scatter went: to its place, unless an update took that."""
-        gone = element.updates and self.job.inference.attributes.reduction == "none"
+    def _stayed(self, element: Element, old: Array | None) -> Origin:
+        """Return the copy of data's element in a scatter: none if an update replaced it."""
+        gone = element.updates and self.call.inference.attributes.reduction == "none"
         outputs = [] if gone else [Copy(element.at, None, ())]
-        return Origin(element.at, element.steps[0].value, outputs, len(outputs), element)
+        return Origin(element.at, old, outputs, len(outputs), element)
 
-    def step(self, place: Position, number: int, value: Array | None, result: Array | None) -> Step:
-        """Return the step of an update."""
-        where = self.tuples.position(place, number)
-        at = places.update_for(self.plan, place, where)
-        index = self._index(where)
-        taken = self.tuples.taken(index) or ()
-        return Step("updates", at, value, where, index, taken, result)
+    def steps(
+        self,
+        place: Position,
+        numbers: Array,
+        values: Sequence[Array | None],
+        results: Sequence[Array | None],
+    ) -> Iterator[Step]:
+        """Yield the steps of updates, with their values and the results after each."""
+        met = self._met(place, numbers)
+        for (where, named, taken), value, result in zip(met, values, results, strict=True):
+            at = mapping.update_for(self.plan, place, where)
+            yield Step("updates", at, value, where, named, taken, result)
 
     def _index(self, where: Position) -> Position:
-        """Return an index tuple as it is written; OutputError if it is out of bounds by now."""
-        index = tuple(np.atleast_1d(_at(self.tuples.indices, where)).tolist())
-        sizes, strict = places.sizes(self.plan), self.tuples.rule == "error"
-        if strict and not all(-n <= i < n for i, n in zip(index, sizes, strict=True)):
-            raise self.tuples.operands.changed()
+        """Return an index tuple as stored; OutputError if it changed to one out of bounds."""
+        index = tuple(np.atleast_1d(element_at(self.tuples.indices, where)).tolist())
+        sizes, strict = mapping.sizes(self.plan), self.tuples.rule == "error"
+        lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
+        pairs = zip(index, sizes, strict=True)
+        if strict and not all(i == pad or lowest * n <= i < n for i, n in pairs):
+            raise operands.changed(self.call.inference)
         return index
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
-        """Return elements of an input, of which nothing else is read where that can be."""
-        origin, (_, dtype, shape) = self.job.sources[role], self.job.inference.inputs[role]
+        """Return elements of an input, reading only these where its format allows."""
+        origin, (_, dtype, shape) = self.call.sources[role], self.call.inference.inputs[role]
         if isinstance(origin, Typed) or not positions:
             return [None] * len(positions)
-        stretch = source.whole(origin, Few(shape, positions))
-        array = values.as_array(stretch.buffer, dtype, shape, origin.facts.order == "F")
-        return [_at(_opaque(array), at).copy().view(array.dtype) for at in positions]
+        byte_range = source.whole(origin, Positions(shape, positions))
+        array = values.as_array(byte_range.buffer, dtype, shape, origin.metadata.order == "F")
+        return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
 
     def _updates(self) -> Array | None:
-        if isinstance(self.job.sources["updates"], Typed):
+        if isinstance(self.call.sources["updates"], Typed):
             return None
-        operands, (_, dtype, shape) = self.tuples.operands, self.job.inference.inputs["updates"]
-        stretch = operands.stretch("updates")
-        return values.as_array(stretch.buffer, dtype, shape, operands.is_fortran("updates"))
+        loaded = operands.load(self.call, "updates")
+        _, dtype, shape = loaded.given
+        return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 
 
 class _Trail:
-    """An element of a scatter's output, and the updates that it meets on its way."""
+    """An element of a scatter's output, and the updates applied to it."""
 
     def __init__(
-        self, call: _Call, place: Position, old: Array | None, updates: Array | None
+        self, call: _Call, place: Position, old: Array | None, every: bool, updates: Array | None
     ) -> None:
-        self.hunt = Hunt(place, call.every, self._go_on)
-        self._call, self._updates, self._result = call, updates, old
-        self._steps = [Step("data", place, old, None, (), (), old)]
+        self.hunt = Search(place, every, self._go_on)
+        self._call, self._every, self._updates = call, every, updates
+        self._steps: list[Step] = []
+        self._untouched = old
+        # Unknown updates make the result unknown, and with it the whole answer.
+        self._old = self._result = None if updates is None else old
 
     def element(self) -> Element:
-        """Return how the element came about, when all updates were met."""
+        """Return the explanation of the element, after the search."""
         hunt = self.hunt
-        self._tell(hunt.first[len(self._steps) - 1 :])
-        self._tell(hunt.last.tolist())
-        return Element(hunt.place, self._result, self._steps, hunt.count)
+        if not hunt.count:
+            return Element(hunt.place, self._untouched, [self._first(self._untouched)], 0)
+        if self._every:
+            self._meet_all(hunt.told)
+            steps = Listing(1 + hunt.count, self._all_steps)
+            return Element(hunt.place, self._result, steps, hunt.count)
+        self._tell(hunt.told[len(self._steps) :])
+        return Element(hunt.place, self._result, [self._first(self._old), *self._steps], hunt.count)
+
+    def _first(self, old: Array | None) -> Step:
+        return Step("data", self.hunt.place, old, None, (), (), old)
 
     def _go_on(self, numbers: Array) -> None:
-        """Meet updates that are not told."""
-        self._tell(self.hunt.first[len(self._steps) - 1 :])
-        step = max(1, PIECE // self._call.job.inference.dtype.itemsize)
-        for first in range(0, len(numbers), step):
-            self._meet(self._taken(numbers[first : first + step]))
+        """Apply updates that the answer does not list."""
+        self._tell(np.array(self.hunt.first[len(self._steps) :], np.int64))
+        self._meet_all(numbers)
 
-    def _tell(self, numbers: list[int]) -> None:
-        for number in numbers:
-            taken = self._taken(np.array([number]))
-            self._meet(taken)
-            value = None if taken is None else taken[0, ...]
-            self._steps.append(self._call.step(self.hunt.place, number, value, self._result))
+    def _meet_all(self, numbers: Array) -> None:
+        """Apply updates to the element in order, as a run does."""
+        if self._result is None or self._updates is None:
+            return
+        step = max(1, PIECE // self._result.itemsize)
+        for some in _blocks(numbers, step):
+            there = np.zeros((len(some), 1), np.int64)
+            met = self._applied(self._result.reshape(1), there, self._taken(some))
+            self._result = met[0, ...]
 
-    def _taken(self, numbers: Array) -> Array | None:
-        """Return what tuples bring to the element."""
-        if self._updates is None:
-            return None
-        at = places.update_for(
+    def _tell(self, numbers: Array) -> None:
+        for step in self._told(numbers, self._result):
+            self._steps.append(step)
+            self._result = step.result
+
+    def _all_steps(self) -> Iterator[Step]:
+        """Yield a step for the original element and for every update, in order."""
+        yield self._first(self._old)
+        yield from self._told(self.hunt.told, self._old)
+
+    def _told(self, numbers: Array, result: Array | None) -> Iterator[Step]:
+        """Yield the steps of updates, starting from the value `result`."""
+        itemsize = self._call.call.inference.dtype.itemsize
+        for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
+            values: Sequence[Array | None] = [None] * len(some)
+            results = values
+            if result is not None and self._updates is not None:
+                taken = self._taken(some)
+                met = self._one_by_one(result, taken)
+                values, results = ([one[n, ...] for n in range(len(some))] for one in (taken, met))
+            for step in self._call.steps(self.hunt.place, some, values, results):
+                yield step
+                result = step.result
+
+    def _one_by_one(self, old: Array, taken: Array) -> Array:
+        """Return the values of an element after each of some updates.
+
+        A run returns only the last value. So each result gets an element of its own, to which all
+        updates up to its own are applied.
+        """
+        update, result = np.triu_indices(len(taken))
+        before = np.broadcast_to(values.opaque(old.reshape(1)), len(taken)).copy()
+        met = values.opaque(taken)[update].view(taken.dtype)
+        return self._applied(before.view(old.dtype), result[:, None], met)
+
+    def _applied(self, old: Array, there: Array, taken: Array) -> Array:
+        """Return elements after updates: `taken` applied at `there`."""
+        reduction: Any = self._call.call.inference.attributes.reduction
+        return ops.scatter_nd(old, there, taken, reduction, threads=1)
+
+    def _taken(self, numbers: Array) -> Array:
+        """Return the updates of the element by the linear indices of their tuples."""
+        assert self._updates is not None
+        at = mapping.update_for(
             self._call.plan, self.hunt.place, self._call.tuples.positions(self.hunt.place, numbers)
         )
-        picked = pick(_opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
+        picked = pick(values.opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
         return picked.view(self._updates.dtype)
 
-    def _meet(self, taken: Array | None) -> None:
-        """Let updates meet the element one after the other, as a run does."""
-        if taken is None or self._result is None:
-            return
-        reduction = self._call.job.inference.attributes.reduction
-        there = np.zeros((len(taken), 1), np.int64)
-        result = ops.scatter_nd(self._result.reshape(1), there, taken, reduction, threads=1)
-        self._result = result[0, ...]
 
-
-def _at(array: Array, position: Position) -> Array:
-    """Return an element as an array without axes."""
-    whole: Any = (*position, ...)
-    return np.asarray(array[whole])
-
-
-def _opaque(array: Array) -> Array:
-    """Return the array as bytes: copies of records leave what stands between fields behind."""
-    return array.view(np.dtype((np.void, array.dtype.itemsize)))
+def _blocks(numbers: Array, step: int = _BLOCK) -> Iterator[Array]:
+    """Yield an array in slices of `step` elements."""
+    for first in range(0, len(numbers), step):
+        yield numbers[first : first + step]

@@ -1,8 +1,8 @@
-"""Inference from files, of which only the headers are read, or from types that stand for them."""
+"""Shape inference from files, reading only their headers, or from types in their place."""
 
 from ndtool.analysis.typed import typed
-from ndtool.arrays import names
-from ndtool.arrays.streams import Streams
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
 from ndtool.rules import inference
 from ndtool.rules.inference import Given, Inference
 from ndtool.rules.operators import Attributes
@@ -17,9 +17,9 @@ def infer(
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
-    arguments: by the standards' names. A type's sizes may be names, as in `float32[N,64]`: what
-    must be true of them then is assumed. dtype: what elements stored as void are. Raises
-    RuleError, with the trace so far, and DtypeError; both name what was given.
+    arguments: files and types by the standards' names. A type's sizes may be symbolic, as in
+    `float32[N,64]`; the trace lists what is then assumed. dtype: the actual dtype of void-typed
+    data. Raises RuleError, with the trace so far, and DtypeError; both mention the arguments.
     """
     streams = Streams()
     inputs = {
@@ -31,11 +31,12 @@ def infer(
 def _given(argument: str, streams: Streams, literals: bool) -> Given:
     """Read a type, or the header of a file."""
     if (found := typed(argument, named=True)) is not None:
-        return Given(argument, found.facts.dtype, found.facts.shape)
-    entries = names.describe(argument, streams, literals=literals)
-    facts = entries[0].facts if len(entries) == 1 else None
-    if facts is None:
-        source = names.open_source(argument, streams, literals=literals)  # which says what is wrong
-        facts = source.facts
+        return Given(argument, found.metadata.dtype, found.metadata.shape)
+    entries = locators.describe(argument, streams, literals=literals)
+    metadata = entries[0].metadata if len(entries) == 1 else None
+    if metadata is None:
+        # Opening raises the reason.
+        source = locators.open_source(argument, streams, literals=literals)
+        metadata = source.metadata
         source.close()
-    return Given(argument, facts.dtype, facts.shape)
+    return Given(argument, metadata.dtype, metadata.shape)

@@ -1,10 +1,9 @@
-"""The nodes of our operators in an ONNX model: what is known of them, and what they do on inputs.
+"""The nodes of our operators in an ONNX model: their metadata, and their results on inputs.
 
-What a model says is read without the onnx package. To run it, the package's reference evaluator
-computes what stands between our nodes, and ndtool these themselves.
+Metadata are read without the onnx package. To run a model, the package's reference evaluator
+computes all other nodes, and ndtool its own.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,31 +11,29 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis.engines import Asked, How, Report, Told, disagreement, require_any
-from ndtool.analysis.values import as_array
+from ndtool.analysis import modelcheck, modelinputs
+from ndtool.analysis.engines import LISTED, Asked, How, Report, Told, disagreement, require_any
+from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.verify import recomputed
-from ndtool.arrays import modelproto, names
-from ndtool.arrays.onnx import OPERATORS as TITLES
-from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode, whole
-from ndtool.arrays.streams import Streams
-from ndtool.errors import InputError, NdtoolError, RuleError, UsageError, printable
-from ndtool.rules import dtypes, inference, shapes, specs
+from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode
+from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
+from ndtool.formats import locators
+from ndtool.formats.onnx import OPERATORS as TITLES
+from ndtool.formats.onnx import modelproto
+from ndtool.rules import dtypes, inference, plans, shapes, specs
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.symbols import Symbol
-from ndtool.runs.jobs import Request
-
-Arrays = dict[str, NDArray[Any]]
-_DATA_SET = "test_data_set_0"  # of ONNX's backend tests
-_OLD, _OLD_VERSIONS = "Scatter", (9, 10)  # ScatterElements under its first name, and when it had it
+from ndtool.runs.request import Request
 
 
 class ModelNode(NamedTuple):
-    """A node. version: of its operator, None where ONNX had none. inputs: by role.
+    """A node of one of our operators.
 
-    assumed: what must be true of sizes that the model leaves open for the output to be that. runs:
-    how often it was computed, None where nothing was; inputs and found, its output, are what they
-    were then. reports: how engines did on what came to it first.
+    version: the operator's version, None if ONNX had none. inputs: names and types by role.
+    assumed: conditions on sizes that the model leaves open. runs: the number of runs, None if none
+    was asked for. inputs and found, the output, are then the actual ones. reports: the engines'
+    reports on the node's first inputs.
     """
 
     node: OperatorNode
@@ -50,7 +47,7 @@ class ModelNode(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """nodes: all of them. error: what is wrong with one, or an engine's answer that differs."""
+    """The nodes of a model, and the error of one, or about an engine's different answer."""
 
     nodes: list[ModelNode]
     error: NdtoolError | None
@@ -58,19 +55,19 @@ class Outcome(NamedTuple):
 
 def nodes(path: str) -> list[ModelNode]:
     """Return the nodes of our operators, in subgraphs and functions too."""
-    return _described(names.model(path))
+    return _described(locators.model(path))
 
 
 def _described(model: KnownModel) -> list[ModelNode]:
-    """Return nodes with what is known of them; what one gives is known to those after it."""
+    """Return nodes with their metadata; a node's output type is known to later nodes."""
     found = []
     for scope in model.scopes:
-        given: dict[str, Known] = {}  # by place and name
+        given: dict[str, Known] = {}  # by scope and name
         for known in scope:
             one = _node(known, given)
             found.append(one)
             if one.node.output:
-                given[known.place + one.node.output] = one.output
+                given[known.scope + one.node.output] = one.output
     return found
 
 
@@ -93,22 +90,20 @@ def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
 
 
 def _version(node: OperatorNode) -> int | None:
-    """Return the version of an operator that its operator set means."""
-    if node.title == _OLD:
-        return _OLD_VERSIONS[0] if node.version in _OLD_VERSIONS else None
+    """Return the version of a node's operator in its operator set."""
     try:
         row = specs.resolve(f"onnx:{node.version}", node.operator)
     except NdtoolError:
         return None
-    return row.version
+    return row.version if row.title == node.title else None  # Scatter is ScatterElements since 11
 
 
 def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
-    """Return what a node gives, and what is assumed then.
+    """Infer the output of a node, and the conditions assumed.
 
-    None where the model does not say enough of what it takes.
+    None if the model does not declare enough about the inputs.
     """
-    sizes: dict[str, shapes.Shape] = {}
+    sizes: dict[str, plans.Shape] = {}
     for role in OPERATORS[node.operator].inputs:
         shape = known[role].shape if role in known else None
         if shape is None:
@@ -116,7 +111,7 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
         sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
     attributes = _attributes(node.attributes)
     if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
-        return None  # the model has another kind of value there
+        return None  # an attribute of the wrong type
     try:
         trace, plan = shapes.infer(node.operator, sizes, attributes)
     except NdtoolError:
@@ -125,18 +120,18 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
 
 
 class _Open(Symbol):
-    """A size of which a model says nothing: it is called after its place."""
+    """A size that a model does not declare, named after its axis."""
 
 
 def _size(role: str, axis: int, size: int | str | None) -> int:
-    """Return a size of an input as rules take it."""
+    """Return a size of an input as the shape rules take it."""
     if isinstance(size, str):
         return Symbol(size)
     return _Open(f"{role}.shape[{axis}]") if size is None or size < 0 else size
 
 
 def _said(size: int) -> int | str | None:
-    """Return a size as a model says it."""
+    """Return a size as a model declares it."""
     if isinstance(size, _Open):
         return None
     return str(size) if isinstance(size, Symbol) else size
@@ -148,111 +143,77 @@ def _attributes(values: dict[str, Any]) -> Attributes:
 
 
 def run(
-    path: str, where: str, against: tuple[str, ...], how: How, tick: Told = lambda share, who: None
+    path: str,
+    where: str,
+    against: tuple[str, ...],
+    how: How,
+    progress: Told = lambda share, who: None,
 ) -> Outcome:
-    """Compute a model on inputs, and compare engines with what our nodes give.
+    """Run a model on inputs, and compare engines with the outputs of our nodes.
 
     where: an archive of the inputs by their names, or a folder with input_0.pb and so on.
     """
-    model = names.model(path)
-    feeds = _inputs(where, model)
+    model = locators.model(path)
     if find_spec("onnx") is None:
-        raise UsageError("to run a model needs the package onnx", hint="pip install 'ndtool[onnx]'")
+        raise UsageError(
+            "running a model needs the package onnx", hint="pip install 'ndtool[onnx]'"
+        )
     if against:
         require_any(against)
-    running = _Running(_described(model), against, how, tick)
-    error = running.run(path, feeds)
-    found = [report for node in running.nodes for report in node.reports]
-    return Outcome(running.nodes, error or disagreement("the model's nodes", found))
-
-
-def _inputs(where: str, model: KnownModel) -> Arrays:
-    """Return what is given to a model, by name; what has a value in it may be left out."""
-    needed = [name for name in model.inputs if name not in model.held]
-    if os.path.isdir(where):
-        files = _tensors(where)
-        taken = list(model.inputs) if len(files) == len(model.inputs) else needed
-        if len(files) != len(taken):
-            wanted = f"expected {len(needed)}: {', '.join(map(printable, needed))}"
-            raise UsageError(f"{printable(where)} has {len(files)} inputs: {wanted}")
-        arguments = dict(zip(taken, files, strict=True))
-    else:
-        members = {entry.member or "": entry.name for entry in names.describe(where)}
-        if missing := [name for name in needed if name not in members]:
-            raise UsageError(
-                f"{printable(where)} has no input {', '.join(map(printable, missing))}:"
-                f" the model takes {', '.join(map(printable, needed)) or 'none'}"
-            )
-        arguments = {name: members[name] for name in model.inputs if name in members}
-    return {name: _array(argument, model.inputs[name]) for name, argument in arguments.items()}
-
-
-def _tensors(folder: str) -> list[str]:
-    """Return the files input_0.pb and so on of a folder, or of the data set in it."""
-    for place in (folder, os.path.join(folder, _DATA_SET)):
-        found = list(_numbered(place))
-        if found:
-            return found
-    raise InputError(
-        f"{printable(folder)} has no inputs: expected input_0.pb there or in {_DATA_SET}"
-    )
-
-
-def _numbered(folder: str) -> Iterator[str]:
-    number = 0
-    while os.path.exists(file := os.path.join(folder, f"input_{number}.pb")):
-        yield file
-        number += 1
-
-
-def _array(argument: str, known: Known) -> NDArray[Any]:
-    source = names.open_source(argument, Streams())
+    running = _Running(_described(model), against, how, progress)
     try:
-        facts = source.facts
-        dtype = facts.dtype
-        if dtype.kind == "V" and known.dtype in dtypes.EXTENDED:
-            dtype = dtypes.view_as(dtype, known.dtype)
-        array = as_array(whole(source).buffer, dtype, facts.shape, facts.order == "F")
-        return array.astype(array.dtype.newbyteorder("="), order="C")
-    finally:
-        source.close()
+        modelcheck.check(path)
+        feeds = modelinputs.read(where, model)
+    except (RuleError, DtypeError) as exc:
+        return Outcome(running.nodes, exc)
+    error = running.run(path, feeds)
+    return Outcome(running.nodes, error or _disagreement(running.nodes))
+
+
+def _disagreement(found: list[ModelNode]) -> DifferenceError | None:
+    """Return the error about nodes on which engines differ, or None."""
+    wrong: list[str] = []
+    places: list[str] = []
+    for one in found:
+        if error := disagreement(one.node.operator, one.reports):
+            name = printable(one.node.node)
+            wrong.append(f"{name}: {error.message}")
+            places += [f"{name}: {place}" for place in error.places]
+    if not wrong:
+        return None
+    more = f"; {len(wrong) - LISTED} more nodes" if len(wrong) > LISTED else ""
+    return DifferenceError("; ".join(wrong[:LISTED]) + more, places=tuple(places[:LISTED]))
 
 
 class _RefusedError(Exception):
-    """A node cannot be computed; what follows it cannot either."""
+    """A node cannot be computed, so the run ends."""
 
 
 class _Running:
-    """A run of a model: nodes are told what came to them as the evaluator comes to them."""
+    """A run of a model: records the inputs and outputs of our nodes as the evaluator runs them."""
 
     def __init__(
-        self, found: list[ModelNode], against: tuple[str, ...], how: How, tick: Told
+        self, found: list[ModelNode], against: tuple[str, ...], how: How, progress: Told
     ) -> None:
         self.nodes = [one._replace(runs=0) for one in found]
-        self._against, self._how, self._tick = against, how, tick
+        self._against, self._how, self._progress = against, how, progress
         self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
-        """Evaluate; return what is wrong with one of our nodes, after which nothing is computed."""
+        """Run the model; return the error of the first of our nodes that fails, or None."""
         onnx: Any = import_module("onnx")
-        try:
-            model = onnx.load(path)
-            self._number(model)
-            evaluator = self._evaluator()(model)
-            evaluator.run(None, feeds)
-        except _RefusedError:
-            return self._error
-        except NdtoolError:
-            raise
-        except Exception as exc:
-            words = " ".join(str(exc).split()) or type(exc).__name__
-            raise RuleError(
-                f"{printable(path)}: the onnx package cannot run it: {printable(words, 500)}"
-            ) from exc
+        with modelcheck.calling(path):
+            try:
+                model = onnx.load(path)
+                self._number(model)
+                evaluator = self._evaluator()(model)
+                evaluator.run(None, feeds)
+            except _RefusedError:
+                return self._error
         return None
 
     def _number(self, model: Any) -> None:
-        """Write the number of each of our nodes into it, where the evaluator keeps it."""
+        """Write the number of each of our nodes into its doc_string, which the evaluator keeps."""
         free: dict[str, list[int]] = {}
         for number, one in enumerate(self.nodes):
             free.setdefault(one.node.node, []).append(number)
@@ -260,7 +221,7 @@ class _Running:
             node.doc_string = str(free[name].pop(0))
 
     def _evaluator(self) -> Any:
-        """Return an evaluator that has our operators, in subgraphs and functions too."""
+        """Return an evaluator with our operators, also in subgraphs and functions."""
         reference: Any = import_module("onnx.reference")
         ours: Any = import_module("ndtool.onnx")
         running = self
@@ -292,7 +253,7 @@ class _Running:
         attributes: dict[str, Any],
         compute: Callable[[], Any],
     ) -> Any:
-        """Compute a node that the evaluator has come to; a function's parameters are values now."""
+        """Compute a node for the evaluator; attributes that are parameters have values now."""
         one = self.nodes[number]
         try:
             (result,) = compute()
@@ -320,13 +281,13 @@ class _Running:
         done, name = number / len(self.nodes), printable(one.node.node, 40)
 
         def tell(share: float, who: str) -> None:
-            self._tick(done + share / len(self.nodes), f"{name}: {who}" if who else name)
+            self._progress(done + share / len(self.nodes), f"{name}: {who}" if who else name)
 
         return tuple(asked.reports(self._against, tell))
 
 
 def _known(array: NDArray[Any]) -> Known:
-    """Return the type and shape of an array that a node took or gave."""
+    """Return the type and shape of an array of a node."""
     strings = array.dtype.kind in "OSU"
     return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 

@@ -1,37 +1,43 @@
-"""The few elements of an output that a person is shown, computed without the others.
+"""A preview of an output: the few elements shown, computed without the others.
 
-Gathers read the elements that are shown. Scatters go through all index tuples, in blocks, and
-apply those that meet a shown element, in their order; so the bits are those of the whole run.
+Gathers read only these elements. Scatters make a pass over all index tuples, in blocks, and
+apply the updates of these elements in order, so the bits are those of a complete run.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import ops
-from ndtool.analysis import tuples, values
+from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis.oracle.blocks import in_order
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
 from ndtool.rules.inference import Inference
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Shape, described
-from ndtool.runs.direct import Operands
-from ndtool.runs.within import within
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.shapes import described
+from ndtool.runs import operands
+from ndtool.runs.bounds import within
+from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
+Met = Iterator[tuple[Array, Array]]  # linear indices of shown elements, and their updates
 
 _SHOWN = 1000  # elements of a preview
-_WHOLE = 100  # elements of an array that is shown without gaps
-_BLOCK = 1 << 18  # index tuples looked at at once
+_WHOLE = 100  # elements up to which an array is shown without gaps
+_BLOCK = 1 << 18  # index tuples to process at a time
 
 
 class Window(NamedTuple):
-    """Which elements of an array are shown: those at every combination of positions.
+    """The elements of an array to show: all combinations of positions along its axes.
 
-    positions: of every axis. corner: how many leading axes only show their first position. gaps:
-    whether a long axis shows its ends only, and one position between them that stands for the rest.
+    positions: the positions along each axis. corner: the number of leading axes of which only the
+    first position is shown. gaps: whether only the ends of a long axis are shown, with one position
+    between them in place of the rest.
     """
 
     positions: tuple[tuple[int, ...], ...]
@@ -40,32 +46,35 @@ class Window(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """How many positions of each axis are shown."""
+        """The number of positions shown along each axis."""
         return tuple(map(len, self.positions))
 
 
-def text(operands: Operands) -> str:
-    """Return what a person is shown of the output of a run, with its type and shape."""
-    inference = operands.inference
+def text(validated: Validated) -> str:
+    """Return the preview of a run's output, with its type and shape."""
+    call, inference = validated.call, validated.call.inference
     title = described(inference.dtype, inference.plan.output)
     if inference.dtype.itemsize > values.WIDEST:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
-    arrays = {"indices": values.as_array(operands.indices, *inference.inputs["indices"][1:])}
-    for role in inference.inputs.keys() - {"indices"}:
-        fortran, buffer = operands.is_fortran(role), operands.stretch(role).buffer
-        arrays[role] = values.as_array(buffer, *inference.inputs[role][1:], fortran)
+    arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
+    loaded = {"data": operands.load_data(validated)}
+    if inference.scatters:
+        loaded["updates"] = operands.load(call, "updates")
+    for role, one in loaded.items():
+        _, dtype, shape = one.given
+        arrays[role] = values.as_array(one.byte_range.buffer, dtype, shape, one.fortran)
     seen = window(inference.plan.output)
     return written(title, elements(inference, arrays, seen), seen)
 
 
 def written(title: str, shown: Array, seen: Window) -> str:
-    """Return the elements that a window shows, under a title that says which they are."""
+    """Return the text of a window's elements, under a title."""
     corner = "[" + "0, " * seen.corner + "...] of " if seen.corner else ""
     return corner + title + "\n" + values.lines(shown[(0,) * seen.corner + (...,)], seen.gaps)
 
 
 def window(shape: Shape) -> Window:
-    """Return what is shown of an array of any shape."""
+    """Return the window of an array of any shape."""
     if 0 in shape:
         return Window(((),) * len(shape), 0, False)
     corner, count = len(shape), 1
@@ -87,97 +96,52 @@ def _ends(size: int) -> tuple[int, ...]:
 
 
 def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Array:
-    """Return what is shown of the output; arrays: the inputs, indices checked."""
+    """Compute the elements of the output in a window; arrays: the inputs, indices validated."""
     plan, dtype = inference.plan, arrays["data"].dtype
     if not all(seen.shape):
         return np.empty(seen.shape, dtype)
     opaque = np.dtype((np.void, dtype.itemsize))  # or NumPy would make all true bools the same
     data = arrays["data"].view(opaque)
-    rule = inference.attributes.out_of_bounds
+    rule = inference.handling
     if "updates" not in arrays:
-        found, filled = _gathered(plan, data, arrays["indices"], seen, rule)
-        if filled.any():
-            found[filled] = np.frombuffer(inference.filling, opaque)[0]
-        return found.view(dtype)
+        empty = np.frombuffer(inference.filling, opaque)
+        return _gathered(plan, data, arrays["indices"], seen, rule, empty).view(dtype)
     result = pick(data, _open(seen.positions), seen.shape).view(dtype)
     right = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
-        met = _meet_nd(plan, arrays, seen, rule)
+        shown = _flat(_open(seen.positions), plan.data).reshape(-1)
+        meetings = tuples.meetings(plan, arrays["indices"], rule, shown)
+        brought = in_order(arrays["updates"])
+        met: Met = ((place, np.asarray(brought[number])) for place, number in meetings)
     else:
         met = _meet_elements(plan, arrays, seen, rule)
-    reduction = inference.attributes.reduction
-    for places, updates in met:
-        flat = ops.scatter_nd(result.reshape(-1), places[:, None], updates.view(right), reduction)
+    reduction: Any = inference.attributes.reduction
+    for at, updates in met:
+        flat = ops.scatter_nd(result.reshape(-1), at[:, None], updates.view(right), reduction)
         result = flat.reshape(result.shape)
     return result
 
 
 def _gathered(
-    plan: NdPlan | ElementsPlan, data: Array, indices: Array, seen: Window, rule: str
-) -> tuple[Array, Array]:
-    """Read what the shown positions of the output name; return it, and where they name nothing."""
-    if not data.size:  # nothing is there to name
-        return np.empty(seen.shape, data.dtype), np.ones(seen.shape, np.bool_)
-    at = _open(seen.positions)
-    if isinstance(plan, ElementsPlan):
-        along, gone = _named(pick(indices, at, seen.shape), plan.data[plan.axis], rule)
-        return pick(data, (*at[: plan.axis], along, *at[plan.axis + 1 :]), seen.shape), gone
-    b = len(plan.batch)
-    if plan.repeated:
-        q = b + len(plan.indices)
-        along = pick(indices, _open(seen.positions[b:q]), seen.shape[b:q])
-        along = along.reshape((1,) * b + along.shape + (1,) * len(plan.run))
-        along, gone = _named(along, plan.sizes[0], rule)
-        found = pick(data, (*at[:b], along, *at[q:]), seen.shape)
-        return found, np.broadcast_to(gone, seen.shape)
-    q = len(plan.indices)
-    lead = seen.shape[: q - 1]
-    # Every component has the axes of the output: those of a run are still to come.
-    wide = (*lead, *(1,) * len(plan.run))
-    here = _open(seen.positions[: q - 1])
-    components = [
-        _named(pick(indices[..., j], here, lead).reshape(wide), size, rule)
-        for j, size in enumerate(plan.sizes)
-    ]
-    places = (along for along, _ in components)
-    found = pick(data, (*at[:b], *places, *at[q - 1 :]), seen.shape)
-    gone = reduce(np.logical_or, (gone for _, gone in components))
-    return found, np.broadcast_to(gone, seen.shape)
-
-
-def _named(indices: Array, size: int, rule: str) -> tuple[Array, Array]:
-    """Return indices within bounds, and where they are not, whatever the rule for that."""
-    front = within(indices, size, rule)
-    return front.clip(0, size - 1), front >= size
-
-
-def _meet_nd(
-    plan: NdPlan, arrays: dict[str, Array], seen: Window, rule: str
-) -> Iterator[tuple[Array, Array]]:
-    """Yield flat places in the window and the updates that go there, in row-major order."""
-    indices, k = arrays["indices"].reshape(plan.tuples, plan.k), plan.k
-    rows = _flat(_open(seen.positions[:k]), plan.sizes).reshape(-1)
-    run = _open(((0,), *seen.positions[k:]))[1:]
-    width = int(np.prod(seen.shape[k:]))
-    step = max(1, _BLOCK // width)
-    for first in range(0, plan.tuples, step):
-        raw = indices[first : min(first + step, plan.tuples)]
-        kept, block = tuples.settled(plan, raw, rule)
-        place, some = _found(rows, np.broadcast_to(_flat(block.T, plan.sizes), len(block)))
-        meets = kept[some]
-        if not len(place):
-            continue
-        where = np.unravel_index(first + meets, plan.indices[:-1]) if plan.indices[:-1] else ()
-        at = tuple(t.reshape(-1, *(1,) * len(run)) for t in where)
-        updates = pick(arrays["updates"], (*at, *run), (len(place), *seen.shape[k:]))
-        yield (place[:, None] * width + np.arange(width)).reshape(-1), updates.reshape(-1)
+    plan: Plan, data: Array, indices: Array, seen: Window, rule: Handling, empty: Array
+) -> Array:
+    """Gather the elements of a window; empty: the fill value's bytes."""
+    shown = list(product(*seen.positions))
+    rows = np.array(
+        [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
+    )
+    kept, fronts = tuples.settled(plan, rows, rule)
+    found = np.repeat(empty, len(shown))
+    for number, index in zip(kept.tolist(), fronts.tolist(), strict=True):
+        found[number] = element_at(data, mapping.source_of(plan, shown[number], index))
+    return found.reshape(seen.shape)
 
 
 def _meet_elements(
-    plan: ElementsPlan, arrays: dict[str, Array], seen: Window, rule: str
-) -> Iterator[tuple[Array, Array]]:
-    """Yield flat places in the window and the updates that go there, in order along the axis."""
+    plan: ElementsPlan, arrays: dict[str, Array], seen: Window, rule: Handling
+) -> Met:
+    """Yield linear indices in the window and their updates, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
     off = [
         [p for p in shown if p < n] for shown, n in zip(seen.positions, plan.indices, strict=True)
@@ -188,7 +152,10 @@ def _meet_elements(
         off[a] = list(range(first, min(first + step, plan.indices[a])))
         at = _open(off)
         shown = tuple(map(len, off))
-        values = within(pick(arrays["indices"], at, shown), size, rule)
+        picked = pick(arrays["indices"], at, shown)
+        values = within(picked, size, rule)
+        if rule.pad is not None:
+            values[picked == rule.pad] = size
         place, meets = _found(np.array(seen.positions[a]), values.reshape(-1))
         if len(place):
             ordinals = list(np.unravel_index(meets, values.shape))
@@ -198,23 +165,29 @@ def _meet_elements(
 
 
 def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
-    """Return places in row-major order; NumPy's own function stops at 63 axes."""
+    """Return linear indices of coordinates; np.ravel_multi_index stops at 63 axes."""
     steps = layouts.contiguous(sizes, 1)
     return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
 
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:
-    """Return where among `shown`, which ascend, values are, and which of them are there."""
+    """Return the positions of values in `shown`, which ascends, and the values' own positions."""
     place = np.searchsorted(shown, values)
     place[place == len(shown)] = 0
     (meets,) = np.nonzero(shown[place] == values)
     return place[meets], meets
 
 
-def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
-    """Return the elements that index arrays name, one for each axis, as an array of a shape.
+def element_at(array: Array, position: tuple[int, ...]) -> Array:
+    """Return the subarray at a position of the leading axes."""
+    whole: Any = (*position, ...)
+    return np.asarray(array[whole])
 
-    Axes of one element name nothing, and NumPy takes no more than 63 index arrays.
+
+def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
+    """Return the elements that index arrays, one for each axis, select, in the given shape.
+
+    Skips axes of size 1, as NumPy takes no more than 63 index arrays.
     """
     long = [d for d, size in enumerate(array.shape) if size != 1]
     slim = array.reshape([array.shape[d] for d in long])
@@ -223,5 +196,5 @@ def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
 
 
 def _open(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
-    """Return index arrays that together name every combination of positions."""
+    """Return index arrays that select every combination of positions."""
     return np.ix_(*(np.array(along, np.int64) for along in positions))

@@ -1,7 +1,7 @@
-"""What an index array does: where in data it goes, how often, and what of it is out of bounds.
+"""Statistics of an index array: which slices of data it selects, how often, and bounds.
 
-Indices are gone through in blocks: once, where data have few runs, and once more to find who names
-the most frequent ones; once more, too, where runs are too many to have a counter each.
+One pass over the indices, in blocks, if data have few slices; a second one if they have too many
+for a counter each; and one more to find the tuples that select the most frequent slices.
 """
 
 from contextlib import ExitStack
@@ -11,32 +11,38 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import places, tuples
-from ndtool.analysis.places import Position
-from ndtool.analysis.reference import Tick, part, silent
+from ndtool.analysis import mapping, tuples
+from ndtool.analysis.mapping import Position
+from ndtool.analysis.oracle.blocks import ProgressCallback, part, silent
 from ndtool.analysis.tally import Numbers, Tally
-from ndtool.analysis.tuples import Hunt, Tuples
+from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import Typed, typed
-from ndtool.arrays import names
-from ndtool.arrays.source import Facts, Source
-from ndtool.arrays.streams import Streams
+from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.rules import mistakes, shapes
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import OPERATORS
-from ndtool.rules.shapes import ElementsPlan, Shape
-from ndtool.runs.jobs import Job, Request
+from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
 
 Array = NDArray[Any]
 
-MOST = 5  # of the runs that are named most often, and of the indices that are out of bounds
-BINS = 16  # of the histogram
-FINE = 240  # of the one that a picture shows
-PAGE = 4096  # bytes that a system reads and keeps together
+MOST = 5  # most frequent slices, and indices out of bounds, to list
+BINS = 16  # of the histogram in text
+FINE = 240  # of the histogram in a picture
+PAGE = 4096  # bytes of a page of the page cache
+_MASK = "all are 0 or 1, as many as slices: is it a mask? np.argwhere gives indices"
 
 
 class Component(NamedTuple):
-    """What one component of all tuples is; axis, size: of data. lowest, highest: None without any.
+    """The range of one component of all tuples.
 
-    negative, out_of_bounds: how many; first: the lowest that is valid.
+    axis, size: those of data. first: the lowest valid index. lowest, highest: the extremes, None
+    without tuples. negative, out_of_bounds: counts of indices.
     """
 
     axis: int
@@ -49,7 +55,7 @@ class Component(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """An index out of bounds: the position of its tuple, its number there, its value."""
+    """An index out of bounds: its tuple's position, its component's number, its value."""
 
     position: Position
     component: int
@@ -57,7 +63,7 @@ class Beyond(NamedTuple):
 
 
 class Frequent(NamedTuple):
-    """A run that is named more than once; tuples: the first and last that name it."""
+    """A slice of data selected more than once. tuples: the first and last tuples that select it."""
 
     row: Position
     times: int
@@ -65,18 +71,20 @@ class Frequent(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """All of it; only tuples within bounds name runs.
+    """The statistics of a call's indices; tuples out of bounds select no slice.
 
-    tuples, out_of_bounds: how many. beyond: the first of the latter. ascending: whether no tuple
-    names a run before that of the one before. runs: the shape of all that there are. distinct,
-    duplicated: how many are named, and more than once. most: those that are named most often.
-    touched: bytes of data. pages: how many those are in, None where runs do not follow each other.
-    histogram: how many tuples name each of the parts of `width` runs. fine: the same, of smaller
-    parts. repeats: how many runs are named 1, 2, 3 or 4, 5 to 8 times, and so on.
+    tuples, out_of_bounds: counts of tuples. absent: the count of tuples that are -1 in all
+    components, as padding is. beyond: the first indices out of bounds. ascending: whether the
+    slices are selected in ascending order. runs: the shape of all slices that tuples can select.
+    distinct, duplicated: counts of slices selected at all, and more than once. most: the most
+    frequent slices. touched: bytes of data. pages: their pages, None if slices are not contiguous
+    in order. histogram: counts of tuples by `width` slices. fine: the same in narrower bins.
+    repeats: counts of slices selected once, twice, 3 or 4 times, 5 to 8 times, and so on.
     """
 
     tuples: int
     out_of_bounds: int
+    absent: int
     components: list[Component]
     beyond: list[Beyond]
     ascending: bool
@@ -92,50 +100,50 @@ class Stats(NamedTuple):
     repeats: list[int]
 
 
-def open_call(request: Request) -> Job:
-    """Return the job of a call whose inputs may be types, with updates as they must be."""
+def open_call(request: Request) -> OpenCall:
+    """Open a call whose inputs may be types; updates are of the type and shape it requires."""
     streams, given = Streams(), dict[str, Source]()
     with ExitStack() as opened:
         for role in ("data", "indices"):
             name = request.arguments[role]
-            one: Source = typed(name) or names.open_source(
+            one: Source = typed(name) or locators.open_source(
                 name, streams, literals=role == "indices"
             )
             opened.callback(one.close)
             given[role] = one
-        opened.pop_all()  # the job closes them
-    if "updates" in OPERATORS[request.operator].inputs:
-        data, shape = given["data"].facts, given["indices"].facts.shape
-        if request.operator == "scatter_nd" and shape:
-            shape = shape[:-1] + data.shape[shape[-1] :]
-        given["updates"] = Typed("updates", Facts(data.dtype, shape, "C", shape, {}))
-    return Job(request, given)
+        opened.pop_all()  # the call closes them
+    if OPERATORS[request.operator].scatters:
+        data, indices = given["data"].metadata, given["indices"].metadata
+        shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
+        given["updates"] = Typed("updates", ArrayMetadata(data.dtype, shape, "C", shape, {}))
+    return OpenCall(request, given)
 
 
-def stats(job: Job, tick: Tick = silent) -> Stats:
-    """Return what the indices of a call do; indices out of bounds are counted, not refused."""
-    call = tuples.of(job)
-    first_look = _Look(call)
-    for first, block in call.blocks(part(tick, 0, 0.4)):
+def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
+    """Return the statistics of a call's indices; counts those out of bounds without raising."""
+    walk = tuples.of(call)
+    first_look = _Look(walk)
+    for first, block in walk.blocks(part(progress, 0, 0.4)):
         first_look.meet(first, block)
     tally = first_look.tally
     if tally.again:
         try:
-            for first, block in call.blocks(part(tick, 0.4, 0.6)):
+            for first, block in walk.blocks(part(progress, 0.4, 0.6)):
                 tally.sort(first_look.rows(first, block))
-        except ValueError:  # there were fewer
-            raise call.operands.changed() from None
-    spread = _Spread(job, first_look.runs)
-    for rows, counts in tally.ascending(part(tick, 0.6, 0.8)):
+        except ValueError:  # fewer numbers in the first pass
+            raise operands.changed(call.inference) from None
+    spread = _Spread(call, first_look.runs)
+    for rows, counts in tally.ascending(part(progress, 0.6, 0.8)):
         spread.meet(rows, counts)
     most = spread.most
-    hunts = [Hunt(first_look.place(row), False) for row, _ in most]
+    hunts = [Search(first_look.place(row), False) for row, _ in most]
     if hunts:
-        call.search(hunts, call.blocks(part(tick, 0.8, 1)))
-    job.recheck()
+        walk.search(hunts, walk.blocks(part(progress, 0.8, 1)))
+    call.recheck()
     return Stats(
-        len(call.rows),
+        len(walk.rows),
         first_look.out_of_bounds,
+        first_look.absent,
         [look.component for look in first_look.columns],
         first_look.beyond,
         first_look.ascending,
@@ -146,7 +154,7 @@ def stats(job: Job, tick: Tick = silent) -> Stats:
             Frequent(
                 layouts.unravel(row, first_look.runs),
                 count,
-                [call.position(hunt.place, number) for number in hunt.told],
+                [walk.position(hunt.place, number) for number in hunt.told.tolist()],
             )
             for hunt, (row, count) in zip(hunts, most, strict=True)
         ],
@@ -160,27 +168,31 @@ def stats(job: Job, tick: Tick = silent) -> Stats:
 
 
 class _Look:
-    """Each index tuple by itself, and which run it names."""
+    """The pass that checks each index tuple and counts the slices."""
 
     def __init__(self, call: Tuples) -> None:
         self._call = call
-        plan, negatives = call.plan, call.operands.negatives
+        plan, negatives = call.plan, call.negatives
         axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, negatives) for j, size in enumerate(places.sizes(plan))
+            _Column(axis + j, size, negatives, call.handling.pad)
+            for j, size in enumerate(mapping.sizes(plan))
         ]
-        self.runs = places.runs(plan)
-        self.tally = Tally(prod(self.runs))
-        self.out_of_bounds = 0
+        self.runs = mapping.runs(plan)
+        self.tally = Tally(prod(self.runs), len(call.rows))
+        self.out_of_bounds = self.absent = 0
         self.beyond: list[Beyond] = []
         self.ascending = True
         self._last = 0
 
     def meet(self, first: int, block: Array) -> None:
-        """Take tuples that come after all others."""
+        """Process the next block of tuples."""
         bad = [column.meet(block[:, j]) for j, column in enumerate(self.columns)]
         if any(one is not None for one in bad):
             self._tell(first, block, bad)
+        pads = self._call.handling.pad is not None
+        if not pads and all(column.component.negative for column in self.columns):
+            self.absent += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
         if self.ascending and len(rows):
             self.ascending = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
@@ -188,7 +200,7 @@ class _Look:
         self.tally.add(rows)
 
     def _tell(self, first: int, block: Array, bad: list[Array | None]) -> None:
-        """Count tuples that are out of bounds; keep the first ones."""
+        """Count tuples that are out of bounds; list the first ones."""
         none = np.zeros(len(block), np.bool_)
         wrong = np.stack([none if one is None else one for one in bad], axis=1)
         self.out_of_bounds += int(wrong.any(axis=1).sum())
@@ -197,13 +209,13 @@ class _Look:
             self.beyond.append(Beyond(where, j, int(block[number, j])))
 
     def rows(self, first: int, block: Array) -> Numbers:
-        """Return the numbers, in row-major order, of the runs that tuples name.
+        """Return the linear indices of the slices that tuples select.
 
-        Those out of bounds name one where their rule has it.
+        Modes that redirect an index out of bounds apply; other such tuples select none.
         """
         call, kept = self._call, np.arange(len(block))
-        if call.rule in ("clip", "wrap"):
-            kept, block = tuples.settled(call.plan, block, call.rule)
+        if call.handling.drops:
+            kept, block = tuples.settled(call.plan, block, call.handling)
             return tuples.runs(call.plan, first, block, kept)
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
@@ -212,20 +224,23 @@ class _Look:
         return tuples.runs(call.plan, first, block, kept)
 
     def place(self, row: int) -> Position:
-        """Return a position in data that belongs to a run."""
+        """Return the position in data of a slice's first element."""
         plan, at = self._call.plan, layouts.unravel(row, self.runs)
-        skipped = 0 if isinstance(plan, ElementsPlan) or not plan.repeated else len(plan.batch)
-        return (0,) * skipped + at
+        if isinstance(plan, ElementsPlan):
+            return at
+        groups, skipped = len(plan.groups), len(plan.batch) - len(plan.groups)
+        return (*at[:groups], *(0,) * skipped, *at[groups:])
 
 
 class _Column:
-    """One component of all tuples."""
+    """The pass over one component of all tuples."""
 
-    def __init__(self, axis: int, size: int, negatives: bool) -> None:
+    def __init__(self, axis: int, size: int, negatives: bool, pad: int | None) -> None:
+        self._pad = pad
         self.component = Component(axis, size, -size if negatives else 0, None, None, 0, 0)
 
     def meet(self, column: Array) -> Array | None:
-        """Take values that come after all others; return which are out of bounds, None for none."""
+        """Process the next values; return which are out of bounds, None if none is."""
         known, bad = self.component, self.bad(column)
         low, high = int(column.min()), int(column.max())
         self.component = known._replace(
@@ -241,28 +256,29 @@ class _Column:
         first, size = self.component.first, self.component.size
         if not len(column) or (column.min() >= first and column.max() < size):
             return None
-        return (column < first) | (column >= size)
+        bad: Array = (column < first) | (column >= size)
+        return bad if self._pad is None else bad & (column != self._pad)
 
 
 class _Spread:
-    """The runs that are named, in order, and how often each of them is."""
+    """Totals over the selected slices, in ascending order, with the count of each."""
 
-    def __init__(self, job: Job, runs: Shape) -> None:
-        plan, facts = job.inference.plan, job.sources["data"].facts
-        self.nbytes = job.inference.dtype.itemsize  # of what a row's tuples name
+    def __init__(self, call: OpenCall, runs: Shape) -> None:
+        plan, metadata = call.inference.plan, call.sources["data"].metadata
+        self.nbytes = call.inference.dtype.itemsize  # of a slice
         repeated = 1
         if not isinstance(plan, ElementsPlan):
-            repeated = prod(plan.batch) if plan.repeated else 1
+            repeated = plan.repeats
             self.nbytes *= plan.width * repeated
-        self.follows = facts.order == "C" and facts.grid == facts.shape and repeated == 1
+        self.follows = metadata.order == "C" and metadata.grid == metadata.shape and repeated == 1
         self.distinct = self.duplicated = self.pages = 0
         self.most: list[tuple[int, int]] = []
         self.histogram, self.fine = (_Histogram(prod(runs), bins) for bins in (BINS, FINE))
-        self.repeats = np.zeros(64, np.int64)  # by the power of two that is no less
-        self._page = -1  # the last one that was counted
+        self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
+        self._page = -1  # the last page counted
 
     def meet(self, rows: Numbers, counts: Numbers) -> None:
-        """Take runs that come after all others."""
+        """Process the next slices and their counts."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
         self.histogram.meet(rows, counts)
@@ -281,12 +297,48 @@ class _Spread:
 
 
 class _Histogram:
-    """How many tuples name each part of all runs, of which there are `bins` at most."""
+    """Counts of tuples by equal ranges of slices, at most `bins` of them."""
 
     def __init__(self, runs: int, bins: int) -> None:
         self.width = -(-runs // bins) or 1
         self.counts = np.zeros(-(-runs // self.width), np.int64)
 
     def meet(self, rows: Numbers, counts: Numbers) -> None:
-        """Take runs, and how often each is named."""
+        """Add slices and their counts."""
         np.add.at(self.counts, rows // self.width, counts)
+
+
+def causes(found: Stats, dtype: Dtype) -> list[str]:
+    """Return likely causes of indices that are out of bounds or suspicious; dtype: theirs."""
+    sizes = [component.size for component in found.components]
+    if not found.beyond:
+        return [_MASK] if _is_mask(found) else _padding(found)
+    values = [(one.value, sizes[one.component]) for one in found.beyond]
+    guesses, (value, _) = mistakes.likely(values, dtype), values[0]
+    if all(one == size for one, size in values):
+        lowest = min(c.lowest for c in found.components if c.lowest is not None)
+        base = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
+        guesses.append(f"{value} equals the size of the axis: {base}")
+    if len(sizes) > 1 and all(
+        -size <= c.lowest and c.highest < size
+        for c, size in zip(found.components, reversed(sizes), strict=True)
+        if c.lowest is not None and c.highest is not None
+    ):
+        guesses.append("all are in bounds if the components are reversed: is their order wrong?")
+    return guesses
+
+
+def _is_mask(found: Stats) -> bool:
+    """Whether indices are a 0 or 1 for each slice along an axis longer than 2."""
+    return len(found.components) == 1 and all(
+        one.lowest == 0 and one.highest == 1 and found.tuples == one.size > 2
+        for one in found.components
+    )
+
+
+def _padding(found: Stats) -> list[str]:
+    """Return the hint that -1 is padding, where -1 is the lowest value of all components."""
+    if any(one.lowest != -1 for one in found.components):
+        return []
+    padding = mistakes.padding(found.absent, found.tuples, components=len(found.components))
+    return [padding] if padding else []

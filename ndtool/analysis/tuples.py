@@ -1,6 +1,7 @@
-"""The index tuples of a call, in row-major order, some at a time."""
+"""The index tuples of a call in row-major order, in blocks, and searches among them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -8,30 +9,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import _kernels
-from ndtool.analysis import places, values
-from ndtool.analysis.places import Position
-from ndtool.analysis.reference import Tick, in_order
+from ndtool.analysis import mapping, values
+from ndtool.analysis.mapping import Position
+from ndtool.analysis.oracle.blocks import ProgressCallback, in_order
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.rules import inference
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
-from ndtool.runs.direct import Operands
-from ndtool.runs.jobs import Job
-from ndtool.runs.within import within
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.runs import operands
+from ndtool.runs.bounds import within
+from ndtool.runs.calls import OpenCall
+from ndtool.storage.tempfiles import Spool
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 
-BLOCK = 1 << 17  # index components that are looked at together: what stays in a core's cache
+BLOCK = 1 << 17  # index components to process at a time: a core's cache holds them
 
 
-FEW = 5  # of many tuples that name a place, as many are told at both ends
+FEW = 5  # tuples to list at each end of a long list
 
 
-class Hunt:
-    """The numbers of the tuples that name a place: the first few, the last few, and how many.
+class Search:
+    """A search for the tuples that select a place: the first few, the last few, and the count.
 
-    between: is given those that are not kept.
+    every: whether to store the linear indices of all, those beyond a few MiB in a temporary file.
+    between: a callback that receives those not stored.
     """
 
     def __init__(
@@ -40,48 +44,56 @@ class Hunt:
         self.place, self.count = place, 0
         self.first: list[int] = []
         self.last = np.empty(0, np.int64)
-        self._every, self._between = every, between
+        self._all = Spool() if every else None
+        self._between = between
 
     def meet(self, numbers: Array) -> None:
-        """Take the numbers of tuples that come after all that were met."""
+        """Add the linear indices of the next tuples found."""
         self.count += len(numbers)
-        room = len(numbers) if self._every else FEW - len(self.first)
+        if self._all is not None:
+            self._all.write(numbers.astype(np.int64).tobytes())
+            return
+        room = FEW - len(self.first)
         self.first += numbers[:room].tolist()
         self.last = np.concatenate([self.last, numbers[room:]])
         if len(self.last) > FEW:
             self._between(self.last[:-FEW])
             self.last = self.last[-FEW:]
 
-    @property
-    def told(self) -> list[int]:
-        return self.first + self.last.tolist()
+    @cached_property
+    def told(self) -> Numbers:
+        """The linear indices stored, after the search."""
+        if self._all is not None:
+            return np.frombuffer(self._all.finish(), np.int64)
+        return np.concatenate([np.array(self.first, np.int64), self.last])
 
 
 class Tuples(NamedTuple):
-    """indices: the array. rows: the same as a row for each tuple."""
+    """The index tuples of a call: their bytes, the array of indices, and a row per tuple."""
 
-    operands: Operands
+    call: OpenCall
+    raw: memoryview
     indices: Array
     rows: Array
 
-    def blocks(self, tick: Tick) -> Iterator[tuple[int, Array]]:
-        """Yield the number of a tuple, and it and those after it as rows."""
+    def blocks(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
+        """Yield blocks: the linear index of the first tuple, and the tuples as rows."""
         for first, block in blocks(self.plan, self.indices):
             yield first, block
-            tick((first + len(block)) / len(self.rows))
+            progress((first + len(block)) / len(self.rows))
 
-    def checked(self, tick: Tick) -> Iterator[tuple[int, Array]]:
-        """Yield the same; BoundsError, as a run's, at the first block that is out of bounds.
+    def checked(self, progress: ProgressCallback) -> Iterator[tuple[int, Array]]:
+        """Yield the same; raise BoundsError, as a run does, at the first block out of bounds.
 
-        Unless there is another rule for that.
+        Does not raise in a mode other than "error", unless an axis of size 0 leaves no valid index.
         """
-        operands, found = self.operands, self.operands.inference
-        addressing, _, k = bind.bind_check(found.plan, operands.negatives)
-        bound = operands.bound
+        found = self.call.inference
+        addressing, _, k = bind.bind_check(found.plan, self.negatives)
+        bound = operands.bound(found, self.raw, self.handling._replace(mode="error"))
         strict = self.rule == "error" or check.lacks_places(found.plan, self.rule)
-        for first, block in self.blocks(tick):
+        for first, block in self.blocks(progress):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
-                error = check.refusal(found.plan, bound, operands.negatives)
+                error = check.refusal(found.plan, bound, self.negatives)
                 if isinstance(error, BoundsError):
                     inference.point_out(error, found.inputs)
                 raise error
@@ -89,22 +101,32 @@ class Tuples(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """What becomes of indices out of bounds."""
-        return self.operands.inference.attributes.out_of_bounds
+        """The out-of-bounds mode."""
+        return self.call.inference.attributes.out_of_bounds
+
+    @property
+    def handling(self) -> Handling:
+        """What happens to each index."""
+        return self.call.inference.handling
+
+    @property
+    def negatives(self) -> bool:
+        """Whether negative indices are valid."""
+        return self.call.inference.row.negatives
 
     @property
     def plan(self) -> Plan:
-        """What the call comes to."""
-        return self.operands.inference.plan
+        """The plan of the call's shapes."""
+        return self.call.inference.plan
 
     def taken(self, index: Position) -> Position | None:
-        """Return a tuple as it is taken, counted from the front; None if it names nothing."""
-        block = np.array([index], self.indices.dtype)  # int64 does not hold all that uint64 does
-        _, rows = settled(self.plan, block, self.rule)
+        """Return a tuple as used, none negative; None if it selects nothing."""
+        block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
+        _, rows = settled(self.plan, block, self.handling)
         return tuple(rows[0].tolist()) if len(rows) else None
 
-    def search(self, hunts: Sequence[Hunt], blocks: Iterator[tuple[int, Array]]) -> None:
-        """Go through all blocks, and let every hunt meet the tuples that name its place."""
+    def search(self, hunts: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
+        """Pass over all blocks; add to every search the tuples that select its place."""
         plan = self.plan
         for first, block in blocks:
             if isinstance(plan, NdPlan):
@@ -115,20 +137,22 @@ class Tuples(NamedTuple):
                 for first, block in self._line(plan, hunt.place):
                     self._look(hunt, first, block)
 
-    def _look(self, hunt: Hunt, first: int, block: Array) -> None:
-        """Let a hunt meet those of a block; of a batch that is not its own, none is looked at."""
+    def _look(self, hunt: Search, first: int, block: Array) -> None:
+        """Add the tuples of a block to a search; skip other batches than its own."""
         plan, skipped = self.plan, 0
-        if isinstance(plan, NdPlan) and plan.batch and not plan.repeated:
-            batch = int(np.ravel_multi_index(hunt.place[: len(plan.batch)], plan.batch))
+        if isinstance(plan, NdPlan) and plan.groups:
+            batch = int(np.ravel_multi_index(hunt.place[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        named, sizes = places.named(plan, hunt.place), places.sizes(plan)
-        if self.rule in ("clip", "wrap"):
-            _, block = settled(plan, block, self.rule)  # which leaves none out
-        hunt.meet(first + skipped + found(block, named, sizes, self.operands.negatives))
+        named, sizes = mapping.named(plan, hunt.place), mapping.sizes(plan)
+        kept = None
+        if self.handling.drops:
+            kept, block = settled(plan, block, self.handling)
+        hits = found(block, named, sizes, self.negatives)
+        hunt.meet(first + skipped + (hits if kept is None else kept[hits]))
 
     def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the indices that can name a place: those of its line along the axis."""
+        """Yield blocks of the indices that can select a place: its line along the axis."""
         a = plan.axis
         off = (*place[:a], 0, *place[a + 1 :])
         if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
@@ -139,49 +163,55 @@ class Tuples(NamedTuple):
             yield first, line[first : first + BLOCK, None]
 
     def position(self, place: Position, number: int) -> Position:
-        """Return where in indices a tuple stands that a hunt met."""
+        """Return the position in indices of a tuple that a search found."""
         coordinates = self.positions(place, np.array([number]))
         return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
 
     def positions(self, place: Position, numbers: Array) -> tuple[Any, ...]:
-        """Return coordinates in indices of tuples that a hunt met, as index arrays."""
+        """Return the coordinates in indices of tuples that a search found, as index arrays."""
         plan = self.plan
         if isinstance(plan, ElementsPlan):
             return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
         return np.unravel_index(numbers, plan.positions) if plan.positions else ()
 
 
-def blocks(plan: Plan, indices: Array) -> Iterator[tuple[int, Array]]:
-    """Yield the number of an index tuple, and it and those after it as rows of an array."""
-    count, k = prod(plan.positions), len(places.sizes(plan))
-    step = max(1, BLOCK // max(k, 1))
+def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Array]]:
+    """Yield blocks: the linear index of the first tuple, and the tuples as rows of an array.
+
+    each: the numbers that the caller stores per tuple, if more than a tuple's components.
+    """
+    count, k = prod(plan.positions), len(mapping.sizes(plan))
+    step = max(1, BLOCK // max(k, each))
     ordered = in_order(indices)
     for first in range(0, count, step):
         stop = min(first + step, count)
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)
 
 
-def settled(plan: Plan, block: Array, rule: str) -> tuple[Numbers, Array]:
-    """Return which tuples of a block name a run, and them, counted from the front.
+def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
+    """Return which tuples of a block select a slice, and these tuples, none negative.
 
-    rule: what becomes of indices out of bounds.
+    handling: what happens to each index.
     """
-    sizes = np.array(places.sizes(plan), np.int64)
+    sizes = np.array(mapping.sizes(plan), np.int64)
     named = np.empty(block.shape, np.int64)
-    for j, size in enumerate(places.sizes(plan)):
-        named[:, j] = within(block[:, j], size, rule)
-    (kept,) = np.nonzero(((named >= 0) & (named < sizes)).all(axis=1))
+    for j, size in enumerate(mapping.sizes(plan)):
+        named[:, j] = within(block[:, j], size, handling)
+    valid = ((named >= 0) & (named < sizes)).all(axis=1)
+    if handling.pad is not None:
+        valid &= (block != handling.pad).all(axis=1)
+    (kept,) = np.nonzero(valid)
     return kept, named[kept]
 
 
 def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Numbers:
-    """Return the numbers, in row-major order, of the runs that tuples name, all within bounds.
+    """Return the linear indices of the slices that tuples, all within bounds, select.
 
-    first: the number of the first tuple. kept: where they are among those from there on.
+    first: the linear index of the block's first tuple. kept: the tuples' positions in the block.
     """
     numbers = np.arange(first, first + len(block)) if kept is None else first + kept
     named = list[Array]()
-    for column, size in zip(block.T, places.sizes(plan), strict=True):
+    for column, size in zip(block.T, mapping.sizes(plan), strict=True):
         wide = column.astype(np.int64)
         if column.dtype.kind == "i":
             wide += (wide >> 63) & np.int64(size)
@@ -189,28 +219,60 @@ def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Num
     if isinstance(plan, ElementsPlan):
         at = list(np.unravel_index(numbers, plan.indices))
         at[plan.axis] = named[0]
-    elif plan.batch and not plan.repeated:
-        at = [*np.unravel_index(numbers // plan.per_batch, plan.batch), *named]
+    elif plan.groups:
+        at = [*np.unravel_index(numbers // plan.per_batch, plan.groups), *named]
     else:
         at = named
     result = np.zeros(len(block), np.int64)
-    for along, step in zip(at, layouts.contiguous(places.runs(plan), 1), strict=True):
+    for along, step in zip(at, layouts.contiguous(mapping.runs(plan), 1), strict=True):
         result += along * step
     return result
 
 
-def of(job: Job) -> Tuples:
-    """Return the index tuples of a call whose inputs are open; no value was looked at."""
-    operands = Operands(job.inference, job.sources, {}, memoryview(b""), job.threads)
-    _, dtype, shape = job.inference.inputs["indices"]
-    operands = operands._replace(indices=operands.put_right("indices", dtype.order, False))
-    _, count, k = bind.bind_check(job.inference.plan, operands.negatives)
-    indices = values.as_array(operands.indices, dtype, shape)
-    return Tuples(operands, indices, indices.reshape(count, k))
+def meetings(
+    plan: Plan, indices: Array, handling: Handling, wanted: Numbers
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield the updates applied to some elements of a scatter's output, in order, by blocks.
+
+    wanted: the elements' linear indices, ascending. Yields positions in `wanted`, and the linear
+    indices of the updates.
+    """
+    width = repeats = sizes = per = 1
+    if isinstance(plan, NdPlan):
+        width, repeats, sizes, per = plan.width, plan.repeats, prod(plan.sizes), plan.per_batch
+    # of a slice: its number among those that stored tuples select, and which repeat it is in
+    batch, row = np.divmod(wanted // max(width, 1), max(sizes, 1))
+    group, repeat = np.divmod(batch, max(repeats, 1))
+    wanted_runs = group * sizes + row
+    order = np.argsort(wanted_runs, kind="stable")
+    wanted_runs = wanted_runs[order]
+    _, each = np.unique(wanted_runs, return_counts=True)
+    for first, block in blocks(plan, indices, int(each.max(initial=1))):
+        kept, named = settled(plan, block, handling)
+        rows = runs(plan, first, named, kept)
+        begin, end = (np.searchsorted(wanted_runs, rows, side) for side in ("left", "right"))
+        counts = end - begin
+        tuples = np.repeat(np.arange(len(rows)), counts)  # those with any
+        nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
+        which = order[begin[tuples] + nth]
+        if len(which):
+            numbers = first + kept[tuples]
+            if repeats > 1:
+                numbers = numbers + (group[which] * (repeats - 1) + repeat[which]) * per
+            yield which, numbers * width + wanted[which] % width
+
+
+def of(call: OpenCall) -> Tuples:
+    """Return the index tuples of a call, not validated."""
+    _, dtype, shape = call.inference.inputs["indices"]
+    _, count, k = bind.bind_check(call.inference.plan, call.inference.row.negatives)
+    raw = operands.load_indices(call)
+    indices = values.as_array(raw, dtype, shape)
+    return Tuples(call, raw, indices, indices.reshape(count, k))
 
 
 def found(block: Array, wanted: Shape, sizes: Shape, negatives: bool) -> Array:
-    """Return which rows of a block name a place; negatives: whether one may count from the end."""
+    """Return the rows of a block that select a place; negatives: whether these are valid."""
     numbers = np.arange(len(block)) if not wanted else None
     for column, place, size in zip(block.T, wanted, sizes, strict=True):
         left = column if numbers is None else column[numbers]

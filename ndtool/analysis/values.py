@@ -1,4 +1,4 @@
-"""Elements as NumPy has them, and as people read them."""
+"""Conversion of bytes to NumPy arrays, and of elements to text and JSON."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ndtool.errors import UsageError, printable
 from ndtool.rules.dtypes import EXTENDED, Dtype
-from ndtool.rules.shapes import Shape
+from ndtool.rules.plans import Shape
 
-EDGE = 3  # elements at both ends of a long axis
-WIDEST = 256  # bytes of an element that is shown
+EDGE = 3  # elements shown at each end of a long axis
+WIDEST = 256  # bytes of the largest element to show
 # Dates without a unit, fields of too many axes: NumPy holds some arrays that it cannot write.
 _UNWRITABLE = (ValueError, OverflowError)
 
@@ -31,7 +31,7 @@ def _numpy(dtype: Dtype) -> np.dtype[Any]:
         except TypeError:  # long doubles have other sizes on other machines
             raise UsageError(
                 f"{dtype.name} is not one of NumPy's types on this machine",
-                hint="elements of it can be moved from file to file",
+                hint="operators without arithmetic can still copy its elements from file to file",
             ) from None
         return known
     try:
@@ -47,28 +47,33 @@ def _numpy(dtype: Dtype) -> np.dtype[Any]:
 
 
 def lines(array: NDArray[Any], gaps: bool) -> str:
-    """Return the lines that show an array; gaps: of long axes, all but the ends is left out."""
+    """Return an array as lines of text; gaps: whether to show only the ends of long axes."""
     width = _columns()
     written = _text(array, width, gaps).split("\n")
     return "\n".join([printable(line, max(width, 20)) for line in written]) + "\n"
 
 
 def element(one: NDArray[Any]) -> str:
-    """Return the element of an array without axes as people read it."""
+    """Return the element of a 0-d array as text."""
     if one.dtype.itemsize > WIDEST:
         return f"{one.dtype.itemsize} bytes"
     try:
         return str(_legible(one)[()])
     except _UNWRITABLE:
-        return str(_opaque(one)[()])
+        return str(opaque(one)[()])
+
+
+def shown(one: NDArray[Any]) -> str:
+    """Return the element of a 0-d array as text of at most 80 characters."""
+    return printable(element(one), 80)
 
 
 def plain(one: NDArray[Any]) -> bool | int | float | str:
-    """Return the element of an array without axes as JSON has it, as text where JSON has nothing.
+    """Return the element of a 0-d array as a JSON value, as text if JSON has no exact one.
 
-    Numbers are exact: a float is one of 64 bits, an integer is at most 2^53.
+    Numbers are exact: floats of at most 64 bits, integers of magnitude at most 2^53.
     """
-    extended = one.dtype.isbuiltin == 2  # another package's type, such as bfloat16
+    extended = one.dtype.isbuiltin == 2  # registered by another package, such as bfloat16
     if one.dtype.kind in "biu" and abs(int(one)) <= 2**53:
         return bool(one) if one.dtype.kind == "b" else int(one)
     if extended or (one.dtype.kind == "f" and one.dtype.itemsize <= 8):
@@ -87,11 +92,11 @@ def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
     try:
         return np.array2string(_legible(array), **layout)
     except _UNWRITABLE:
-        return np.array2string(_opaque(array), **layout)
+        return np.array2string(opaque(array), **layout)
 
 
 def _legible(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array with what is no character in its texts escaped."""
+    """Return the array with invalid code points in its strings escaped."""
     if array.dtype.names is not None:
         parts = [_legible(_short(array[name], array)) for name in array.dtype.names]
         shapes = [part.shape[array.ndim :] for part in parts]
@@ -110,7 +115,7 @@ def _legible(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _short(part: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a field of records, without the shape of nothing: it may be 2^31 empty rows."""
+    """Return a field of records; an empty one loses its shape, such as 2^31 empty rows."""
     return part if part.size else part.reshape(*array.shape, 0)
 
 
@@ -118,7 +123,8 @@ def _character(point: int) -> str:
     return chr(point) if point <= sys.maxunicode else f"\\U{point:08x}"
 
 
-def _opaque(array: NDArray[Any]) -> NDArray[Any]:
+def opaque(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array as void bytes: copies of records would drop the padding of fields."""
     return array.view(f"V{array.dtype.itemsize}")
 
 

@@ -1,38 +1,40 @@
-"""Recompute an output the slow and obvious way, and compare every bit."""
+"""Recompute an output with the slow reference, and compare every bit."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import notebook
-from ndtool.analysis import blame, reference
-from ndtool.analysis.distances import FAR, Ulps, bits, distances, opaque
-from ndtool.analysis.reference import New, Tick, in_order, part, pieces, silent
-from ndtool.analysis.values import as_array, element
-from ndtool.arrays import names, spill
-from ndtool.arrays.local import Stretch
+from ndtool.analysis import diagnosis
+from ndtool.analysis.oracle import reference
+from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, pieces, silent
+from ndtool.analysis.oracle.distances import FAR, Ulps, bits, distances, opaque
+from ndtool.analysis.oracle.reference import New
+from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
-from ndtool.arrays.streams import Streams
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
-from ndtool.rules import dtypes, filling, shapes, specs
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.rules import dtypes, filling, plans, shapes, specs
 from ndtool.rules.inference import Given, point_out
+from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
+from ndtool.storage.local import ByteRange
 
-if TYPE_CHECKING:
-    from ndtool.runs.jobs import Request
-
-
-# Of elements, by distance: the first class has those of the same bits.
+# Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
-LIMITS = np.array([0, 1, 4, 64], np.uint64)  # up to which distance each but the last goes
+OTHERWISE = "differ only in NaN or the sign of zero"
+LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
 class Difference(NamedTuple):
-    """An element that has other bits; output, expected: arrays without axes.
+    """An element with different bits. output, expected: 0-d arrays.
 
-    ulps: how far they are apart, None where there is no distance.
+    ulps: the distance, None if there is none.
     """
 
     position: tuple[int, ...]
@@ -42,13 +44,14 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How an output compares with what the operator gives.
+    """The comparison of an output with the correct one.
 
-    described: its type and shape. total, different, beyond: how many elements there are, have other
-    bits, are more than `within` apart. first: of those beyond, else of all different ones. largest:
-    the first of those furthest apart. ulps: how many are how far apart, by CLASSES. lost, doubled:
-    how many of the `examined` that are furthest apart are wrong by one update that is not there, or
-    there twice; None in a gather.
+    described: the type and shape. total, different, beyond: counts of elements, of those with
+    different bits, of those more than `within` ulps apart. first: the first one beyond, else the
+    first different one. largest: the first of those furthest apart. ulps: counts of elements by
+    distance, see CLASSES. examined: how many of those furthest apart were diagnosed. lost, doubled:
+    how many of them lack exactly one update, or have one twice. otherwise: how many are a max or
+    min by another rule for NaN or signed zeros. These three are None in a gather.
     """
 
     described: str
@@ -61,12 +64,13 @@ class Comparison(NamedTuple):
     examined: int
     lost: int | None
     doubled: int | None
+    otherwise: int | None
     within: int
 
     @property
     def looked_into(self) -> str:
-        """Which elements were examined, in words."""
-        few = self.examined < self.beyond
+        """The elements that were diagnosed, in words."""
+        few = self.examined < self.different
         return f"the {self.examined} furthest apart" if few else str(self.examined)
 
     def _repr_html_(self) -> str:
@@ -74,29 +78,30 @@ class Comparison(NamedTuple):
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
         blamed = (self.lost or 0) + (self.doubled or 0)
         lost = f", {blamed} are off by exactly one update" if blamed else ""
+        lost += f", {self.otherwise} {OTHERWISE}" if self.otherwise else ""
         title = f"{self.described}: {equal}{lost}"
         return notebook.table(title, ("ulps apart", "elements"), rows)
 
 
-def verify(request: "Request", tick: Tick = silent, within: int = 0) -> Comparison:
-    """Check that `request.output` is what the operator gives, and tell how far it is from that.
+def verify(request: Request, progress: ProgressCallback = silent, within: int = 0) -> Comparison:
+    """Check that `request.output` is the operator's output, and return the comparison.
 
-    within: how many units in the last place elements may be apart. What the output must be is kept
-    as a run keeps what does not fit into memory. Raises DifferenceError, which names the first
-    element that is further apart, in row-major order, and has the comparison.
+    within: the largest accepted distance, in units in the last place. The recomputed output is in a
+    temporary file if memory is short. Raises DifferenceError about the first element that is
+    further apart, in row-major order; it has the comparison.
     """
     with Opened(request) as call:
-        return _verified(request, call.arrays, call.label, tick, within)
+        return _verified(request, call.arrays, call.label, progress, within)
 
 
 class Opened:
-    """A call whose inputs are open; a context manager, which sees that none changed meanwhile.
+    """An open call; a context manager that raises if an input changed meanwhile.
 
-    arrays: the inputs, and the output where the request has one. stretches: their bytes. label:
-    what the output is called.
+    arrays: the inputs, and the output if the request has one. range_boxes: their bytes. label: the
+    name of the output in messages.
     """
 
-    def __init__(self, request: "Request") -> None:
+    def __init__(self, request: Request) -> None:
         row = specs.resolve("ndtool", request.operator)
         specs.check_rule("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
@@ -104,15 +109,15 @@ class Opened:
             arguments["output"] = request.output
         self.label = label_of(request)
         self.arrays: dict[str, NDArray[Any]] = {}
-        self.stretches: dict[str, Stretch] = {}
+        self.range_boxes: dict[str, ByteRange] = {}
         self._sources: list[Source] = []
         streams = Streams()
         try:
             for name, argument in arguments.items():
-                source = names.open_source(argument, streams, literals=name == "indices")
+                source = locators.open_source(argument, streams, literals=name == "indices")
                 self._sources.append(source)
-                self.stretches[name] = whole(source)
-                self.arrays[name] = _array(source, self.stretches[name], name, request.dtype)
+                self.range_boxes[name] = whole(source)
+                self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)
         except BaseException:
             self._close()
             raise
@@ -122,7 +127,7 @@ class Opened:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            # whoever changes an input finds a difference
+            # a changed input is the likelier cause of a difference
             if kind is None or issubclass(kind, DifferenceError | BoundsError):
                 self.recheck()
         finally:
@@ -138,66 +143,71 @@ class Opened:
             source.close()
 
 
-def label_of(request: "Request") -> str:
-    """Return what messages call the output of a call."""
+def label_of(request: Request) -> str:
+    """Return the name of a call's output in messages."""
     return "the output" if request.output is None else called(request.output)
 
 
 def _verified(
-    request: "Request", arrays: dict[str, NDArray[Any]], label: str, tick: Tick, within: int
+    request: Request,
+    arrays: dict[str, NDArray[Any]],
+    label: str,
+    progress: ProgressCallback,
+    within: int,
 ) -> Comparison:
     result = arrays.pop("output")
-    expected = recomputed(request, arrays, part(tick, 0, 0.9), result)
-    compared = compare(request, arrays, result, expected, part(tick, 0.9, 1), within)
+    expected = recomputed(request, arrays, part(progress, 0, 0.9), result)
+    compared = compare(request, arrays, result, expected, part(progress, 0.9, 1), within)
     if error := difference(compared, label, request.operator):
         raise error
     return compared
 
 
 def recomputed(
-    request: "Request",
+    request: Request,
     arrays: dict[str, NDArray[Any]],
-    tick: Tick = silent,
+    progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return what the operator gives; `result`, where there is one, must be alike."""
+    """Return the operator's output; raise unless `result`, if given, has its dtype and shape."""
     label = label_of(request)
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
             _compare_types(result, shape, dtype, label, request.operator)
-        room = spill.room(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
+        room = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
         return np.ndarray(shape, dtype, room)
 
-    return _recomputed(request, arrays, new, tick)
+    return _recomputed(request, arrays, new, progress)
 
 
 def compare(
-    request: "Request",
+    request: Request,
     arrays: dict[str, NDArray[Any]],
     result: NDArray[Any],
     expected: NDArray[Any],
-    tick: Tick = silent,
+    progress: ProgressCallback = silent,
     within: int = 0,
 ) -> Comparison:
-    """Compare an output for the inputs `arrays` with what it must be, of one type and shape."""
+    """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
     comparing = _Comparing(result, expected, within)
-    comparing.go(tick)
+    comparing.go(progress)
     blamed = None
     if "updates" in arrays:
         plan, reduction = _plan(request, arrays), request.attributes.reduction
-        wrong, rule = comparing.wrong, request.attributes.out_of_bounds
-        blamed = blame.blame(plan, arrays, reduction, wrong, result, expected, rule)
+        wrong, given = comparing.wrong, request.attributes
+        handling = Handling(given.out_of_bounds, given.pad, given.negatives)
+        blamed = diagnosis.diagnose(plan, arrays, reduction, wrong, result, expected, handling)
     return comparing.comparison(blamed)
 
 
-def _plan(request: "Request", arrays: dict[str, NDArray[Any]]) -> shapes.Plan:
+def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
     sizes = {role: array.shape for role, array in arrays.items()}
     return shapes.infer(request.operator, sizes, request.attributes)[1]
 
 
 def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
-    """Return the error about an output, called `label`, that is not what it must be, if it is."""
+    """Return the error about a wrong output, called `label`, or None if it is right."""
     first, within = compared.first, compared.within
     if not compared.beyond:
         return None
@@ -215,30 +225,31 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
     return error
 
 
-def _array(source: Source, bytes_: Stretch, name: str, dtype: str | None) -> NDArray[Any]:
-    facts = source.facts
-    given = Given(source.name, facts.dtype, facts.shape)
+def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
+    metadata = source.metadata
+    given = Given(source.name, metadata.dtype, metadata.shape)
     taken = given if name == "indices" else given.taken_as(dtype)
-    return as_array(bytes_.buffer, taken.dtype, facts.shape, facts.order == "F")
+    return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
 
 
 def _recomputed(
-    request: "Request", arrays: dict[str, NDArray[Any]], new: New, tick: Tick
+    request: Request, arrays: dict[str, NDArray[Any]], new: New, progress: ProgressCallback
 ) -> NDArray[Any]:
     operator = getattr(reference, request.operator)
     how: dict[str, Any] = OPERATORS[request.operator].given(request.attributes)
-    how["out_of_bounds"] = request.attributes.out_of_bounds
+    given = request.attributes
+    how |= {"out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives}
     try:
-        if how["out_of_bounds"] == "fill":
+        if how["out_of_bounds"] == "fill" or given.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
             how["filling"] = filling.element(request.attributes.fill, dtype)
-        result: NDArray[Any] = operator(**arrays, **how, new=new, tick=tick)
+        result: NDArray[Any] = operator(**arrays, **how, new=new, progress=progress)
     except NdtoolError as exc:
         point_out(
             exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
         )
         raise
-    except IndexError:  # they were within bounds
+    except IndexError:  # they were validated
         raise OutputError(f"{called(request.indices)} changed during the run") from None
     return result
 
@@ -266,7 +277,7 @@ def _code(dtype: np.dtype[Any]) -> str:
 
 
 class _Comparing:
-    """Elements that have other bits, as they are come to in row-major order."""
+    """The pass that compares all elements, in row-major order."""
 
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
@@ -274,20 +285,20 @@ class _Comparing:
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
         self._first = self._first_beyond = -1
-        self._furthest = np.empty(0, np.int64)  # those that are furthest apart, in that order
-        self._apart = np.empty(0, np.uint64)  # how far these are
+        self._furthest = np.empty(0, np.int64)  # linear indices of those furthest apart, descending
+        self._apart = np.empty(0, np.uint64)  # their distances
 
-    def go(self, tick: Tick) -> None:
-        """Go through all elements."""
+    def go(self, progress: ProgressCallback) -> None:
+        """Compare all elements."""
         ours, theirs = self._ours, self._theirs
-        for piece in pieces(self._result.size, self._result.itemsize, tick):
+        for piece in pieces(self._result.size, self._result.itemsize, progress):
             left, right = bits(ours[piece]), bits(theirs[piece])
             if not np.array_equal(left, right):
                 (at,) = np.nonzero((left != right).any(axis=1))
                 self._meet(piece.start + at, distances(ours[piece][at], theirs[piece][at]))
 
     def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
-        """Take elements that differ."""
+        """Process the next elements that differ."""
         classes = np.bincount(np.searchsorted(LIMITS, ulps), minlength=len(CLASSES))
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
             self.counts[name] += count
@@ -296,23 +307,23 @@ class _Comparing:
         if not self.beyond and beyond.any():
             self._first_beyond = int(numbers[beyond.argmax()])
         self.beyond += int(beyond.sum())
-        if len(self._apart) == blame.EXAMINED:
+        if len(self._apart) == diagnosis.EXAMINED:
             further = ulps > self._apart[-1]
             numbers, ulps = numbers[further], ulps[further]
         numbers = np.concatenate([self._furthest, numbers])
         ulps = np.concatenate([self._apart, ulps])
-        order = np.argsort(~ulps, kind="stable")[: blame.EXAMINED]
+        order = np.argsort(~ulps, kind="stable")[: diagnosis.EXAMINED]
         self._furthest, self._apart = numbers[order], ulps[order]
 
     @property
     def wrong(self) -> NDArray[np.int64]:
-        """Elements that are further apart than they may be, as many as are examined."""
-        return self._furthest[: self.beyond]
+        """The linear indices of elements to diagnose: a lost update may be small."""
+        return self._furthest
 
-    def comparison(self, blamed: tuple[int, int, int] | None) -> "Comparison":
-        """Return what came of it; blamed: what `blame` found."""
+    def comparison(self, blamed: diagnosis.Diagnosis | None) -> "Comparison":
+        """Return the comparison; blamed: the diagnosis."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled = blamed or (0, None, None)
+        examined, lost, doubled, otherwise = blamed or (0, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
@@ -325,17 +336,18 @@ class _Comparing:
             examined,
             lost,
             doubled,
+            otherwise,
             self._within,
         )
 
     def _difference(self, number: int) -> "Difference":
         place = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
-        whole: Any = (*place, ...)  # an array still, of one element
+        whole: Any = (*place, ...)  # a 0-d array, not a scalar
         found, wanted = self._result[whole].copy(), self._expected[whole].copy()
         ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
         return Difference(place, found, wanted, None if ulps == FAR else ulps)
 
 
 def exactly(one: NDArray[Any]) -> str:
-    """Return the element of an array without axes as people read it, and its bytes."""
-    return f"{printable(element(one), 80)} (bytes {printable(one.tobytes().hex(), 40)})"
+    """Return the element of a 0-d array as text, with its bytes."""
+    return f"{shown(one)} (bytes {printable(one.tobytes().hex(), 40)})"

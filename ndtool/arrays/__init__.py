@@ -1,1 +1,1 @@
-"""Arrays outside memory: places, formats, what is read and what is written."""
+"""Interfaces to arrays outside memory: sources, sinks, readers and writers of boxes."""

@@ -1,4 +1,4 @@
-"""Arrays of several blocks put together, and taken apart: in a room, where NumPy moves them."""
+"""Assemble an array's blocks in one row-major buffer, and split such a buffer into blocks."""
 
 from collections.abc import Callable, Iterator
 from itertools import count, product
@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ndtool.arrays import grid, spill
-from ndtool.arrays.local import Stretch, Tick
-from ndtool.engine import crew, layouts
-from ndtool.rules.shapes import Shape
+from ndtool.engine import layouts
+from ndtool.machine import pool
+from ndtool.rules import grid
+from ndtool.rules.plans import Shape
+from ndtool.storage import tempfiles
+from ndtool.storage.local import ByteRange, ProgressCallback
 
-GAP = 1 << 16  # bytes between stretches that get disk space as if they were one
+GAP = 1 << 16  # bytes; disk space of extents with smaller gaps is reserved in one call
 
 
-class Cut(NamedTuple):
-    """An array cut into blocks; step: the shape of one."""
+class BlockGrid(NamedTuple):
+    """An array divided into blocks of one shape, `step`."""
 
     shape: Shape
     step: Shape
@@ -24,102 +26,110 @@ class Cut(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """Number of blocks."""
         return grid.blocks(self.shape, self.step)
 
     def box(self, number: int) -> grid.Box:
-        """Return where a block stands."""
+        """Return the bounds of a block along every axis."""
         return grid.box(self.shape, self.step, number)
 
 
 def assembled(
-    cut: Cut,
-    block: Callable[[int], memoryview],
+    block_grid: BlockGrid,
+    block: Callable[[int], memoryview] | None,
     touched: Callable[[Shape], Iterator[int]] | None,
     label: str,
     threads: int,
-    tick: Tick | None,
+    progress: ProgressCallback | None,
     directory: str | None,
-) -> Stretch:
-    """Return an array's blocks in row-major order, each read once by its number.
+) -> ByteRange:
+    """Read the blocks of an array, each once, and return its elements in row-major order.
 
-    touched: which of them are to be read, of a grid; the others are holes in a file without a
-    name, or zeros. label: what an error calls the room for all of them. tick: told which share of
-    them is there. directory: of that file.
+    block: reads a block by its number; None only reserves the buffer. touched: yields the numbers
+    of the blocks to read, given the grid; the others are zeros. label: the buffer's name in errors.
+    progress: progress callback. directory: location of the unnamed file that holds a large buffer.
     """
-    total, numbers, used = cut.blocks, iter(range(cut.blocks)), None
+    total, numbers, used = block_grid.blocks, iter(range(block_grid.blocks)), None
     if touched is not None:
-        total = sum(1 for _ in touched(cut.step))
-        numbers = touched(cut.step)
-        if 2 * total < cut.blocks:
-            used = _extents(cut, touched(cut.step))
-    room = spill.room(prod(cut.shape) * cut.itemsize, label, used, directory)
-    whole = as_array(room, cut.shape, cut.itemsize)
+        total = sum(1 for _ in touched(block_grid.step))
+        numbers = touched(block_grid.step)
+        if 2 * total < block_grid.blocks:
+            used = _extents(block_grid, touched(block_grid.step))
+    buffer = tempfiles.allocate(
+        prod(block_grid.shape) * block_grid.itemsize, label, used, directory
+    )
+    if block is None:
+        return ByteRange(buffer.toreadonly())
+    whole = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
     def put(number: int) -> None:
-        place = cut.box(number)
-        sizes = tuple(stop - first for first, stop in place)
-        whole[window(place)] = as_array(block(number), sizes, cut.itemsize)
+        box = block_grid.box(number)
+        sizes = grid.sizes(box)
+        whole[window(box)] = as_array(block(number), sizes, block_grid.itemsize)
 
-    crew.share(_counted(put, total, tick), numbers, min(threads, total))
-    return Stretch(room.toreadonly())
+    pool.run_all(_counted(put, total, progress), numbers, min(threads, total))
+    return ByteRange(buffer.toreadonly())
 
 
-def take_apart(
-    room: memoryview,
-    cut: Cut,
+def write_blocks(
+    buffer: memoryview,
+    block_grid: BlockGrid,
     write: Callable[[int, memoryview, int], object],
     threads: int,
-    tick: Tick | None,
+    progress: ProgressCallback | None,
 ) -> None:
     """Call write(0, bytes, number) with every block of an array in row-major order."""
-    whole = as_array(room, cut.shape, cut.itemsize)
+    whole = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
     def put(number: int) -> None:
-        block: Any = np.ascontiguousarray(whole[window(cut.box(number))])
+        block: Any = np.ascontiguousarray(whole[window(block_grid.box(number))])
         write(0, memoryview(block.reshape(-1).view("u1")), number)
 
-    crew.share(_counted(put, cut.blocks, tick), iter(range(cut.blocks)), min(threads, cut.blocks))
+    pool.run_all(
+        _counted(put, block_grid.blocks, progress),
+        iter(range(block_grid.blocks)),
+        min(threads, block_grid.blocks),
+    )
 
 
 def _counted(
-    work: Callable[[int], object], total: int, tick: Tick | None
+    work: Callable[[int], object], total: int, progress: ProgressCallback | None
 ) -> Callable[[int], object]:
-    """Return what does a piece of work and tells which share is done."""
-    if tick is None:
+    """Wrap a work item so that the progress callback is called after it."""
+    if progress is None:
         return work
     done = count(1)
-    tick(0.0)
+    progress(0.0)
 
     def counted(number: int) -> None:
         work(number)
-        tick(next(done) / total)
+        progress(next(done) / total)
 
     return counted
 
 
 def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:
-    """Return elements in row-major order, whatever their type, for NumPy to move."""
+    """Return a buffer as an array of void elements, which NumPy copies whatever their dtype."""
     return np.ndarray(shape, f"V{itemsize}", buffer)
 
 
-def window(place: grid.Box) -> tuple[Any, ...]:
-    """Return what selects a block."""
-    return (*(slice(*ends) for ends in place), ...)
+def window(box: grid.Box) -> tuple[Any, ...]:
+    """Return the NumPy index that selects a block."""
+    return (*(slice(*ends) for ends in box), ...)
 
 
-def _extents(cut: Cut, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Yield stretches of an array that blocks are within, those with small gaps in one."""
-    steps = layouts.contiguous(cut.shape, cut.itemsize)
+def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """Yield byte ranges that cover blocks of an array; gaps of up to GAP are included."""
+    steps = layouts.contiguous(block_grid.shape, block_grid.itemsize)
     first = stop = 0
     for number in numbers:
-        place = cut.box(number)
-        axis, length = len(place), cut.itemsize
-        while axis and (steps[axis - 1] - length <= GAP or _is_one(place[axis - 1])):
+        box = block_grid.box(number)
+        axis, length = len(box), block_grid.itemsize
+        while axis and (steps[axis - 1] - length <= GAP or _is_one(box[axis - 1])):
             axis -= 1
-            length += (place[axis][1] - place[axis][0] - 1) * steps[axis]
-        inner = sum(at * step for (at, _), step in zip(place[axis:], steps[axis:], strict=True))
-        for outer in product(*(range(*ends) for ends in place[:axis])):
+            length += (box[axis][1] - box[axis][0] - 1) * steps[axis]
+        inner = sum(at * step for (at, _), step in zip(box[axis:], steps[axis:], strict=True))
+        for outer in product(*(range(*ends) for ends in box[:axis])):
             at = inner + sum(i * step for i, step in zip(outer, steps, strict=False))
             if not first <= at <= stop:
                 if stop > first:

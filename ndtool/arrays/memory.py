@@ -1,19 +1,19 @@
-"""Arrays in memory as sources and sinks, for runs whose inputs or output are not all files."""
+"""Arrays in memory as sources and sinks, for runs that mix them with files."""
 
 from typing import Any
 
-from ndtool.arrays.local import Stretch
-from ndtool.arrays.source import Facts, Flat
+from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
+from ndtool.storage.local import ByteRange
 
 
 def source(name: str, array: Any) -> Flat:
-    """Return an ndarray as a source; it is copied only where its elements lie apart.
+    """Return an ndarray as a source.
 
-    So it is where its type is another package's and not in this machine's byte order, of which
-    files of void would say nothing.
+    It is copied only if it is not contiguous and aligned, or if its dtype is another package's in
+    non-native byte order: stored as void, it would lose the byte order.
     """
     import numpy as np
 
@@ -24,12 +24,12 @@ def source(name: str, array: Any) -> Flat:
     if not (array.flags.aligned and array.flags.forc):
         array = np.array(array, order="C")
     flat = (array.T if order == "F" else array).reshape(-1)
-    facts = Facts(dtype, array.shape, order, array.shape, {})
-    return Flat(name, facts, Stretch(memoryview(flat.view(np.uint8)).toreadonly()))
+    metadata = ArrayMetadata(dtype, array.shape, order, array.shape, {})
+    return Flat(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
 
 
 def _dtype(name: str, dtype: Any) -> Dtype:
-    """Return an element type as files say it, records by their fields."""
+    """Return NumPy's dtype as an ndtool Dtype, a structured one with its fields."""
     from numpy.lib.format import dtype_to_descr
 
     try:
@@ -38,28 +38,30 @@ def _dtype(name: str, dtype: Any) -> Dtype:
     except DtypeError as exc:
         raise DtypeError(f"{name}: {exc.message}", hint=exc.hint) from None
     except ValueError:
-        raise DtypeError(f"{name}: its fields overlap, or stand in another order") from None
+        raise DtypeError(
+            f"{name}: its fields overlap or are not in the order of their offsets"
+        ) from None
 
 
-class RoomSink:
-    """A sink that fills bytes which the caller has."""
+class BufferSink:
+    """A sink that writes to a buffer of the caller."""
 
     streamed = False
     at_once = 1
     kept: tuple[str, ...] | None = None
 
-    def __init__(self, room: memoryview, facts: Facts) -> None:
-        self.name, self.facts = "the result", facts
-        self._room = room
+    def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:
+        self.name, self.metadata = "the result", metadata
+        self._buffer = buffer
 
     def map(self) -> memoryview:
-        return self._room
+        return self._buffer
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        self._room[start : start + len(view)] = view
+        self._buffer[start : start + len(view)] = view
 
     def finish(self) -> None:
-        """Every byte is where it belongs."""
+        """Do nothing: the buffer is complete."""
 
     def abort(self) -> None:
-        """There is nothing to drop."""
+        """Do nothing: the buffer is the caller's."""

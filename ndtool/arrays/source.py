@@ -1,26 +1,51 @@
-"""Input arrays outside memory, whatever their format: a few facts, and their bytes.
+"""Input arrays outside memory, whatever their format: metadata and bytes.
 
-A flat array is a grid of one block. Formats whose bytes stand together make a `Flat`; a format of
-chunks has a class of its own that keeps the contract of `Source`.
+A flat array is a grid of one block. A format that stores arrays contiguously returns a `Flat`; a
+chunked format has its own class that implements `Source`.
 """
 
 from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.local import Stretch, Tick, Told
 from ndtool.errors import OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import Shape, described
+from ndtool.rules.plans import Shape
+from ndtool.rules.shapes import described
+from ndtool.storage.local import ByteRange, Fingerprint, ProgressCallback
 
 
-class Facts(NamedTuple):
-    """What is known of an array without its bytes.
+class ChunkLayout(NamedTuple):
+    """How an array is divided into chunks, and how each is encoded.
 
-    order: "C" or "F": how the elements of a flat array follow each other; those of each of
-    several blocks are in row-major order. grid: the shape of a block, of which the last ones
-    along an axis may be cut; the array's own shape where it is flat. notes: what else its format
-    says of it, for `inspect`.
+    chunks: the shape of a chunk. shards: the shape of a shard, a file of several chunks; None if
+    each chunk is a file. codecs: the codecs of a chunk, in order of encoding, each with its level:
+    "zstd 3". version: the version of the format.
+    """
+
+    chunks: Shape
+    shards: Shape | None
+    codecs: tuple[str, ...]
+    version: int
+
+    @property
+    def unit(self) -> Shape:
+        """The shape of one file's elements: a shard or a chunk."""
+        return self.shards or self.chunks
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether chunks are stored unencoded, one in a file."""
+        return not self.shards and all(codec == "bytes" for codec in self.codecs)
+
+
+class ArrayMetadata(NamedTuple):
+    """The metadata of an array.
+
+    order: "C" or "F", the element order of a flat array; chunks are always in row-major order.
+    grid: the shape of a block, the array's own if it is flat; the last blocks along an axis may be
+    smaller. notes: format-specific metadata, for `inspect` only. layout: the chunk layout, in a
+    chunked format.
     """
 
     dtype: Dtype
@@ -28,33 +53,39 @@ class Facts(NamedTuple):
     order: str
     grid: Shape
     notes: dict[str, Any]
+    layout: ChunkLayout | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of the data in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def in_chunks(self) -> bool:
-        """Whether blocks are read and written as a whole, though there may be only one."""
-        return self.grid != self.shape or "chunks" in self.notes
+        """Whether the array is chunked: complete blocks are read and written, even if only one."""
+        return self.grid != self.shape or self.layout is not None
+
+    @property
+    def unit(self) -> Shape:
+        """The shape of one file's elements in a chunked array."""
+        return self.grid if self.layout is None else self.layout.unit
 
     @property
     def described(self) -> str:
-        """Type and shape."""
+        """Dtype and shape, as text."""
         return described(self.dtype, self.shape)
 
 
-class Entry(NamedTuple):
-    """What `inspect` tells about one array.
+class MemberInfo(NamedTuple):
+    """What `inspect` reports about one array.
 
-    name: the argument that opens it. facts: None where it is no array. position: where its bytes
-    are in the file, None where they are not there as they are. problem: why not, else empty.
+    name: the argument that opens it. metadata: its metadata, None if it is no array. position: the
+    offset of its bytes in the file, None if they cannot be mapped. problem: the reason, else empty.
     """
 
     name: str
     member: str | None
-    facts: Facts | None
+    metadata: ArrayMetadata | None
     position: int | None
     file_size: int
     problem: str
@@ -62,16 +93,16 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Type and shape, or why there are none."""
-        return self.problem if self.facts is None else self.facts.described
+        """Dtype and shape, or the problem."""
+        return self.problem if self.metadata is None else self.metadata.described
 
 
 class OperatorNode(NamedTuple):
-    """A node of a model whose operator is one of ours.
+    """A node of a model whose operator ndtool implements.
 
-    model: the file. node: its path there, by names. operator, title: our name and the standard's.
-    version: of the operator set. attributes: those that the node has. output: None where it has
-    none.
+    model: the file. node: the node's path in it. operator, title: ndtool's and ONNX's name of the
+    operator. version: the version of the operator set. attributes: the node's attributes. output:
+    the name of its output, or None.
     """
 
     model: str
@@ -85,27 +116,36 @@ class OperatorNode(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a model says of a name, None where it does not; a size may be a symbol's name."""
+    """The declared dtype and shape of a name in a model; a size may be the name of a symbol."""
 
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def described(self) -> str:
+        """The known dtype and shape, as text: float32[N,3], ?[...]."""
+        sizes = "..."
+        if self.shape is not None:
+            sizes = ",".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype or '?'}[{sizes}]"
+
 
 class KnownNode(NamedTuple):
-    """A node with what is known of its inputs and its output, by their names.
+    """A node with the declared dtypes and shapes of its inputs and its output, by name.
 
-    place: the path of the graph or function that it is in.
+    scope: the path of the graph or function that contains it.
     """
 
     node: OperatorNode
-    place: str
+    scope: str
     types: dict[str, Known]
 
 
 class KnownModel(NamedTuple):
-    """scopes: the nodes of our operators in the graph, and in each function, which sees no other.
+    """The nodes of a model whose operators ndtool implements, and the graph's inputs.
 
-    inputs: the graph's. held: those of them that have a value already.
+    scopes: nodes by scope: the graph, then each function. inputs: the graph's inputs. held: the
+    inputs that have a value in the model.
     """
 
     scopes: list[list[KnownNode]]
@@ -114,147 +154,161 @@ class KnownModel(NamedTuple):
 
 
 class Touched(Protocol):
-    """What a run reads of an array; perhaps a little more, never less."""
+    """A superset of the elements of an array that a run reads."""
 
     def blocks(self, step: Shape) -> Iterator[int]:
-        """Yield the numbers of the blocks of a grid that hold it, ascending."""
+        """Yield the numbers of the blocks of a grid that contain such elements, ascending."""
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
-        """Yield where its bytes begin and stop in a flat array, ascending, none twice."""
+        """Yield their byte ranges (start, stop) in a flat array, ascending and disjoint."""
 
 
 class Source(Protocol):
-    """One input array, open. name: the argument. warning: what is odd without being wrong.
+    """One open input array.
 
-    at_once: how many blocks are worth asking for at once, however few the processors. tick: told
-    which share of it is there while it is brought from elsewhere, from 0 on; whoever wants to know
-    sets it.
+    name: the argument. warning: a warning about the file, or None. at_once: the number of blocks
+    worth reading concurrently, whatever the number of processors. progress: progress callback of a
+    download, set by the caller.
     """
 
     name: str
-    facts: Facts
+    metadata: ArrayMetadata
     warning: str | None
     at_once: int
-    tick: Tick | None
+    progress: ProgressCallback | None
 
-    def whole(self, touched: Touched | None = None) -> Stretch | None:
-        """Return all of the bytes where they stand together, None where they do not.
+    def whole(self, touched: Touched | None = None) -> ByteRange | None:
+        """Return all of the bytes if they are stored contiguously, else None.
 
-        touched: what must be right at least; the others may be zeros.
+        touched: the elements that are needed; the others may be zeros.
         """
 
     def block(self, number: int) -> memoryview:
-        """Return the bytes of a block, by its number in row-major order of the grid.
+        """Return the bytes of a block, by its row-major number in the grid.
 
-        Several threads may ask for blocks at once.
+        May be called from several threads at once.
         """
 
     def recheck(self) -> None:
         """Raise OutputError if the array was modified or replaced since it was opened."""
 
-    def told(self) -> Told:
-        """Return what tells its bytes from others, in another run, too; None where nothing does."""
+    def fingerprint(self) -> Fingerprint:
+        """Return a fingerprint of its bytes that is comparable between runs, or None."""
 
     def is_open_as(self, fd: int) -> bool:
-        """Whether a descriptor is open on what the bytes are from."""
+        """Return whether a descriptor is open on the same file."""
 
     def close(self) -> None:
-        """Let go of the bytes and of the place."""
+        """Release the bytes and close the storage."""
 
 
-class Place(Protocol):
-    """What the bytes of a source are from, as far as the source itself needs it."""
+class Storage(Protocol):
+    """The storage of a source's bytes: a local or remote file."""
 
     def change(self) -> str:
-        """Say what happened to it since it was opened, nothing if nothing did."""
+        """Return how it changed since it was opened, as text; empty if it did not."""
 
-    def told(self) -> Told:
-        """Return what tells its content from others, in another run, too."""
+    def fingerprint(self) -> Fingerprint:
+        """Return a fingerprint of its content that is comparable between runs, or None."""
 
     def is_open_as(self, fd: int) -> bool:
-        """Whether a descriptor is open on the same file."""
+        """Return whether a descriptor is open on the same file."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Flat:
-    """A source whose bytes stand together; place: None for what came through a pipe."""
+    """A source of contiguous bytes; storage: their storage, None if they came through a pipe."""
 
     at_once = 1
-    tick: Tick | None = None
+    progress: ProgressCallback | None = None
 
     def __init__(
         self,
         name: str,
-        facts: Facts,
-        stretch: Stretch,
-        place: Place | None = None,
+        metadata: ArrayMetadata,
+        byte_range: ByteRange,
+        storage: Storage | None = None,
         warning: str | None = None,
     ) -> None:
-        self.name, self.facts, self.warning = name, facts, warning
-        self._stretch, self._place = stretch, place
+        self.name, self.metadata, self.warning = name, metadata, warning
+        self._range, self._storage = byte_range, storage
 
     @property
-    def is_place(self) -> bool:
-        """Whether the bytes are from a place that can be opened again."""
-        return self._place is not None
+    def is_reopenable(self) -> bool:
+        """Whether the storage can be reopened: it is a file, not a pipe."""
+        return self._storage is not None
 
     @property
-    def there(self) -> Stretch | None:
-        """All of the bytes where each of them can be read at will, else None."""
-        return None if self._stretch.fetch is not None else self._stretch
+    def local_range(self) -> ByteRange | None:
+        """All of the bytes if they are local, None if they must be fetched."""
+        return None if self._range.fetch is not None else self._range
 
-    def whole(self, touched: Touched | None = None) -> Stretch:
-        if self._stretch.fetch is not None:
-            size, order = self.facts.dtype.itemsize, self.facts.order
+    def reserved(self, touched: Touched | None = None) -> ByteRange:
+        """Return the buffer of `whole` with disk space reserved, without fetching anything."""
+        if self._range.fetch is not None and touched is None:
+            self._range.reserve()
+        return self._range
+
+    def whole(self, touched: Touched | None = None) -> ByteRange:
+        self.reserved(touched)
+        if self._range.fetch is not None:
+            size, order = self.metadata.dtype.itemsize, self.metadata.order
             ranges = None if touched is None else touched.ranges(size, order)
-            self._stretch.fetch(ranges, self.tick)
-        return self._stretch
+            self._range.fetch(ranges, self.progress)
+        return self._range
 
     def block(self, number: int) -> memoryview:
         assert number == 0, "a flat array is one block"
         return self.whole().buffer
 
     def recheck(self) -> None:
-        if self._place is not None and (change := self._place.change()):
+        if self._storage is not None and (change := self._storage.change()):
             raise OutputError(f"{called(self.name)} {change}")
 
-    def told(self) -> Told:
-        return None if self._place is None else self._place.told()
+    def fingerprint(self) -> Fingerprint:
+        return None if self._storage is None else self._storage.fingerprint()
 
     def is_open_as(self, fd: int) -> bool:
-        return self._place is not None and self._place.is_open_as(fd)
+        return self._storage is not None and self._storage.is_open_as(fd)
 
     def close(self) -> None:
-        self._stretch.release()
-        if self._place is not None:
-            self._place.close()
+        self._range.release()
+        if self._storage is not None:
+            self._storage.close()
 
 
 def whole(
-    source: Source, touched: Touched | None = None, threads: int = 1, directory: str | None = None
-) -> Stretch:
-    """Return all bytes of an array: its own, or its blocks put together in row-major order.
+    source: Source,
+    touched: Touched | None = None,
+    threads: int = 1,
+    directory: str | None = None,
+    dry: bool = False,
+) -> ByteRange:
+    """Return all bytes of an array: as stored if contiguous, else its assembled blocks.
 
-    touched: what must be right at least; blocks without any of it are not read, and are zeros.
-    directory: where they are put together if memory is too little, None for TMPDIR.
+    touched: the elements that are needed; other blocks are not read, and are zeros. directory: the
+    location of a large temporary copy, None for TMPDIR. dry: only reserve space, read nothing.
     """
-    stretch = source.whole(touched)
-    if stretch is None:
+    if dry and isinstance(source, Flat):
+        return source.reserved(touched)
+    byte_range = None if dry else source.whole(touched)
+    if byte_range is None:
         from ndtool.arrays import assembly
 
-        facts = source.facts
-        cut = assembly.Cut(facts.shape, facts.grid, facts.dtype.itemsize)
+        metadata = source.metadata
+        block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
         blocks = None if touched is None else touched.blocks
         label = f"temporary copy of {called(source.name)}"
         at_once = max(threads, source.at_once)
-        stretch = assembly.assembled(
-            cut, source.block, blocks, label, at_once, source.tick, directory
+        read = None if dry else source.block
+        byte_range = assembly.assembled(
+            block_grid, read, blocks, label, at_once, source.progress, directory
         )
-    return stretch
+    return byte_range
 
 
 def surplus(label: str, count: int) -> str | None:
-    """Return the warning about `count` bytes too many, None where there are none."""
+    """Return the warning about `count` bytes after an array, None if there are none."""
     return f"{printable(label)}: {count} bytes after the array are ignored" if count else None

@@ -1,1 +1,1 @@
-"""The command line; only this wing knows click and rich."""
+"""The command line, the only package that uses click and rich."""

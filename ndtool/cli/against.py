@@ -1,4 +1,4 @@
-"""`verify --against`: how engines did, in a table for people and for JSON."""
+"""`verify --against`: the reports on engines, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -9,93 +9,84 @@ from typing import TYPE_CHECKING, Any
 from ndtool import __version__
 from ndtool.cli.commands import reporting_on
 from ndtool.cli.console import put
-from ndtool.cli.talk import Talk, table
-from ndtool.errors import redacted
+from ndtool.cli.reporter import Reporter, table
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import How, Report, Told, Verdict
-    from ndtool.runs.jobs import Request
+    from ndtool.analysis.verify import Comparison
+    from ndtool.runs.request import Request
 
 COLUMNS = ("engine", "threads", "answer")
 
 
+def how(asked: dict[str, Any]) -> How:
+    """Pop the settings for engines from the options."""
+    from ndtool.analysis.engines import How
+
+    return How(**{name: asked.pop(name) for name in How._fields})
+
+
 @contextmanager
-def telling(talk: Talk) -> Iterator[Told]:
-    """Give what shows the share that is done, and who is at it."""
-    phase = ""
+def telling(reporter: Reporter) -> Iterator[Told]:
+    """Yield a progress callback that shows the fraction done and the engine at work."""
 
     def tell(share: float, who: str) -> None:
-        nonlocal phase
-        phase = who
-        tick(share)
+        bar.begin(who)
+        progress(share)
 
-    with talk.progress(lambda: phase) as progress:
-        tick = progress.of(0)
+    with reporter.progress() as bar:
+        progress = bar.of(0)
         yield tell
 
 
 def verify(
-    talk: Talk, request: Request, names: tuple[str, ...], how: How, html: str | None
+    reporter: Reporter, request: Request, names: tuple[str, ...], how: How, html: str | None
 ) -> None:
-    """Show how engines do, and an output if there is one; raise what is wrong."""
+    """Print the reports on engines, and the comparison of the output if any; raise the error."""
     from ndtool.analysis import engines
 
-    with reporting_on(html, request, talk) as report:
-        with telling(talk) as tell:
+    with reporting_on(html, request, reporter) as report:
+        with telling(reporter) as tell:
             verdict = engines.verify(request, names, how, tell)
         told = records(verdict.reports)
         if report:
             report.answered(verdict.reports)
-        if not talk.json:
+        if not reporter.json:
             put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
         if verdict.error is not None:
             verdict.error.more["engines"] = told
             raise verdict.error
         if report and verdict.compared is not None:
             report.compared(verdict.compared)
-    if talk.json:
-        talk.put_json(_record(request, verdict, told))
+    if reporter.json:
+        reporter.put_json(_record(request, verdict, told))
     elif request.output is not None and verdict.compared is not None:
-        talk.verified(request.output, verdict.compared)
+        reporter.verified(request.output, verdict.compared)
 
 
 def _record(request: Request, verdict: Verdict, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return for JSON that all is as it must be."""
-    from ndtool.cli import figures
-
-    output, compared = request.output, verdict.compared
-    return {
-        "version": __version__,
-        "output": output and redacted(output),
-        "verified": True,
-        **(figures.comparison_record(compared) if compared else {}),
-        "engines": told,
-    }
+    """Return a successful verdict as a JSON object."""
+    known = {"version": __version__, "output": request.output, "verified": True}
+    return {**known, **_compared(verdict.compared), "engines": told}
 
 
 def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """Return how engines did, for JSON."""
+    """Return reports as JSON objects."""
+    told = [report._asdict() for report in reports]
+    return [{**_compared(one.pop("compared")), **one} for one in told]
+
+
+def _compared(compared: Comparison | None) -> dict[str, Any]:
     from ndtool.cli import figures
 
-    return [
-        {
-            **(figures.comparison_record(one.compared) if one.compared else {}),
-            "engine": one.engine,
-            "version": one.version,
-            "threads": one.threads,
-            "result": one.result,
-            "different": one.different,
-            "message": one.message,
-        }
-        for one in reports
-    ]
+    return figures.comparison_record(compared) if compared else {}
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return a row for each engine, and each number of threads with which it does otherwise."""
+    """Return table rows: one per engine, and per number of threads where its answer differs."""
     rows: list[tuple[str, ...]] = []
     for one in reports:
-        version = (one.version or "").partition("-")[0]  # without what it was built from
+        version = (one.version or "").partition("-")[0]  # without build metadata
         row = f"{one.engine} {version}".rstrip(), str(one.threads or "-"), _answer(one)
         if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
             row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]

@@ -1,77 +1,46 @@
-"""The commands that write an array, and what all commands are made of: parse, call, report."""
+"""The commands that write an array, and helpers for all commands: parse, call, report."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndtool.cli import options
+from ndtool.cli import helppages, options, variables
 from ndtool.cli.console import put
-from ndtool.cli.talk import Talk
-from ndtool.errors import BoundsError, DifferenceError, UsageError, printable
-from ndtool.rules.operators import OPERATORS, Attributes, Operator
+from ndtool.cli.reporter import Reporter
+from ndtool.errors import (
+    BoundsError,
+    DifferenceError,
+    NdtoolError,
+    OutputError,
+    UsageError,
+    printable,
+)
+from ndtool.rules.operators import COMMON, OPERATORS, Attributes, Operator
 
 if TYPE_CHECKING:
-    from ndtool.cli.page import Report
-    from ndtool.runs.jobs import Job, Request
+    from ndtool.cli.html.page import Report
+    from ndtool.runs.calls import OpenCall
+    from ndtool.runs.request import Request
 
-
-class Help(NamedTuple):
-    """What an operator's help pages say.
-
-    does: one sentence. flags: attributes for an example on files. types: all of an example
-    without files. asked: what is asked of an example's elements.
-    """
-
-    does: str
-    flags: str
-    types: str
-    asked: str
-
-
-HELP = {
-    "gather_nd": Help(
-        "Gather slices of DATA that index tuples name (ONNX and OpenVINO GatherND).",
-        "--batch-dims 1",
-        "'float32[8,128,64]' 'int64[8,5,1]' --batch-dims 1",
-        "--batch-dims 1 --at 0,0",
-    ),
-    "scatter_nd": Help(
-        "Copy DATA, update slices that index tuples name (ONNX ScatterND).",
-        "--reduction max",
-        "'float32[4,3]' 'int64[2,1]' 'float32[2,3]'",
-        "--at 0,0,0",
-    ),
-    "gather_elements": Help(
-        "Gather one element for every index along an axis (ONNX GatherElements).",
-        "--axis 1",
-        "'int32[3,3]' 'int64[2,3]' --axis 0",
-        "--axis 1 --at 0,0",
-    ),
-    "scatter_elements": Help(
-        "Copy DATA, update one element for every index (ONNX ScatterElements).",
-        "--axis 1",
-        "'int8[3,3]' 'int64[2,3]' 'int8[2,3]' --axis 1",
-        "--axis 1 --at 0,0",
-    ),
-    "gather": Help(
-        "Gather slices of DATA that plain numbers name along an axis (ONNX Gather).",
-        "--axis 0",
-        "'float32[128,64]' 'int64[3]' --axis 0",
-        "--at 0,0,0",
-    ),
-}
 
 FILES = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy"}
 
 
+def flags(operator: Operator, without: str = "") -> list[str]:
+    """Return the options of an operator's example, except the one called `without`."""
+    given = operator.example.attributes.items()
+    return [f"--{name.replace('_', '-')} {value}" for name, value in given if name != without]
+
+
 @click.pass_obj
 def _run(
-    talk: Talk,
+    reporter: Reporter,
     /,
     *,
     operator: str,
@@ -81,82 +50,111 @@ def _run(
     html: str | None,
     **asked: Any,
 ) -> None:
-    from ndtool import endings
-    from ndtool.runs import jobs
+    from ndtool.machine import endings
+    from ndtool.runs import steps
+    from ndtool.runs.calls import OpenCall
+    from ndtool.runs.request import Request
 
     if output is None and not os.isatty(1):
         output = "-"
     elif output is not None:
+        _require_lasting(output)
         _require_no_terminal(output, "without -o, a preview is shown")
-    talk.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    _drop_idle(output or "-", asked)
+    reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
+    variables.drop_idle(output or "-", asked)
     attributes = attributes_of(operator, asked)
-    request = jobs.Request(
+    request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **asked
     )
-    endings.prepare(*talk.last_words())
-    with jobs.Job(request) as job:
-        talk.begin(job, dry_run)
-        kept = None
-        with reporting(html, job, talk) as report, talk.progress(lambda: job.phase) as progress:
-            for source in job.sources.values():
-                source.tick = progress.of(source.facts.nbytes)
-            operands = job.check()
-            if dry_run:
-                kept = job.check_output()
-                job.rehearse(operands)
-            elif output is not None:
-                beside = [report.as_sink()] if report else []
-                kept = job.run(operands, progress.of(lambda: job.moved), beside)
-            talk.warn(job.changed)
-        if output is None and not dry_run and not talk.json:
+    endings.prepare(*reporter.last_words())
+    with OpenCall(request) as call:
+        reporter.begin(call, dry_run)
+        with reporting(html, call, reporter) as report, reporter.progress() as bar:
+            to = steps.resolved(call)
+            reporter.warn([] if to is None else to.warnings)
+            for source in call.sources.values():
+                source.progress = bar.of(source.metadata.nbytes)
+            with steps.prepared(call, to) as ready:
+                if report:
+                    report.warnings += [*(to.warnings if to else ()), *steps.warnings(ready)]
+                if dry_run:
+                    outcome = steps.rehearse(ready)
+                elif to is None:
+                    outcome = steps.unwritten(ready)
+                else:
+                    beside = [report.as_sink()] if report else []
+                    progress = bar.of(ready.plan.moved)
+                    outcome = steps.execute(ready, progress, beside, bar.begin)
+            if report:
+                found = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+                report.warnings = found  # for a report that is published by itself
+            reporter.warn(outcome.warnings)
+        if ready.validated and to is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
-            shown = preview.text(operands)
-            job.recheck()
+            shown = preview.text(ready.validated)
+            call.recheck()
             put(shown)
-        talk.end(job, kept, dry_run)
+        reporter.end(call, to, outcome, dry_run)
 
 
 @click.pass_obj
-def _convert(talk: Talk, /, *, output: str, no_clobber: bool, **asked: Any) -> None:
-    from ndtool import endings
+def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **asked: Any) -> None:
+    from ndtool.machine import endings
     from ndtool.runs import convert
 
+    _require_lasting(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
-    talk.data_on_stdout = _is_stdout(output)
-    endings.prepare(*talk.last_words())
-    _drop_idle(output, asked)
+    reporter.data_on_stdout = _is_stdout(output)
+    endings.prepare(*reporter.last_words())
+    variables.drop_idle(output, asked)
     request = convert.Request(output=output, clobber=not no_clobber, **asked)
     with convert.Conversion(request) as conversion:
-        talk.warn(conversion.warnings)
-        with talk.progress() as progress:
-            kept = conversion.run(progress.of(conversion.facts.nbytes))
-        talk.converted(conversion, kept)
+        reporter.warn(conversion.warnings)
+        with reporter.progress() as bar:
+            kept = conversion.run(bar.of(conversion.metadata.nbytes))
+        reporter.converted(conversion, kept)
 
 
 @click.pass_obj
-def _clean(talk: Talk, /, *, folder: str, force: bool) -> None:
-    from ndtool.arrays import claims, leftovers, places
-    from ndtool.arrays.storage import failure
+def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
+    from ndtool.publish import claims, leftovers
+    from ndtool.storage import locations
+    from ndtool.storage.descriptors import failure
 
-    where = places.local_path(folder)
-    if places.is_url(where):
+    where = locations.local_path(folder)
+    failed: list[tuple[str, OSError]] = []
+    if locations.is_url(where):
         removed, others = claims.sweep(where, force)
     else:
         try:
-            removed, others = leftovers.sweep(where, every=True), []
+            (removed, failed), others = leftovers.sweep(where, every=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
     for one in others:
         who = f"process {one.process} on {printable(one.host)}"
-        lines.append(f"kept {printable(one.folder)}: {who} may be at work\n")
+        lines.append(f"not removed: {printable(one.folder)}: {who} may be using it\n")
     kept = [{"name": one.folder, "host": one.host, "process": one.process} for one in others]
-    talk.answer(
-        lambda: {"removed": removed, "kept": kept},
-        lambda: "".join(lines or ["nothing was left here\n"]),
-    )
+    if not lines and not failed:
+        lines.append("nothing to remove\n")
+    reporter.answer(lambda: {"removed": removed, "kept": kept}, lambda: lines)
+    if failed:
+        reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
+        raise OutputError(f"{printable(folder)}: not all could be removed", places=tuple(reasons))
+
+
+def _require_lasting(output: str) -> None:
+    """Raise UsageError for an output in the memory of this process."""
+    from ndtool.formats import locators
+    from ndtool.storage import locations
+
+    path = locators.parse(output).path
+    if locations.is_url(path) and not locations.is_of_many(path):
+        raise UsageError(
+            f"{printable(output)} would be in the memory of this process only:"
+            " expected a file, or a URL such as s3://bucket/x.npy"
+        )
 
 
 def _require_no_terminal(output: str, hint: str) -> None:
@@ -165,17 +163,17 @@ def _require_no_terminal(output: str, hint: str) -> None:
 
 
 @contextmanager
-def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | None]":
-    """Give the page that was asked for, and write it when all is known.
+def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
+    """Yield the HTML report requested, or None, and publish it at the end.
 
-    It is written, too, where the answer is an index out of bounds or a difference.
+    Publishes it also if the result is an index out of bounds or a difference.
     """
     if html is None:
         yield None
         return
-    from ndtool.cli.page import Report
+    from ndtool.cli.html.page import Report
 
-    report = Report(html, job, talk)
+    report = Report(html, call, reporter)
     with closing(report):
         try:
             yield report
@@ -183,52 +181,33 @@ def reporting(html: str | None, job: "Job", talk: Talk) -> "Iterator[Report | No
             report.publish(error)
             raise
         report.publish()
-    talk.written(html)
+    reporter.written(html)
 
 
 @contextmanager
-def reporting_on(html: str | None, request: "Request", talk: Talk) -> "Iterator[Report | None]":
-    """Do the same for a call whose inputs nobody has open: they are read once more for it."""
+def reporting_on(
+    html: str | None, request: "Request", reporter: Reporter
+) -> "Iterator[Report | None]":
+    """Do the same for a call that is not open: open its inputs once more."""
     if html is None:
         yield None
         return
-    from ndtool.cli import page
+    from ndtool.cli.html import page
 
-    with page.job_to_verify(request) as job, reporting(html, job, talk) as report:
+    with page.call_to_verify(request) as call, reporting(html, call, reporter) as report:
         yield report
 
 
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
-    """Take the attributes that an operator has, and its rule, out of what was asked for."""
-    if asked.get("out_of_bounds") != "fill" and _is_by_variable("fill"):
-        del asked["fill"]
-    names = (*OPERATORS[operator].attributes, "out_of_bounds", "fill")
+    """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
+    variables.drop_idle_rule(OPERATORS[operator].scatters, asked)
+    names = (*OPERATORS[operator].attributes, *COMMON)
+    asked["negatives"] = not asked.pop("no_negatives", False)
     return Attributes(**{name: asked.pop(name) for name in names if name in asked})
 
 
-def _drop_idle(output: str, asked: dict[str, Any]) -> None:
-    """Drop what variables say of clusters, and of chunks, where there are none of them."""
-    if _is_by_variable("resume") and asked["scheduler"] is None and asked["workers"] is None:
-        asked["resume"] = False
-    idle = [option.name or "" for option in options.STORING if _is_by_variable(option.name or "")]
-    if not idle:
-        return
-    from ndtool.arrays import formats, local, names
-
-    path = names.parse(output).path
-    known = formats.suffixed(path)
-    if not local.is_store(path) and not (known and known[0].chunks):
-        asked.update(dict.fromkeys(idle))
-
-
-def _is_by_variable(name: str) -> bool:
-    """Whether an option is set by its variable."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.ENVIRONMENT
-
-
 def asks_for_array(words: list[str]) -> bool:
-    """Whether a command line that may be wrong wants an array on standard output."""
+    """Whether a command line, possibly invalid, writes an array to standard output."""
     if words[0] not in {operator.command for operator in OPERATORS.values()} | {"convert"}:
         return False
     output = words[-1] if words[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
@@ -241,10 +220,14 @@ def asks_for_array(words: list[str]) -> bool:
 
 
 def _is_stdout(output: str) -> bool:
-    """Whether an output is standard output, perhaps by another name."""
+    """Whether an output is standard output, by any name."""
+    if output == "-":
+        return True
+    from ndtool.formats import locators
+
     try:
-        return output == "-" or os.path.samestat(os.stat(output), os.fstat(1))
-    except (OSError, ValueError):
+        return os.path.samestat(os.stat(locators.parse(output).path), os.fstat(1))
+    except (NdtoolError, OSError, ValueError):
         return False
 
 
@@ -255,63 +238,71 @@ def command(
     text: str,
     example: str,
 ) -> click.Command:
-    """Return the command at `path`, such as `infer gather-nd`, with an example in its help."""
-    return click.Command(
+    """Return the command at `path`, such as `infer gather-nd`, with an example in its help.
+
+    The text begins with the command's line in the list of commands.
+    """
+    return helppages.Command(
         path.rpartition(" ")[2],
         callback=callback,
         params=[*parameters, options.HELP],
         help=text,
-        short_help=text.partition(" (")[0].partition(":")[0].rstrip("."),
+        short_help=re.split(r" \(|[.:] ", text)[0].rstrip("."),
         epilog=f"\b\nExample:\n  ndtool {path} {example}",
         add_help_option=False,
     )
 
 
 def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
-    """Return the options of an operator's attributes, and of indices out of bounds."""
+    """Return the options for an operator's attributes and out-of-bounds mode."""
     own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
-    fill = () if "updates" in operator.inputs else (options.FILL,)
-    return (*own, options.OUT_OF_BOUNDS, *fill)
+    fill = () if operator.scatters else (options.FILL,)
+    return (*own, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:
-    """Return an argument that names a file or an array in it."""
+    """Return an argument whose value is a file, or an array in one."""
     return click.Argument([name], type=options.FILE, **settings)
 
 
 def _run_command(operator: Operator) -> click.Command:
-    files = " ".join(FILES[role] for role in operator.inputs)
+    files = [FILES[role] for role in operator.inputs]
     return command(
         operator.command,
         partial(_run, operator=operator.name),
         (
             *map(argument, operator.inputs),
+            options.OUTPUT,
             *attribute_options(operator),
+            options.DRY_RUN,
+            options.TRACE,
+            options.HTML,
+            *options.TOLD,
+            options.NO_CLOBBER,
+            options.ONLY,
+            options.SYNC,
+            *options.STORING,
             options.SPEC,
             options.DTYPE,
-            options.OUTPUT,
             options.THREADS,
             options.MEMORY,
             options.SPILL,
             options.SCHEDULER,
             options.WORKERS,
             options.RESUME,
-            options.DRY_RUN,
-            options.NO_CLOBBER,
-            options.ONLY,
-            *options.STORING,
-            options.SYNC,
-            options.TRACE,
-            options.HTML,
-            options.QUIET,
-            options.JSON,
         ),
-        HELP[operator.name].does,
-        f"{files} {HELP[operator.name].flags} -o out.npy",
+        operator.does,
+        " ".join([*files, *flags(operator), "-o out.npy"]),
     )
 
 
-def _convert_command() -> click.Command:
+def operators() -> list[click.Command]:
+    """Return the commands of the operators."""
+    return list(map(_run_command, OPERATORS.values()))
+
+
+def convert() -> click.Command:
+    """Return the command that copies an array."""
     return command(
         "convert",
         _convert,
@@ -324,31 +315,24 @@ def _convert_command() -> click.Command:
             options.NO_CLOBBER,
             options.ONLY,
             options.SYNC,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        "Copy the array SRC to DST, which may be of another format: the values as they are, in C"
-        " order.",
+        "Copy an array to another file or format. The values are unchanged, in C order.",
         "stored.npz:data table.npy",
     )
 
 
-def _clean_command() -> click.Command:
+def clean() -> click.Command:
+    """Return the command that removes temporary files of killed runs."""
     return command(
         "clean",
         _clean,
         (
             click.Argument(["folder"], metavar="DIR", type=click.Path()),
             options.FORCE,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        "Remove what runs left in DIR, here or at a URL, that were killed, and that nobody waits"
-        " for any more.",
+        "Remove temporary files of killed runs. DIR is a directory or a URL. Files in use are not"
+        " removed.",
         ".",
     )
-
-
-def runs() -> list[click.Command]:
-    """Return the commands that write an array, and the one that removes what is left of them."""
-    return [*map(_run_command, OPERATORS.values()), _convert_command(), _clean_command()]

@@ -1,4 +1,4 @@
-"""What a shell offers while a command is typed: files that can be arrays, and their members."""
+"""Shell completion: files that can hold arrays, and their members."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from ndtool.arrays import formats, names
 from ndtool.errors import NdtoolError
+from ndtool.formats import locators, table
 
-# Quoted by bash as names of files are; what goes on has no space behind it.
+# Bash quotes values as file names; a value that can continue gets no space after it.
 _BASH = """\
 %(complete_func)s() {
     local kind value
@@ -33,7 +33,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-# Words are one word here, with their colons; what goes on has no space behind it either.
+# Zsh does not split words at colons; a value that can continue gets no space after it.
 _ZSH = """\
 #compdef %(prog_name)s
 
@@ -74,12 +74,12 @@ complete --no-files --keep-order --command %(prog_name)s --arguments "(%(complet
 
 
 class Bash(BashComplete):
-    """Bash, which takes a word apart at every colon, and wants what follows the last one."""
+    """Bash, which splits words at colons and completes what follows the last one."""
 
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one that is typed, and that one, each put together."""
+        """Return the words before the one being typed, and that one, joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         number = int(os.environ["COMP_CWORD"])
         self._behind = ""
@@ -97,27 +97,27 @@ class Bash(BashComplete):
         return whole[1:-1], whole[-1] if whole else ""
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for one word."""
+        """Return a line for one completion."""
         return f"{item.type},{item.value.removeprefix(self._behind)}"
 
 
 class Zsh(ZshComplete):
-    """Zsh, which is told each word and its help on two lines."""
+    """Zsh, which reads each completion and its help from two lines."""
 
     source_template = _ZSH
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return two lines for one word."""
+        """Return two lines for one completion."""
         return f"{item.value}\n{_line(item.help)}"
 
 
 class Fish(FishComplete):
-    """Fish, which is told each word on a line, its help behind a tab."""
+    """Fish, which reads each completion from a line, with its help after a tab."""
 
     source_template = _FISH
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for one word."""
+        """Return a line for one completion."""
         return f"{item.value}\t{_line(item.help)}".rstrip("\t")
 
 
@@ -126,23 +126,23 @@ def _line(text: str | None) -> str:
 
 
 def shell(name: str) -> type[Any] | None:
-    """Return what talks to a shell; None for one that is not known."""
+    """Return the class for a shell, None if it is unknown."""
     return {"bash": Bash, "zsh": Zsh, "fish": Fish}.get(name)
 
 
 def arrays(typed: str) -> list[CompletionItem]:
-    """Offer folders and files that can hold arrays, and behind a colon the members of one."""
+    """Complete folders and files that can hold arrays, and after a colon members of a file."""
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
-    offered = _paths(typed, tuple(known.suffix for known in formats.FORMATS if known.suffix))
+    offered = _paths(typed, tuple(known.suffix for known in table.FORMATS if known.suffix))
     if offered == [typed]:
         offered += _members(typed)
     return [CompletionItem(name, type="path") for name in offered]
 
 
 def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
-    """Offer folders, and files of some suffixes."""
+    """Complete folders, and files with some suffixes."""
     return [CompletionItem(name, type="path") for name in _paths(typed, suffixes)]
 
 
@@ -161,36 +161,36 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
                 elif entry.is_dir():
                     found.append(name + "/")
     except OSError:
-        pass  # there is nothing to offer
+        pass  # no completions
     return sorted(found)
 
 
 def _members(path: str) -> list[str]:
-    """Return a file's members as arguments; none where it has none or cannot be read."""
+    """Return a file's members as arguments; none if it has none or cannot be read."""
     try:
-        return [entry.name for entry in names.describe(path) if entry.member is not None]
+        return [entry.name for entry in locators.describe(path) if entry.member is not None]
     except (NdtoolError, OSError):
         return []
 
 
 def specs(typed: str) -> list[CompletionItem]:
-    """Offer every version of every standard."""
+    """Complete a standard's version."""
     from ndtool.rules.specs import TABLE
 
-    rows = {(row.standard, row.version) for row in TABLE if row.standard != "ndtool"}
-    known = ["ndtool", *(f"{standard}:{version}" for standard, version in sorted(rows))]
+    known = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]
+    known = list(dict.fromkeys(["ndtool", *known]))
     return [CompletionItem(name) for name in known if name.startswith(typed)]
 
 
 def types(typed: str) -> list[CompletionItem]:
-    """Offer the types that .npy stores as void."""
+    """Complete an element type that .npy stores as void."""
     from ndtool.rules.dtypes import EXTENDED
 
     return [CompletionItem(name) for name in EXTENDED if name.startswith(typed)]
 
 
 def engines(typed: str) -> list[CompletionItem]:
-    """Offer one more engine."""
+    """Complete the last engine of a comma-separated list."""
     from ndtool.analysis.engines import ENGINES
 
     before, comma, last = typed.rpartition(",")

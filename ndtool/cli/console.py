@@ -1,20 +1,21 @@
-"""The two standard streams: results on the one, talk and a progress bar on the other."""
+"""The standard streams: results on stdout; messages and a progress bar on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from ndtool.arrays.storage import write_next
 from ndtool.errors import OutputError
+from ndtool.storage.descriptors import write_next
 
-_PATIENCE = 1.0  # seconds without a progress bar
+_PIECE = 1 << 16  # characters to write at a time
+_PATIENCE = 1.0  # seconds before the first progress bar
 
 
 def put(text: str | bytes) -> None:
-    """Write a result to standard output; OutputError if it cannot take it."""
+    """Write a result to standard output; raise OutputError on failure."""
     try:
         write_next(1, _encoded(text, sys.stdout))
     except BrokenPipeError:
@@ -23,8 +24,21 @@ def put(text: str | bytes) -> None:
         raise OutputError(f"standard output: {exc.strerror}") from None
 
 
+def put_all(parts: Iterable[str]) -> None:
+    """Write a result of any length, in large pieces."""
+    piece, size = list[str](), 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
+        if size >= _PIECE:
+            put("".join(piece))
+            piece, size = [], 0
+    if piece:
+        put("".join(piece))
+
+
 def say(text: str | bytes) -> None:
-    """Write talk to standard error; where it is closed or full, there is nobody to tell."""
+    """Write a message to standard error; ignore failures, as nobody could read of them."""
     try:
         write_next(2, _encoded(text, sys.stderr))
     except OSError:
@@ -38,25 +52,25 @@ def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
 
 
 class Progress:
-    """A bar in the last line of a terminal, from a second on; a context manager that takes it away.
+    """A progress bar on a terminal, after the first second; a context manager that erases it."""
 
-    phase: returns what is being done.
-    """
-
-    def __init__(self, shown: bool, phase: Callable[[], str] = str) -> None:
-        self._phase = phase
+    def __init__(self, shown: bool) -> None:
+        self._phase = ""
         self._next = time.perf_counter() + _PATIENCE if shown else float("inf")
         self._drawn = False
 
-    def of(self, nbytes: int | Callable[[], int]) -> Callable[[float], None]:
-        """Return what is called with the share done of so many bytes, 0 where that is not known.
+    def begin(self, phase: str) -> None:
+        """Set the name of the phase that the bar shows."""
+        self._phase = phase
 
-        nbytes: or what returns them, asked once there is a bar. A share of 0 begins anew. Any
-        thread may call it: at worst a bar is drawn twice.
+    def of(self, nbytes: int) -> Callable[[float], None]:
+        """Return a progress callback for work on some bytes, 0 if unknown.
+
+        The fraction 0 restarts the clock. Threads may call it; at worst a bar is drawn twice.
         """
-        most = began = first = 0.0  # the highest share; when it was called first, and with which
+        most = began = first = 0.0  # the largest fraction; the time and fraction of the first call
 
-        def tick(share: float) -> None:
+        def progress(share: float) -> None:
             nonlocal most, began, first
             now = time.perf_counter()
             if not share or not began:
@@ -64,17 +78,16 @@ class Progress:
             most = max(most, share)
             if now >= self._next:
                 self._next = now + 0.1
-                total = nbytes() if callable(nbytes) else nbytes
-                self._draw(most, total, (most - first) / (now - began) if now > began else 0.0)
+                self._draw(most, nbytes, (most - first) / (now - began) if now > began else 0.0)
 
-        return tick
+        return progress
 
     def _draw(self, share: float, nbytes: int, rate: float) -> None:
-        """Draw the bar; rate: what is done of it in a second."""
+        """Draw the bar; rate: the fraction done per second."""
         from ndtool.cli import records, styled
 
         self._drawn = True
-        words = [self._phase()]
+        words = [self._phase]
         if nbytes:
             words.append(f"{records.sized(round(share * nbytes))} of {records.sized(nbytes)}")
             words += [f"{records.sized(round(rate * nbytes))}/s"] * (rate > 0)

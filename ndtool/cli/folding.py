@@ -1,14 +1,14 @@
-"""How wide the terminal of a stream is, and lines folded to that: at spaces, never in a name."""
+"""The width of a stream's terminal, and lines wrapped to it at spaces, never within names."""
 
 import os
 from collections.abc import Iterable
 
-_UNLIMITED = 1 << 30  # columns where nobody looks, so that no line is folded
-_WIDTH = 80  # columns of a terminal that does not say
+_UNLIMITED = 1 << 30  # columns away from a terminal: no line is wrapped
+_WIDTH = 80  # columns of a terminal of unknown width
 
 
 def columns(fd: int) -> int:
-    """Return the columns of the terminal that a stream is, or more than anything needs."""
+    """Return the columns of a stream's terminal, or a very large number if it is none."""
     if not os.isatty(fd):
         return _UNLIMITED
     asked = os.environ.get("COLUMNS", "")
@@ -17,7 +17,7 @@ def columns(fd: int) -> int:
 
 
 def fold(line: str, fd: int) -> str:
-    """Return a line for a stream: where its terminal is narrower, several, folded at spaces."""
+    """Return a line wrapped at spaces to the width of a stream's terminal."""
     if len(line) <= columns(fd):
         return line
     from textwrap import fill
@@ -33,5 +33,5 @@ def fold(line: str, fd: int) -> str:
 
 
 def lines(parts: Iterable[str], fd: int) -> str:
-    """Return lines for a stream, each folded where it is too long."""
+    """Return lines for a stream, each wrapped if too long."""
     return "".join(f"{fold(part, fd)}\n" for part in parts)

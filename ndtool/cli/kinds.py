@@ -1,60 +1,50 @@
-"""What the values of options are: each kind takes a word, or says what was allowed."""
+"""Parameter types of options: each converts a word, or says which values are valid."""
 
+import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from ndtool.errors import UsageError
-from ndtool.rules.operators import REDUCTIONS
+from ndtool import redaction
+from ndtool.cli.variables import is_by_variable
+from ndtool.errors import NdtoolError, UsageError
+from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 
-class File(click.ParamType):  # type: ignore[type-arg]
-    """An argument that names an array."""
+class Kind(click.ParamType):  # type: ignore[type-arg]
+    """A parameter type that a function converts; the function raises if a word is invalid.
 
-    name = "file"
+    offer: the name of the function of completion.py that completes a word, and its further
+    arguments.
+    """
+
+    def __init__(self, name: str, take: Callable[[str], Any] = str, *offer: Any) -> None:
+        self.name, self._take, self._offer = name, take, offer
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return self._take(value)
+        except NdtoolError as exc:
+            self.fail(exc.message.removeprefix("spec is "), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        """Offer files that can be arrays, and members."""
+        if not self._offer:
+            return []
         from ndtool.cli import completion
 
-        return completion.arrays(incomplete)
-
-
-class Integer(click.ParamType):  # type: ignore[type-arg]
-    """A whole number within limits, written in decimal digits."""
-
-    name = "integer"
-
-    def __init__(self, lowest: int, highest: int) -> None:
-        self.lowest, self.highest = lowest, highest
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or fail with what was allowed."""
-        number = value if isinstance(value, int) else None
-        if number is None and re.fullmatch("[+-]?[0-9]{1,30}", value):
-            number = int(value)
-        if number is None or not self.lowest <= number <= self.highest:
-            self.fail(f"{value!r} is no whole number in {self.lowest}..{self.highest}", param, ctx)
-        return number
-
-
-class Ulps(Integer):
-    """A distance in units in the last place, with or without the unit."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 2**63 - 1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or fail with what was allowed."""
-        bare = re.sub(" ?ulps?$", "", value) if isinstance(value, str) else value
-        return super().convert(bare, param, ctx)
+        function, *settings = self._offer
+        offered: list[Any] = getattr(completion, function)(incomplete, *settings)
+        return offered
 
 
 class Flag(click.types.BoolParamType):
-    """A flag: on the command line it has no value, in its variable one of a few words."""
+    """A flag: without a value on the command line, with one of a few in its variable."""
 
     SET = ("1", "true", "yes", "on", "t", "y")
     UNSET = ("0", "false", "no", "off", "f", "n")
@@ -66,144 +56,127 @@ class Flag(click.types.BoolParamType):
             return word in self.SET
         if not isinstance(word, bool):
             words = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
-            self.fail(f"{value!r} does not say whether it is set: {words}", param, ctx)
+            self.fail(f"{value!r} is not a flag: {words}", param, ctx)
         return word
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
-    """A reduction by its name in the standards; of other engines' names it says what is meant."""
-
-    MEANT = {  # noqa: RUF012 - never changed
-        "sum": "add", "prod": "mul", "multiply": "mul", "amax": "max", "maximum": "max",
-        "amin": "min", "minimum": "min", "update": "none", "assign": "none",
-    }  # fmt: skip
+    """A reduction by its standard name; the error about an alias suggests that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or fail with what was allowed."""
-        if meant := self.MEANT.get(value):
+        if meant := ALIASES.get(value):
             self.fail(f"{value!r} is not one of {', '.join(REDUCTIONS)}: did you mean {meant!r}?")
         return super().convert(value, param, ctx)
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """One size for each axis, with commas between them."""
+def integer(lowest: int, highest: int) -> Kind:
+    """Return the parameter type of decimal integers between limits."""
 
-    name = "sizes"
+    def take(word: str) -> int:
+        if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
+            return int(word)
+        raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the sizes, or fail with what was allowed."""
-        if isinstance(value, tuple):
-            return value
-        if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", value):
-            self.fail(f"{value!r} is no list of sizes: expected one such as 100,64", param, ctx)
-        return tuple(map(int, value.split(",")))
+    return Kind("integer", take)
 
 
-class Place(click.ParamType):  # type: ignore[type-arg]
-    """The position of an element: a number for each axis, with commas between them."""
+def document(*suffixes: str) -> Kind:
+    """Return the parameter type of report files with some suffixes."""
 
-    name = "position"
+    def take(word: str) -> str:
+        if not word.endswith(suffixes):
+            raise UsageError(f"{word!r} does not end with any of {', '.join(suffixes)}")
+        return word
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the position, or fail with what was allowed."""
-        if isinstance(value, tuple):
-            return value
-        if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", value):
-            self.fail(f"{value!r} is no position: expected one such as 3,0", param, ctx)
-        return tuple(map(int, value.split(","))) if value else ()
+    return Kind("file", take, "documents", suffixes)
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes, perhaps with a unit."""
+def ulps(word: str) -> int:
+    """Convert a distance in units in the last place, with or without the unit."""
+    number: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
+    return number
 
-    name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes, or fail with what was allowed."""
-        from ndtool.engine.tuning import LEAST_MEMORY
+def spec(word: str) -> str:
+    """Return a standard to validate against."""
+    from ndtool.rules import specs
 
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(
-            r"([0-9]{1,15})([KMGT]?)(i?B)?", value.strip(), re.ASCII | re.IGNORECASE
+    specs.require(word)
+    return word
+
+
+def element_type(word: str) -> str:
+    """Convert an element type; one from a variable applies to void-typed data only."""
+    from ndtool.rules import dtypes
+
+    dtypes.from_name(word)
+    return dtypes.Usual(word) if is_by_variable("dtype") else word
+
+
+def filling(word: str) -> str:
+    """Convert a fill value; whether the data's type holds it is checked later."""
+    from ndtool.rules import filling
+
+    if not filling.is_value(word):
+        raise UsageError(f"{word!r} is not a number: expected one such as -1, 0.5, nan or true")
+    return word
+
+
+def address(word: str) -> str:
+    """Convert the address of a scheduler, or the name of its file."""
+    if "://" not in word and (word.endswith(".json") or os.path.exists(word)):
+        return word
+    redaction.register(word)
+    if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
+        expected = "expected one such as tcp://host:port, or the name of its file"
+        raise UsageError(
+            f"{redaction.foreign(word)!r} is not the address of a scheduler: {expected}"
         )
-        nbytes = 0
-        if found:
-            number, unit, rest = found.groups()
-            thousands = unit and rest and rest.upper() == "B"
-            powers = "KMGT".find(unit.upper()) + 1 if unit else 0
-            nbytes = int(number) * (1000 if thousands else 1024) ** powers
-        if nbytes < LEAST_MEMORY:
-            self.fail(
-                f"{value!r} is no size: expected one such as 512MiB, at least 1MiB", param, ctx
-            )
-        return nbytes
+    return word
 
 
-class Document(click.ParamType):  # type: ignore[type-arg]
-    """A file for people, of one of some suffixes."""
-
-    name = "file"
-
-    def __init__(self, *suffixes: str) -> None:
-        self._suffixes = suffixes
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return its name, or fail with what was allowed."""
-        if not value.endswith(self._suffixes):
-            self.fail(f"{value!r} ends with none of {', '.join(self._suffixes)}", param, ctx)
-        return str(value)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[Any]:
-        """Offer files of the suffixes."""
-        from ndtool.cli import completion
-
-        return completion.documents(incomplete, self._suffixes)
+def sizes(word: str) -> tuple[int, ...]:
+    """Convert a list of sizes, one for each axis."""
+    if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", word):
+        raise UsageError(f"{word!r} is not a list of sizes: expected one such as 100,64")
+    return tuple(map(int, word.split(",")))
 
 
-class Codec(click.ParamType):  # type: ignore[type-arg]
-    """What compresses, perhaps with a level."""
-
-    name = "codec"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return what was given, or fail with what was allowed."""
-        from ndtool.arrays import targets
-
-        try:
-            return targets.codec(value)
-        except UsageError as exc:
-            self.fail(exc.message, param, ctx)
+def position(word: str) -> tuple[int, ...]:
+    """Convert the position of an element: an integer for each axis."""
+    if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", word):
+        raise UsageError(f"{word!r} is not a position: expected one such as 3,0")
+    return tuple(map(int, word.split(","))) if word else ()
 
 
-class Engines(click.ParamType):  # type: ignore[type-arg]
-    """Names of engines, with commas between them."""
+def memory(word: str) -> int:
+    """Convert a size in bytes, with or without a unit."""
+    from ndtool.engine.tuning import LEAST_MEMORY
 
-    name = "engines"
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
+    nbytes = 0
+    if found:
+        number, unit, rest = found.groups()
+        thousands = unit and rest and rest.upper() == "B"
+        powers = "KMGT".find(unit.upper()) + 1 if unit else 0
+        nbytes = int(number) * (1000 if thousands else 1024) ** powers
+    if nbytes < LEAST_MEMORY:
+        raise UsageError(
+            f"{word!r} is not a size in bytes: expected one such as 512MiB, at least 1MiB"
+        )
+    return nbytes
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the names, or fail with what was allowed."""
-        from ndtool.analysis import engines
 
-        if isinstance(value, tuple):
-            return value
-        try:
-            return engines.chosen(value)
-        except UsageError as exc:
-            self.fail(exc.message, param, ctx)
+def codec(word: str) -> str:
+    """Convert a codec, with or without a level."""
+    from ndtool.publish import targets
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[Any]:
-        """Offer one more engine."""
-        from ndtool.cli import completion
+    return targets.codec(word)
 
-        return completion.engines(incomplete)
+
+def engines(word: str) -> tuple[str, ...]:
+    """Convert a list of engines."""
+    from ndtool.analysis import engines
+
+    return engines.chosen(word)

@@ -1,4 +1,4 @@
-"""The command about the nodes of our operators in an ONNX model."""
+"""The command `model`: nodes of our operators in an ONNX model."""
 
 from __future__ import annotations
 
@@ -11,53 +11,51 @@ from ndtool.cli import against, options, records
 from ndtool.cli.commands import argument, command
 from ndtool.cli.console import put
 from ndtool.cli.folding import lines
-from ndtool.cli.talk import Talk, table
+from ndtool.cli.reporter import Reporter, table
+from ndtool.cli.variables import is_by_variable
 from ndtool.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from ndtool.analysis.model import ModelNode, Outcome
-    from ndtool.arrays.source import Known
 
 _COLUMNS = ("node", "operator", "attributes", "inputs", "output")
 
 
 @click.pass_obj
 def _model(
-    talk: Talk,
+    reporter: Reporter,
     /,
     *,
     model: str,
     inputs: str | None,
     engines: tuple[str, ...] | None,
-    runs: int,
-    threads: int | None,
-    timeout: int,
     html: str | None,
+    **asked: Any,
 ) -> None:
-    from ndtool.analysis.engines import How
     from ndtool.analysis.model import Outcome, nodes, run
+    from ndtool.machine import endings
 
+    endings.prepare(*reporter.last_words())
     if html is not None:
-        from ndtool.cli import modelpage
+        from ndtool.cli.html import page
 
-        modelpage.check(html, model, inputs)
+        page.check_model(html, model, inputs)
     if inputs is None:
-        if engines is not None:
-            raise UsageError("--against compares what nodes give: expected --inputs, too")
+        if engines is not None and not is_by_variable("engines"):
+            raise UsageError("--against requires --inputs: it compares the outputs of nodes")
         outcome = Outcome(nodes(model), None)
     else:
-        how = How(runs=runs, threads=threads, timeout=timeout)
-        with against.telling(talk) as tell:
-            outcome = run(model, inputs, engines or (), how, tell)
+        with against.telling(reporter) as tell:
+            outcome = run(model, inputs, engines or (), against.how(asked), tell)
     if html is not None:
-        modelpage.write(html, model, outcome, (*cells(outcome), assumed(outcome)), talk)
-    _tell(talk, outcome)
+        page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
+    _tell(reporter, outcome)
 
 
-def _tell(talk: Talk, outcome: Outcome) -> None:
-    """Show nodes; raise what is wrong with one."""
+def _tell(reporter: Reporter, outcome: Outcome) -> None:
+    """Print nodes; raise the error of one."""
     told = [_record(one) for one in outcome.nodes]
-    if not talk.json:
+    if not reporter.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
         put(lines(assumed(outcome), 1))
@@ -72,12 +70,12 @@ def _tell(talk: Talk, outcome: Outcome) -> None:
     if outcome.error is not None:
         outcome.error.more["nodes"] = told
         raise outcome.error
-    if talk.json:
-        talk.put_json({"version": __version__, "nodes": told})
+    if reporter.json:
+        reporter.put_json({"version": __version__, "nodes": told})
 
 
 def _record(one: ModelNode) -> dict[str, Any]:
-    """Return a node for JSON."""
+    """Return a node as a JSON object."""
     node = one.node
     known = one.found or one.output
     record: dict[str, Any] = {
@@ -107,7 +105,7 @@ def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def assumed(outcome: Outcome) -> list[str]:
-    """Return what is assumed of sizes, a line each; of nodes that were computed nothing is."""
+    """Return the conditions assumed of sizes, one per line; computed nodes have none."""
     return [
         f"assumed: {printable(one.node.node)}: {printable(sentence)}"
         for one in outcome.nodes
@@ -120,42 +118,29 @@ def _cells(one: ModelNode) -> tuple[str, ...]:
     node = one.node
     version = "" if one.version is None else f"-{one.version}"
     attributes = records.attributes(node)
-    inputs = ", ".join(f"{name} {_shown(known)}" for name, known in one.inputs.values())
-    output = f"{node.output or ''} {_shown(one.found or one.output)}"
-    computed = () if one.runs is None else (_computed(one.runs),)
+    inputs = ", ".join(f"{name} {known.described}" for name, known in one.inputs.values())
+    output = f"{node.output or ''} {(one.found or one.output).described}"
+    times = {None: (), 0: ("no",), 1: ("ok",)}
+    computed = times.get(one.runs, (f"ok, {one.runs} times",))
     cells = (node.node, node.title + version, attributes, inputs, output, *computed)
     return tuple(map(printable, cells))
 
 
-def _computed(runs: int) -> str:
-    return {0: "no", 1: "ok"}.get(runs, f"ok, {runs} times")
-
-
-def _shown(known: Known) -> str:
-    """Return a type and shape as far as they are known: float32[N,3]."""
-    sizes = "..." if known.shape is None else ",".join(map(_size, known.shape))
-    return f"{known.dtype or '?'}[{sizes}]"
-
-
-def _size(size: int | str | None) -> str:
-    return "?" if size is None else str(size)
-
-
 def model() -> click.Command:
-    """Return the command about models."""
+    """Return the command `model`."""
     return command(
         "model",
         _model,
         (
             argument("model", metavar="MODEL.onnx"),
             options.INPUTS,
+            options.WITHIN,
             *options.ENGINES,
             options.THREADS,
             options.HTML,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        "Show the nodes of our operators in an ONNX model, what is known of their inputs, and with"
-        " --inputs what they give.",
+        "Show the gather and scatter nodes of an ONNX model. --inputs runs the model, with ndtool"
+        " for these nodes and the onnx package for the others.",
         "model.onnx",
     )

@@ -1,23 +1,21 @@
-"""Statistics as a picture: where in data indices fall, and how often the same runs are named."""
+"""Statistics as a picture: where in data indices fall, and counts of duplicates."""
 
 from __future__ import annotations
 
 import io
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
 
 from ndtool.analysis.stats import Stats
-from ndtool.cli import markup
-from ndtool.cli.markup import element
+from ndtool.cli.html import markup
+from ndtool.cli.html.markup import element
 from ndtool.errors import UsageError, called
+from ndtool.runs.calls import OpenCall
 
-if TYPE_CHECKING:
-    from ndtool.runs.jobs import Job
-
-WIDTH, LEFT, RIGHT = 720, 70, 60  # of the picture, and of what is beside its bars
-TALL, ROW = 130, 24  # of the density, and of a line of the counts
+WIDTH, LEFT, RIGHT = 720, 70, 60  # of the picture, and of its margins
+TALL, ROW = 130, 24  # heights of the histogram, and of a row of the bar chart
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 .title { font-weight: 600 } .faint { fill: #5b6675 }
@@ -30,10 +28,10 @@ text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 
 
 class Picture(NamedTuple):
-    """What a picture shows; runs, named, tuples: how many.
+    """The contents of a picture.
 
-    title, unit: words. density: tuples for each part of `width` runs, from the first on.
-    repeats: how often, and how many runs are named so often.
+    title, unit: texts. runs, named, tuples: counts of slices, of selected slices, of tuples.
+    density: counts of tuples by `width` slices. repeats: counts of slices by how often selected.
     """
 
     title: str
@@ -47,23 +45,23 @@ class Picture(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """All of it in a sentence or two."""
+        """The contents in two sentences, as alternative text."""
         counts = ", ".join(f"{often} {count}" for often, count in self.repeats)
         return (
-            f"{self.tuples} index tuples name {self.named} of {self.runs} runs of data."
-            f" Runs by how often they are named: {counts}."
+            f"{self.tuples} index tuples select {self.named} of {self.runs} slices of data."
+            f" Slices by how often they are selected: {counts}."
         )
 
 
-def picture(job: Job, found: Stats) -> Picture:
-    """Return the picture of what the indices of a call do."""
-    runs, name = prod(found.runs), called(job.inference.inputs["data"].name)
+def picture(call: OpenCall, found: Stats) -> Picture:
+    """Return the picture of a call's statistics."""
+    runs, name = prod(found.runs), called(call.inference.inputs["data"].name)
     often = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
-        f"Where the indices of {job.inference.operator} fall in {name}",
-        "runs of data, in row-major order",
+        f"Where the indices of {call.inference.operator} fall in {name}",
+        "slices of data, in row-major order",
         runs,
         found.distinct,
         found.tuples - found.out_of_bounds,
@@ -74,7 +72,7 @@ def picture(job: Job, found: Stats) -> Picture:
 
 
 def file(path: str, shown: Picture) -> bytes | None:
-    """Return a picture as a file of its suffix; None where that is not .svg or .png."""
+    """Return a picture as an .svg or .png file by the suffix, None for another suffix."""
     if path.endswith(".svg"):
         root = svg(shown)
         root.set("xmlns", "http://www.w3.org/2000/svg")
@@ -84,7 +82,7 @@ def file(path: str, shown: Picture) -> bytes | None:
 
 
 def svg(shown: Picture) -> Element:
-    """Return a picture as an element of a page."""
+    """Return a picture as an SVG element."""
     height = 64 + TALL + 60 + ROW * len(shown.repeats)
     return element(
         "svg",
@@ -127,10 +125,10 @@ def _density(shown: Picture) -> list[Element]:
 def _repeats(shown: Picture, top: float) -> list[Element]:
     most, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
     span = WIDTH - LEFT - RIGHT - wide - 80
-    parts = [_text(LEFT, top, "How many runs are named how often", "title")]
+    parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
     for number, (often, count) in enumerate(shown.repeats):
         y = top + 10 + ROW * number
-        bar = _bar(LEFT + wide, y, span * count / most, ROW - 6, f"{often}: {count} runs")
+        bar = _bar(LEFT + wide, y, span * count / most, ROW - 6, f"{often}: {count} slices")
         if often == "never":
             bar.set("class", "never")
         parts += [
@@ -142,7 +140,7 @@ def _repeats(shown: Picture, top: float) -> list[Element]:
 
 
 def _through(first: int, last: int) -> str:
-    return f"run {first}" if first == last else f"runs {first}..{last}"
+    return f"slice {first}" if first == last else f"slices {first}..{last}"
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> Element:
@@ -167,7 +165,7 @@ def _short(number: float) -> str:
 
 
 def require(path: str) -> None:
-    """Raise UsageError where what draws a file of a suffix is not there."""
+    """Raise UsageError if the package that draws files of this suffix is not installed."""
     try:
         if path.endswith(".png"):
             import_module("matplotlib")
@@ -190,7 +188,7 @@ def _png(shown: Picture) -> bytes:
     bars = repeats.barh(*zip(*shown.repeats, strict=True))
     repeats.bar_label(bars, padding=3)
     repeats.invert_yaxis()
-    repeats.set(title="How many runs are named how often", xlabel="runs")
+    repeats.set(title="Slices by how often they are selected", xlabel="slices")
     room = io.BytesIO()
     figure.savefig(room, format="png", metadata={"Software": None, "Description": shown.summary})
     return room.getvalue()

@@ -1,30 +1,29 @@
-"""The command line as a whole: its commands, what is wrong with its words, their completion."""
+"""The complete command line: its commands, usage errors, shell completion."""
 
 import os
+from collections.abc import Callable
 
 import click
 
-from ndtool.cli import commands, models, options, questions
+from ndtool import redaction
+from ndtool.cli import commands, helppages, models, options, questions
 from ndtool.cli.console import put
 from ndtool.cli.folding import columns
-from ndtool.cli.talk import Talk
+from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
-from ndtool.rules.operators import OPERATORS
+from ndtool.rules.operators import OPERATORS, Operator
 
 _COMPLETE = "_NDTOOL_COMPLETE"
-_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of a help page; _WIDTH away from terminals
+_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of help; _WIDTH away from terminals
 
 
-class _Group(click.Group):
-    """Commands in the order in which they were made."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+class _Group(helppages.Group):
+    """A group of commands that knows the operators' other names."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; of an operator's other names say what is meant."""
+        """Find a command; the error about an operator's other names suggests the right one."""
         name = args[0]
         titles = {operator.title: operator.command for operator in OPERATORS.values()}
         meant = titles.get(name, name.replace("_", "-"))
@@ -34,53 +33,75 @@ class _Group(click.Group):
 
 
 def _group(
-    name: str, below: list[click.Command], text: str, *parameters: click.Parameter
+    name: str,
+    sections: dict[str, list[click.Command]],
+    text: str,
+    *parameters: click.Parameter,
+    example: str = "",
 ) -> click.Group:
     return _Group(
-        name,
-        commands=below,
+        sections,
+        name=name,
         help=text,
         short_help=text.rstrip("."),
+        epilog=f"\b\nExample:\n  {example}" if example else None,
         params=[*parameters, options.HELP],
         add_help_option=False,
         no_args_is_help=False,
     )
 
 
+def _of_all(name: str, make: Callable[[Operator], click.Command], text: str) -> click.Group:
+    return _group(name, {"Commands": list(map(make, OPERATORS.values()))}, text)
+
+
 def program() -> click.Group:
     """Return the whole command line."""
     return _group(
         "ndtool",
-        [
-            *commands.runs(),
-            _group("infer", questions.infer(), "Infer shapes without data."),
-            _group("explain", questions.explain(), "Explain elements of an output."),
-            _group("stats", questions.stats(), "Tell what an index array does."),
-            questions.inspect(),
-            models.model(),
-            questions.spec(),
-            _group("verify", questions.verify(), "Check an output, slowly."),
-        ],
-        "ONNX's gather and scatter operators on files of arrays: exact, parallel, checked.\n\n"
-        "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx or .zarr,"
-        " with :NAME for one array of several, or - for a .npy on standard input.",
+        {
+            "Operators": commands.operators(),
+            "Analysis": [
+                _of_all("infer", questions.infer, "Infer dtype and shape of an output."),
+                _of_all("explain", questions.explain, "Explain elements of an output."),
+                _of_all("stats", questions.stats, "Print statistics of the indices."),
+                _of_all("verify", questions.verify, "Check an output, and other engines."),
+            ],
+            "Files and models": [
+                commands.convert(),
+                questions.inspect(),
+                models.model(),
+                commands.clean(),
+                questions.spec(),
+            ],
+        },
+        "Run ONNX's gather and scatter operators on arrays in files.\n\n"
+        "An input is a path or URL of a .npy, .npz, .safetensors, .pb, .onnx or .zarr, with"
+        " :NAME if it has several arrays, or - for a .npy on standard input. INDICES may also be a"
+        " literal, such as '[[5], [7]]'.",
         options.VERSION,
+        example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
     )
 
 
-def run(arguments: list[str], talk: Talk) -> None:
-    """Run one command line; whatever goes wrong is raised, wrong usage as UsageError."""
+def run(arguments: list[str], reporter: Reporter) -> None:
+    """Run one command line; raise all errors, wrong usage as UsageError."""
     arguments = arguments or ["--help"]
+    for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
+        if "://" in text:
+            redaction.register(text)
     group = program()
     if wanted := os.environ.get(_COMPLETE):
         _complete(group, wanted)
         return
-    talk.json = "--json" in arguments  # for what is wrong before click comes to it, as the next
-    talk.data_on_stdout = commands.asks_for_array(arguments)
-    talk.arguments = arguments
+    reporter.json = (
+        "--json" in arguments
+    )  # this and the next: for errors before click parses options
+    reporter.data_on_stdout = commands.asks_for_array(arguments)
+    reporter.arguments = arguments
     try:
         with group.make_context(
-            "ndtool", list(arguments), obj=talk, terminal_width=_width()
+            "ndtool", list(arguments), obj=reporter, terminal_width=_width()
         ) as context:
             group.invoke(context)
     except click.exceptions.Exit:
@@ -90,7 +111,7 @@ def run(arguments: list[str], talk: Talk) -> None:
 
 
 def _complete(group: click.Group, wanted: str) -> None:
-    """Print what a shell asks for to complete our words, or the function by which it will ask."""
+    """Print completions of a word, or the shell function that requests them."""
     from ndtool.cli import completion as words
 
     shell, _, what = wanted.partition("_")
@@ -108,14 +129,14 @@ def _complete(group: click.Group, wanted: str) -> None:
         completion.get_completion_args()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{_COMPLETE} is {wanted}, without what goes with it:"
-            " expected COMP_WORDS and COMP_CWORD, as the shell's function sets them"
+            f"{_COMPLETE} is {wanted}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
+            " completion function sets them"
         ) from None
     put(completion.complete() + "\n")
 
 
 def _width() -> int:
-    """Return how wide a help page is: as the terminal, within what reads well."""
+    """Return the columns of help: the terminal's, within readable limits."""
     return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
 
 

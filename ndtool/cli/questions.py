@@ -8,37 +8,37 @@ import click
 from ndtool.cli import against, options
 from ndtool.cli.commands import (
     FILES,
-    HELP,
     argument,
     attribute_options,
     attributes_of,
     command,
+    flags,
     reporting,
     reporting_on,
 )
 from ndtool.cli.console import put
 from ndtool.cli.folding import lines
-from ndtool.cli.talk import Talk, table
+from ndtool.cli.reporter import Reporter, table
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Operator
 
 if TYPE_CHECKING:
     from ndtool.analysis.stats import Stats
-    from ndtool.runs.jobs import Job
+    from ndtool.runs.calls import OpenCall
 
 
 @click.pass_obj
-def _infer(talk: Talk, /, *, operator: str, **asked: Any) -> None:
+def _infer(reporter: Reporter, /, *, operator: str, **asked: Any) -> None:
     from ndtool.analysis import infer
 
-    talk.trace = True  # where a rule is broken, the trace is still the result
+    reporter.trace = True  # the trace is the result, also if a rule is broken
     arguments = {role: asked.pop(role) for role in OPERATORS[operator].inputs}
-    talk.inferred(infer.infer(operator, arguments, attributes_of(operator, asked), **asked))
+    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, asked), **asked))
 
 
 @click.pass_obj
 def _explain(
-    talk: Talk,
+    reporter: Reporter,
     /,
     *,
     operator: str,
@@ -48,66 +48,67 @@ def _explain(
     html: str | None,
     **asked: Any,
 ) -> None:
-    from ndtool import endings
     from ndtool.analysis import explain, typed
     from ndtool.cli import answers
-    from ndtool.runs import jobs
+    from ndtool.machine import endings
+    from ndtool.runs.request import Request
 
     if not at and not origins:
-        raise UsageError("no element is asked for: expected --at or --from with a position")
-    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
-    endings.prepare(*talk.last_words())
-    with typed.opened(request) as job:
-        talk.warn(job.warnings)
-        with reporting(html, job, talk) as report:
-            with talk.progress() as progress:
-                tick = progress.of(job.sources["indices"].facts.nbytes)
-                found = explain.explain(job, at, origins, every, tick)
+        raise UsageError("missing element: expected --at or --from with a position")
+    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
+    endings.prepare(*reporter.last_words())
+    with typed.opened(request) as call:
+        reporter.warn(call.warnings)
+        with reporting(html, call, reporter) as report:
+            with reporter.progress() as bar:
+                progress = bar.of(call.sources["indices"].metadata.nbytes)
+                found = explain.explain(call, at, origins, every, progress)
             if report:
                 report.explained(*found)
         one = len(at) + len(origins) == 1
-        talk.answer(
-            lambda: answers.explained_record(job, *found, one),
-            lambda: answers.explained(job, *found),
+        reporter.answer(
+            lambda: answers.explained_record(call, *found, one),
+            lambda: answers.explained(call, *found),
         )
+        call.recheck()  # printing a long answer reads the inputs
 
 
 @click.pass_obj
 def _stats(
-    talk: Talk, /, *, operator: str, html: str | None, plot: str | None, **asked: Any
+    reporter: Reporter, /, *, operator: str, html: str | None, plot: str | None, **asked: Any
 ) -> None:
-    from ndtool import endings
     from ndtool.analysis import stats
     from ndtool.cli import figures
-    from ndtool.runs import jobs
+    from ndtool.machine import endings
+    from ndtool.runs.request import Request
 
     if plot is not None:
-        from ndtool.cli import page
-    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
-    endings.prepare(*talk.last_words())
-    with stats.open_call(request) as job:
-        talk.warn(job.warnings)
+        from ndtool.cli.html import page
+    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
+    endings.prepare(*reporter.last_words())
+    with stats.open_call(request) as call:
+        reporter.warn(call.warnings)
         if plot is not None:
-            page.check_plot(plot, job, html)
-        with reporting(html, job, talk) as report:
-            with talk.progress() as progress:
-                found = stats.stats(job, progress.of(job.sources["indices"].facts.nbytes))
+            page.check_plot(plot, call, html)
+        with reporting(html, call, reporter) as report:
+            with reporter.progress() as bar:
+                found = stats.stats(call, bar.of(call.sources["indices"].metadata.nbytes))
             if report:
                 report.stats = found
         if plot is not None:
-            page.plot(plot, job, found, talk)
-        if talk.json:
-            talk.put_json(figures.stats_record(job, found))
+            page.plot(plot, call, found, reporter)
+        if reporter.json:
+            reporter.put_json(figures.stats_record(call, found))
         else:
-            _put_stats(job, found)
+            _put_stats(call, found)
 
 
-def _put_stats(job: "Job", found: "Stats") -> None:
-    """Print statistics in words."""
+def _put_stats(call: "OpenCall", found: "Stats") -> None:
+    """Print statistics as text."""
     from ndtool.cli import figures, records
 
-    count, *others = figures.facts(job, found)
-    put(lines([records.title(job.inference), count], 1))
+    count, *others = figures.metadata(call, found)
+    put(lines([records.title(call.inference), count], 1))
     if found.components:
         cells, folded = figures.component_cells(found), ("valid", "out of bounds")
         put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
@@ -116,46 +117,41 @@ def _put_stats(job: "Job", found: "Stats") -> None:
 
 @click.pass_obj
 def _verify(
-    talk: Talk,
+    reporter: Reporter,
     /,
     *,
     operator: str,
-    within: int,
     engines: tuple[str, ...] | None,
-    runs: int,
-    threads: int | None,
-    timeout: int,
     html: str | None,
     **asked: Any,
 ) -> None:
-    from ndtool import endings
     from ndtool.analysis import verify
-    from ndtool.runs import jobs
+    from ndtool.machine import endings
+    from ndtool.runs.request import Request
 
-    request = jobs.Request(operator, attributes=attributes_of(operator, asked), **asked)
+    how = against.how(asked)
+    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    endings.prepare(*talk.last_words())
+    endings.prepare(*reporter.last_words())
     if engines is not None:
-        from ndtool.analysis.engines import How
-
-        against.verify(talk, request, engines, How(within, runs, threads, timeout), html)
+        against.verify(reporter, request, engines, how, html)
         return
-    with reporting_on(html, request, talk) as report:
-        with talk.progress() as progress:
-            compared = verify.verify(request, progress.of(0), within)
+    with reporting_on(html, request, reporter) as report:
+        with reporter.progress() as bar:
+            compared = verify.verify(request, bar.of(0), how.within)
         if report:
             report.compared(compared)
-    talk.verified(request.output or "", compared)
+    reporter.verified(request.output or "", compared)
 
 
 @click.pass_obj
-def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
-    from ndtool.arrays.names import describe, nodes
-    from ndtool.arrays.source import Entry, OperatorNode
-    from ndtool.arrays.streams import Streams
+def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
+    from ndtool.arrays.source import MemberInfo, OperatorNode
+    from ndtool.formats.locators import describe, nodes
+    from ndtool.formats.streams import Streams
 
-    entries: list[Entry] = []
+    entries: list[MemberInfo] = []
     found: list[OperatorNode] = []
     failed: NdtoolError | None = None
     streams = Streams()
@@ -167,41 +163,22 @@ def _inspect(talk: Talk, /, *, names: tuple[str, ...]) -> None:
             if len(names) == 1:
                 raise
             failed = failed or exc
-            entries.append(Entry(name, None, None, None, 0, exc.message, None))
-    talk.entries(entries, found)
+            entries.append(MemberInfo(name, None, None, None, 0, exc.message, None))
+    reporter.entries(entries, found)
     if failed is not None:
         raise failed
 
 
 @click.pass_obj
-def _spec(talk: Talk, /, *, command: str | None) -> None:
+def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
     names = [name for name, operator in OPERATORS.items() if command in (None, operator.command)]
-    talk.specs([row for row in specs.TABLE if row.operator in names])
+    reporter.specs([row for row in specs.TABLE if row.operator in names])
 
 
-def infer() -> list[click.Command]:
-    """Return a command for every operator that infers what it gives."""
-    return list(map(_infer_command, OPERATORS.values()))
-
-
-def explain() -> list[click.Command]:
-    """Return a command for every operator that explains elements."""
-    return list(map(_explain_command, OPERATORS.values()))
-
-
-def stats() -> list[click.Command]:
-    """Return a command for every operator that tells what indices do."""
-    return list(map(_stats_command, OPERATORS.values()))
-
-
-def verify() -> list[click.Command]:
-    """Return a command for every operator that checks an output."""
-    return list(map(_verify_command, OPERATORS.values()))
-
-
-def _infer_command(operator: Operator) -> click.Command:
+def infer(operator: Operator) -> click.Command:
+    """Return the command that infers an operator's output."""
     return command(
         f"infer {operator.command}",
         partial(_infer, operator=operator.name),
@@ -212,14 +189,15 @@ def _infer_command(operator: Operator) -> click.Command:
             options.DTYPE,
             options.JSON,
         ),
-        f"Infer what {operator.command} gives: each argument is a file, of which only the"
-        " header is read, or dtype[d0,d1,...], whose sizes may be names.",
-        HELP[operator.name].types,
+        f"Infer the output of {operator.command}: dtype and shape. Each argument is a file, of"
+        " which only the header is read, or dtype[d0,d1,...], where sizes may be symbols.",
+        " ".join([*map("'{}'".format, operator.example.types), *flags(operator, "reduction")]),
     )
 
 
-def _explain_command(operator: Operator) -> click.Command:
-    files = " ".join(FILES[role] for role in operator.inputs)
+def explain(operator: Operator) -> click.Command:
+    """Return the command that explains elements of an operator's output."""
+    files = [FILES[role] for role in operator.inputs]
     return command(
         f"explain {operator.command}",
         partial(_explain, operator=operator.name),
@@ -232,16 +210,17 @@ def _explain_command(operator: Operator) -> click.Command:
             options.SPEC,
             options.DTYPE,
             options.HTML,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        f"Explain what {operator.command} gives: which index tuple names an element of the output,"
-        " where it comes from, what updates do to it. DATA and UPDATES may be dtype[d0,d1,...].",
-        f"{files} {HELP[operator.name].asked}",
+        f"Explain elements of {operator.command}. --at shows what an element of the output was"
+        " computed from: index tuple, data and updates. --from shows where an element of DATA"
+        " went. DATA and UPDATES may also be dtype[d0,d1,...].",
+        " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
     )
 
 
-def _stats_command(operator: Operator) -> click.Command:
+def stats(operator: Operator) -> click.Command:
+    """Return the command that prints statistics of an operator's indices."""
     return command(
         f"stats {operator.command}",
         partial(_stats, operator=operator.name),
@@ -252,17 +231,17 @@ def _stats_command(operator: Operator) -> click.Command:
             options.DTYPE,
             options.HTML,
             options.PLOT,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        f"Count what {operator.command} does: the range of indices, what is out of bounds,"
-        " which runs they name how often, what of DATA they touch. DATA may be dtype[d0,d1,...].",
-        f"{FILES['data']} {FILES['indices']} {HELP[operator.name].flags}",
+        f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
+        " bounds, bytes of DATA selected. DATA may also be dtype[d0,d1,...].",
+        " ".join([FILES["data"], FILES["indices"], *flags(operator)]),
     )
 
 
-def _verify_command(operator: Operator) -> click.Command:
-    files = " ".join(FILES[role] for role in (*operator.inputs, "output"))
+def verify(operator: Operator) -> click.Command:
+    """Return the command that checks an operator's output."""
+    files = [FILES[role] for role in (*operator.inputs, "output")]
     return command(
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
@@ -275,27 +254,21 @@ def _verify_command(operator: Operator) -> click.Command:
             options.THREADS,
             options.DTYPE,
             options.HTML,
-            options.QUIET,
-            options.JSON,
+            *options.TOLD,
         ),
-        f"Check an output of {operator.command}: recompute it, slowly, and compare type, shape"
-        " and every bit; with --against, also what other engines give. The exit status is 8 if"
-        " they differ.",
-        f"{files} {HELP[operator.name].flags}",
+        f"Check an output of {operator.command} against a slow reference: dtype, shape and every"
+        " bit. --against also checks other engines. The exit status is 8 if they differ.",
+        " ".join([*files, *flags(operator)]),
     )
 
 
 def inspect() -> click.Command:
-    """Return the command that shows what files hold."""
+    """Return the command that lists the arrays in files."""
     return command(
         "inspect",
         _inspect,
-        (
-            argument("names", nargs=-1, required=True, metavar="FILE..."),
-            options.QUIET,
-            options.JSON,
-        ),
-        "Show what files hold, also nodes of ONNX models: from their headers, without the data.",
+        (argument("names", nargs=-1, required=True, metavar="FILE..."), *options.TOLD),
+        "List the arrays in files and the nodes of ONNX models. Only headers are read.",
         "data.npy stored.npz",
     )
 
@@ -310,6 +283,7 @@ def spec() -> click.Command:
             click.Argument(["command"], type=choice, required=False, metavar="[OPERATOR]"),
             options.JSON,
         ),
-        "Show what each standard accepts: a row for every version of one operator, or of all.",
+        "Show what each standard accepts: attributes, index types and data types, a row for each"
+        " version.",
         "gather-nd",
     )

@@ -1,4 +1,4 @@
-"""Runs, files and specs as the objects that JSON prints, and as the cells of tables."""
+"""Runs, files and specs as JSON objects and as table cells."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
-from ndtool.arrays.source import Entry, OperatorNode
-from ndtool.errors import printable, redacted
+from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
+from ndtool.errors import printable
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import OPERATORS
-from ndtool.rules.shapes import Shape, described
+from ndtool.rules.plans import Shape
+from ndtool.rules.shapes import described
 from ndtool.rules.specs import Row
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
+    from ndtool.runs.calls import OpenCall
     from ndtool.runs.convert import Conversion
-    from ndtool.runs.jobs import Job
     from ndtool.runs.plan import Plan
+    from ndtool.runs.steps import Outcome
 
 TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
-NO_NODES = "The model has no node of our operators."
+NO_NODES = "The model has no gather or scatter nodes."
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
 _SIZES = ("8", "16", "32", "64")
 _RANGES = tuple(
@@ -38,7 +40,7 @@ _BYTE_ORDERS = {"<": "little", ">": "big"}
 
 
 def sized(count: int) -> str:
-    """Return bytes as people read them: 10.2 kB."""
+    """Return a size as text: 10.2 kB."""
     if count < 1000:
         return "1 byte" if count == 1 else f"{count} bytes"
     units = ["kB", "MB", "GB", "TB", "PB"]
@@ -50,7 +52,7 @@ def sized(count: int) -> str:
 
 
 def lasted(seconds: float) -> str:
-    """Return a time as people read it: 1.2 ms."""
+    """Return a duration as text: 1.2 ms."""
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 0.9995:
@@ -60,9 +62,12 @@ def lasted(seconds: float) -> str:
 
 
 def title(inference: Inference) -> str:
-    """Return the call that a trace explains, in one line."""
+    """Return a call in one line, the title of its trace."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
-    attributes = [f"{name} {value}" for name, value in _attributes(inference).items()]
+    given = _attributes(inference)
+    if len(given) > 1 and not given.get("batch_dims"):
+        given.pop("batch_dims", None)
+    attributes = [f"{name} {value}" for name, value in given.items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
 
 
@@ -71,7 +76,7 @@ def _attributes(inference: Inference) -> dict[str, int | str]:
 
 
 def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table in plain text, every row in one line."""
+    """Return a table as plain text, one line per row."""
     lines = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -79,17 +84,17 @@ def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
-    """Return the rows of a trace."""
+    """Return the table rows of a trace."""
     return [(step.rule, step.numbers, step.result) for step in trace.steps]
 
 
 def steps(trace: Trace) -> list[dict[str, str]]:
-    """Return a trace for JSON."""
+    """Return a trace as JSON objects."""
     return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
 
 
 def inference_record(inference: Inference, output: str | None = None) -> dict[str, Any]:
-    """Return what was inferred, for JSON; output: where it goes."""
+    """Return an inference as a JSON object; output: the name of the output."""
     row = inference.row
     return {
         "version": __version__,
@@ -102,7 +107,7 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
             for role, given in inference.inputs.items()
         },
         "output": {
-            "name": output and redacted(output),
+            "name": output,
             "dtype": inference.dtype.name,
             "shape": _sizes(inference.plan.output),
             "bytes": None if isinstance(inference.nbytes, Symbol) else inference.nbytes,
@@ -111,13 +116,8 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
     }
 
 
-def inferred_record(inference: Inference) -> dict[str, Any]:
-    """Return the same, for JSON, of a call whose sizes may have names."""
-    return {**inference_record(inference), "assumed": inference.trace.assumed}
-
-
 def concluded(inference: Inference) -> list[str]:
-    """Return what is assumed, and the output; its bytes are left out where sizes have names."""
+    """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
@@ -128,13 +128,13 @@ def _sizes(shape: Shape) -> list[int | str]:
 
 
 def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return what was copied where, for JSON; kept: the members that stay."""
-    origin, facts, request = conversion.source.facts, conversion.facts, conversion.request
+    """Return a conversion as a JSON object; kept: the preserved members."""
+    origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
-        "dtype": conversion.stored.name,
-        "shape": facts.shape,
-        "bytes": facts.nbytes,
+        "dtype": conversion.output.stored.name,
+        "shape": metadata.shape,
+        "bytes": metadata.nbytes,
     }
     return {
         "version": __version__,
@@ -148,53 +148,49 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
     }
 
 
-def run_record(job: Job) -> dict[str, Any]:
-    """Return what was inferred for a run, for JSON, what of another one was taken up, and what
-    became of indices out of bounds."""
-    record = inference_record(job.inference, job.request.output)
-    if job.request.resume:
-        record["resumed"] = job.resumed
-    rule, outside = job.inference.attributes.out_of_bounds, job.outside
+def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
+    """Return a run as a JSON object: the inference, resumed tasks, the bounds report."""
+    record = inference_record(call.inference, call.request.output)
+    if outcome.kept is not None:
+        record["output"]["kept"] = outcome.kept
+    if call.request.resume:
+        record["resumed"] = outcome.resumed
+    rule, outside = call.inference.attributes.out_of_bounds, outcome.outside
     if rule == "error":
         return record
     count, first = (outside.count, outside.first()) if outside else (0, None)
     return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """Return how a run is done, for JSON."""
-    return {key: value for key, value in plan._asdict().items() if key != "cut"}
-
-
 def planned(plan: Plan) -> str:
-    """Return how a run is done, in a line for people."""
-    tasks = [f"{count} to {phase}" for phase, count in plan.tasks.items()]
+    """Return a run's plan as a line of text."""
+    tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
     moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
-    way = f"{plan.way}: {', '.join(tasks)}" if tasks else plan.way
+    way = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
     return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
 def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
-    """Return how many tasks are taken up, of how many, in a line for people."""
-    counts = [f"{taken[phase]} of {tasks[phase]} tasks to {phase}" for phase in taken]
-    return f"taken up: {', '.join(counts)}"
+    """Return the numbers of resumed tasks, and of all, as a line of text."""
+    counts = [f"{taken[phase]} of {tasks[phase]} {phase} tasks" for phase in taken]
+    return f"resumed: {', '.join(counts)}"
 
 
-def entry_record(entry: Entry) -> dict[str, Any]:
-    """Return what a file or member holds, for JSON; where it is no array, most keys are null."""
-    facts = entry.facts
+def entry_record(entry: MemberInfo) -> dict[str, Any]:
+    """Return a file's or member's info as a JSON object; most keys are null if it is no array."""
+    metadata = entry.metadata
     known: dict[str, Any] = dict.fromkeys(
         ("dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version", "offset")
     )
-    if facts is not None:
+    if metadata is not None:
         known |= {
-            "dtype": facts.dtype.name,
-            "byte_order": _BYTE_ORDERS.get(facts.dtype.order),
-            "shape": facts.shape,
-            "order": facts.order,
-            "chunks": None if facts.grid == facts.shape else facts.grid,
-            "bytes": facts.nbytes,
-            **facts.notes,
+            "dtype": metadata.dtype.name,
+            "byte_order": _BYTE_ORDERS.get(metadata.dtype.order),
+            "shape": metadata.shape,
+            "order": metadata.order,
+            "chunks": None if metadata.grid == metadata.shape else metadata.grid,
+            "bytes": metadata.nbytes,
+            **_notes(metadata),
         }
     return {
         "name": entry.name,
@@ -208,34 +204,38 @@ def entry_record(entry: Entry) -> dict[str, Any]:
     }
 
 
-def notes_of(entries: list[Entry]) -> tuple[str, ...]:
-    """Return what the formats of arrays note of them, in order."""
+def notes_of(entries: list[MemberInfo]) -> tuple[str, ...]:
+    """Return the keys of all format-specific metadata, in order."""
     return tuple(
-        dict.fromkeys(key for entry in entries if entry.facts for key in entry.facts.notes)
+        dict.fromkeys(key for entry in entries if entry.metadata for key in _notes(entry.metadata))
     )
 
 
-def note_title(key: str) -> str:
-    """Return the title of a column: `npy` for npy_version."""
-    return key.removesuffix("_version").removesuffix("_type")
+def _notes(metadata: ArrayMetadata) -> dict[str, Any]:
+    """Return the format-specific metadata of an array, with its chunks."""
+    if metadata.layout is None:
+        return metadata.notes
+    chunks, shards, codecs, _ = metadata.layout
+    listed = {"chunks": list(chunks), "shards": shards and list(shards)}
+    return {**metadata.notes, **listed, "codecs": ", ".join(codecs) or "none"}
 
 
-def entry_cells(entry: Entry, notes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of `inspect`: what formats note stands in the middle."""
-    facts, name, problem = entry.facts, printable(entry.name), printable(entry.problem)
-    if facts is None:
+def entry_cells(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a row of `inspect`, with format-specific metadata before the last cell."""
+    metadata, name, problem = entry.metadata, printable(entry.name), printable(entry.problem)
+    if metadata is None:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
         return (name, reason, "", "", *("" for _ in notes), "")
-    big = ", big-endian" if facts.dtype.order == ">" else ""
-    order = "Fortran" if facts.order == "F" else "C"
-    if facts.grid != facts.shape:
-        order = f"chunks of {list(facts.grid)}"
+    big = ", big-endian" if metadata.dtype.order == ">" else ""
+    order = "Fortran" if metadata.order == "F" else "C"
+    if metadata.grid != metadata.shape:
+        order = f"chunks of {list(metadata.grid)}"
     return (
         name,
-        facts.described,
+        metadata.described,
         order + big,
-        str(facts.nbytes),
-        *(_note(facts.notes.get(key, "")) for key in notes),
+        str(metadata.nbytes),
+        *(_note(_notes(metadata).get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 
@@ -247,22 +247,17 @@ def _note(value: object) -> str:
 
 
 def attributes(node: OperatorNode) -> str:
-    """Return the attributes of a node; `?` for one that is a parameter of its function."""
+    """Return a node's attributes as text; `?` for a parameter of its function."""
     given = ((name, "?" if value is None else value) for name, value in node.attributes.items())
     return ", ".join(f"{name} {value}" for name, value in given) or "-"
 
 
 def node_cells(node: OperatorNode) -> tuple[str, ...]:
-    """Return a row of the nodes that `inspect` shows."""
+    """Return a row of the node table of `inspect`."""
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
     cells = (name, node.title, spec, attributes(node), ", ".join(node.inputs), node.output or "")
     return tuple(map(printable, cells))
-
-
-def spec_record(row: Row) -> dict[str, Any]:
-    """Return a row of the table of specs, for JSON."""
-    return {"spec": _spec_name(row), **row._asdict()}
 
 
 def spec_cells(row: Row) -> tuple[str, ...]:
@@ -270,15 +265,16 @@ def spec_cells(row: Row) -> tuple[str, ...]:
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]
     indices = _ranges(row.indices) + ("" if row.negatives else ", none negative")
-    return (_spec_name(row), row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
+    return (spec_name(row), row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
 
 
-def _spec_name(row: Row) -> str:
-    return row.standard if row.standard == "ndtool" else f"{row.standard}:{row.version}"
+def spec_name(row: Row) -> str:
+    """Return the value of --spec for a row."""
+    return row.spec
 
 
 def _ranges(names: tuple[str, ...]) -> str:
-    """Return types in a short form: int8..64 for int8, int16, int32, int64."""
+    """Return types abbreviated: int8..64 for int8, int16, int32, int64."""
     text = ", ".join(names)
     for listed, short in _RANGES:
         text = text.replace(listed, short)

@@ -1,7 +1,7 @@
-"""Text for terminals: traces, errors, tables and progress bars; only this knows rich.
+"""Styled text for terminals: traces, errors, tables, progress bars; alone uses rich.
 
-Every function returns bytes for one of the two standard streams, coloured where it is a terminal
-that can, or FORCE_COLOR is set. Names and values are never markup.
+Functions return bytes for a standard stream, coloured if it is a terminal with colours or
+FORCE_COLOR is set. Names and values are never interpreted as markup.
 """
 
 import io
@@ -18,14 +18,14 @@ from rich.text import Text
 from ndtool.cli.folding import columns, fold
 from ndtool.errors import NdtoolError
 
-_UNLIMITED = 1 << 16  # columns of a table that may be as wide as it likes
-_HEIGHT = 25  # lines, which nothing asks for, but rich where it asks for no columns
-_GAP = 2  # columns between two of a table
+_UNLIMITED = 1 << 16  # columns of a table of unlimited width
+_HEIGHT = 25  # lines; given so that rich does not query the terminal
+_GAP = 2  # spaces between the columns of a table
 _RESULTS = {"ok": "green", "broken": "bold red"}
 
 
 def error(exc: NdtoolError) -> bytes:
-    """Return an error as plain text has it, with colours."""
+    """Return the text of an error, coloured."""
     lines = [_headed("error: ", "bold red", exc.message)]
     for i, place in enumerate(exc.places):
         lines.append(_headed("      " if i else "  --> ", "bold blue", place))
@@ -40,7 +40,7 @@ def warning(text: str) -> bytes:
 
 
 def _headed(head: str, style: str, words: str) -> Text:
-    """Return a line of talk, folded where the terminal is narrower."""
+    """Return a line with a styled head, wrapped to the terminal."""
     line = Text(fold(head + words, 2))
     line.stylize(style, 0, len(head))
     return line
@@ -53,9 +53,9 @@ def table(
     fd: int,
     title: str = "",
 ) -> bytes:
-    """Return a table of which the `folded` columns give way; a broken rule is red.
+    """Return a table whose `folded` columns wrap to the terminal's width; a broken rule is red.
 
-    Lines are folded at spaces only: rather a line that is too long than a name that is broken.
+    Lines wrap at spaces only: a line may be too long, but no name is broken.
     """
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     room = _console(fd).width - _GAP * (len(columns) - 1)
@@ -68,9 +68,9 @@ def table(
 
 
 def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) -> list[int]:
-    """Return the widths of columns, of which the widest is narrowed for as long as it can be.
+    """Return the widths of columns, narrowing the widest while they exceed the room.
 
-    cells: of each column, its name first.
+    cells: the cells of each column, its name first.
     """
     widths = [max(map(cell_len, column)) for column in cells]
     words = [
@@ -86,7 +86,7 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) ->
 
 
 def progress(share: float, label: str) -> bytes:
-    """Return one line that takes the place of the one that the cursor is in."""
+    """Return a progress bar that overwrites the current line."""
     console = _console(2)
     room = console.width - cell_len(label) - 2 * _GAP - len("100%")
     line = Table.grid(padding=(0, 1))
@@ -111,7 +111,7 @@ def _rendered(fd: int, *parts: RenderableType) -> bytes:
 
 
 def _console(fd: int) -> Console:
-    """Return what renders for a standard stream, into memory."""
+    """Return a console that renders for a standard stream into memory."""
     terminal = os.isatty(fd)
     stream = sys.stdout if fd == 1 else sys.stderr
     text = io.TextIOWrapper(

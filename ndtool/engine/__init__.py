@@ -1,1 +1,1 @@
-"""From a plan and bytes to kernels."""
+"""Execution in memory: binds plans and buffers to the kernels, and calls them."""

@@ -1,4 +1,4 @@
-"""Plans bound to strides: what the kernels are told once for all calls of one kind."""
+"""Bound plans: kernel arguments that depend on shapes and strides only, computed once."""
 
 from functools import lru_cache
 from math import prod
@@ -9,13 +9,14 @@ from ndtool._kernels import BLOCK, LINE, Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.layouts import Strides
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
-Buffer = Any  # what supports the buffer protocol and slicing: memoryview, uint8 ndarray
+Buffer = Any  # an object with the buffer protocol and slicing: memoryview, uint8 ndarray
 
 
 class Operand(NamedTuple):
-    """An array as the kernels see it: its bytes, where element [0, ..., 0] stands, its strides."""
+    """An array for the kernels: its buffer, the offset of element [0, ..., 0], its strides."""
 
     buffer: Buffer
     origin: int
@@ -23,24 +24,31 @@ class Operand(NamedTuple):
 
 
 def bind_indices(
-    buffer: Buffer, dtype: Dtype, rule: str = "error", filling: bytes | None = None
+    buffer: Buffer,
+    dtype: Dtype,
+    handling: Handling = Handling(),  # noqa: B008 - a value that never changes
+    filling: bytes | None = None,
 ) -> Indices:
-    """Bind the bytes of indices to their type, and to what becomes of those out of bounds."""
-    return Indices(buffer, dtype.itemsize, dtype.kind == "u", dtype.swapped, rule, filling)
+    """Bind the bytes of indices to their type, and to what happens to each of them."""
+    mode, pad, negatives = handling
+    unsigned = dtype.kind == "u"
+    return Indices(
+        buffer, dtype.itemsize, unsigned, dtype.swapped, mode, filling, 0, pad, negatives
+    )
 
 
 def filling_for(plan: Plan, element: bytes) -> bytes:
-    """Return what stands for a run of data, or as much of a long one as is moved at once."""
+    """Return the fill value repeated for a slice, or for the part of it that one call moves."""
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
     return element * max(1, min(width, tuning.PIECE // len(element)))
 
 
 class Runs(NamedTuple):
-    """Index tuples bound to bytes: how they address, the run each names, how many there are."""
+    """A plan bound to strides: N index tuples, each of which selects a slice of `width` bytes."""
 
     addressing: _kernels.Addressing
-    layout: _kernels.Layout | None  # of a run whose elements do not stand side by side
-    width: int  # bytes of a run
+    layout: _kernels.Layout | None  # of a slice that is not contiguous
+    width: int  # bytes of a slice
     itemsize: int
     tuples: int
     entries: int  # components per tuple
@@ -49,13 +57,13 @@ class Runs(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> Runs | None:
-    """Bind a plan to strides; None for an elements operator that is no walk over index tuples."""
+    """Bind a plan to strides; None for an elements operator along an axis that is not the last."""
     if isinstance(plan, ElementsPlan):
         return _bind_last_axis(plan, strides, itemsize, negatives)
     b, k = len(plan.batch), plan.k
     batch = layouts.merge(plan.batch, strides[:b])
     addressing = _kernels.Addressing(
-        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeated
+        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeats
     )
     run, run_strides = layouts.merge(plan.run, strides[b + k :])
     layout = None
@@ -68,7 +76,7 @@ def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> R
 def _bind_last_axis(
     plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool
 ) -> Runs | None:
-    """Elements along the last axis are tuples of one component, in batches: a batch per line."""
+    """Bind elements along the last axis as tuples of one component, with a batch per line."""
     a = plan.axis
     if prod(plan.indices[a + 1 :]) != 1:
         return None
@@ -80,26 +88,26 @@ def _bind_last_axis(
 
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
-    """Bind a plan to numbers of rows of data, what one tuple names, instead of bytes."""
+    """Bind a plan to linear row indices instead of offsets; a row is what one tuple selects."""
     if isinstance(plan, ElementsPlan):
         strides = layouts.contiguous(plan.data, 1)
         runs = bind_runs(plan, strides, 1, negatives)
         if runs is not None:
             return runs.addressing
-        a = plan.axis  # every index is a batch, whose place says where it stands off the axis
+        a = plan.axis  # every index is a batch of its own, at its coordinates off the axis
         batch = layouts.merge(plan.indices, (*strides[:a], 0, *strides[a + 1 :]))
         return _kernels.Addressing((plan.data[a],), (strides[a],), 1, *batch, negatives)
     b = len(plan.batch)
     strides = layouts.contiguous(plan.batch + plan.sizes, 1)
     batch = layouts.merge(plan.batch, strides[:b])
     return _kernels.Addressing(
-        plan.sizes, strides[b:], plan.per_batch, *batch, negatives, plan.repeated
+        plan.sizes, strides[b:], plan.per_batch, *batch, negatives, plan.repeats
     )
 
 
 @lru_cache(maxsize=1024)
 def bind_boxes(sizes: Shape, steps: Shape) -> _kernels.Boxes:
-    """Bind boxes of rows; an axis that is never cut is one with the axis before it."""
+    """Bind partitions of rows, boxes of shape `steps`; merge axes that are not divided."""
     merged: list[tuple[int, int]] = []
     for size, step in zip(sizes, steps, strict=True):
         if merged and step == size:
@@ -112,7 +120,7 @@ def bind_boxes(sizes: Shape, steps: Shape) -> _kernels.Boxes:
 
 @lru_cache(maxsize=1024)
 def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, int]:
-    """Return how indices are checked: (addressing, tuples, components per tuple)."""
+    """Return the arguments of an index check: (addressing, tuples, components per tuple)."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     tuples = prod(plan.positions)
     none = (0,) * len(sizes)
@@ -122,9 +130,9 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
 class Panels(NamedTuple):
     """An elements operator along an axis that is not the last, bound to strides.
 
-    sizes, index_strides (elements), data_strides (bytes): the axes that number the panels. length,
-    size: of indices and of data along the indexed axis; index_step, step: from one to the next.
-    columns: of the last axis, `column_stride` bytes apart.
+    sizes, index_strides (elements), data_strides (bytes): the axes over panels. length, size: of
+    indices and of data along the indexed axis. index_step, step: their strides along it. columns:
+    the length of the last axis. column_stride: its stride in bytes.
     """
 
     sizes: Shape
@@ -165,19 +173,20 @@ def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: 
 
 
 class Units(NamedTuple):
-    """Panels as units, tiles of columns that fit into the cache."""
+    """Panels divided into units, tiles of columns that fit into the cache."""
 
     grid: _kernels.Grid
     scratch: int  # bytes of a packed tile
-    packs: bool  # whether reading through packed tiles pays by itself
-    work: int  # bytes that one unit moves, about
+    packs: bool  # whether packing tiles is faster for gathers
+    work: int  # estimated bytes that one unit moves
 
 
 @lru_cache(maxsize=1024)
 def bind_units(p: Panels, within: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
-    """Cut panels into units; within: what stands apart, and which rows (see Grid).
+    """Divide panels into units.
 
-    threads: how many are to have a unit, as far as columns make whole cache lines.
+    within: (first row, rows, bytes per row) of a band, see Grid. threads: the number of units
+    wanted, as far as tiles of whole cache lines allow.
     """
     rows = p.size if within is None else within[1]
     itemsize, cached = p.itemsize, tuning.TILE

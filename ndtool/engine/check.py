@@ -1,4 +1,4 @@
-"""Every index, before the first byte of output."""
+"""Validation of indices: the check for indices out of bounds, and the error about them."""
 
 from math import prod
 
@@ -6,15 +6,16 @@ from ndtool import _kernels
 from ndtool._kernels import Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_check
-from ndtool.engine.threads import team
 from ndtool.errors import BoundsError, NdtoolError, OutputError
-from ndtool.rules.shapes import ElementsPlan, NdPlan, Plan
+from ndtool.machine.threads import team
+from ndtool.rules.modes import MODES
+from ndtool.rules.plans import ElementsPlan, NdPlan, Plan
 
 
 def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
-    """Raise BoundsError, which names the first bad index in row-major order, if there is one.
+    """Raise BoundsError for the first index out of bounds in row-major order.
 
-    Where such indices have another rule, only if that has no place to offer.
+    In modes other than "error", only if the mode cannot redirect it.
     """
     if is_error(plan, indices.rule):
         error = found(plan, indices, negatives, threads)
@@ -23,18 +24,18 @@ def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
 
 
 def is_error(plan: Plan, rule: str) -> bool:
-    """Whether an index out of bounds is an error, by its rule or as that has no place for it."""
+    """Whether an index out of bounds is an error: in mode "error", or on an axis of size 0."""
     return rule == "error" or lacks_places(plan, rule)
 
 
 def lacks_places(plan: Plan, rule: str) -> bool:
-    """Whether a rule that names other places finds none, on an axis of size 0."""
+    """Whether a mode redirects indices, and an indexed axis of size 0 has no valid one."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
-    return rule in ("clip", "wrap") and 0 in sizes
+    return MODES[rule].redirects and 0 in sizes
 
 
 def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> NdtoolError | None:
-    """Return the error about indices out of bounds, whatever their rule is."""
+    """Return the error about indices out of bounds, in any mode; None if all are valid."""
     addressing, tuples, entries = bind_check(plan, negatives)
     pitch = entries * indices.itemsize
     if not tuples or not pitch:
@@ -50,7 +51,7 @@ def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> Ndtool
 def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     """Return the error that names the first index out of bounds and counts them all.
 
-    Found one after the other; if there is none any more, the indices changed during the run.
+    The search is serial. If it finds none, the indices changed during the run.
     """
     addressing, tuples, entries = bind_check(plan, negatives)
     step = max(1, tuning.PIECE // (entries * indices.itemsize))
@@ -69,11 +70,11 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
 def bounds_error(
     plan: Plan, first: tuple[int, int, int], count: int, negatives: bool
 ) -> BoundsError:
-    """Return the error about an index; first: its tuple, which component it is, its value."""
+    """Return the error about indices out of bounds; first: its tuple, component and value."""
     place, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
-    alone = isinstance(plan, ElementsPlan) or plan.repeated
+    alone = isinstance(plan, ElementsPlan) or plan.plain
     return BoundsError(
         position=layouts.unravel(place, plan.positions),
         component=None if alone else component,

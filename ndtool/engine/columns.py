@@ -1,10 +1,10 @@
-"""Blocks of columns: how an output that is a mapped file is made in whole pages.
+"""Blocks of columns, which write an output that is a mapped file in complete pages.
 
-Along an axis that is not the last, a unit is a tile of columns as wide as a cache line, and a page
-of the output has those of many units: where more pages wait for the rest than the system lets wait,
-which depends on its memory, each is written again and again. There a group of columns, as wide as
-a page or more, is finished in a room, in bands of rows where not all of them fit; then its rows are
-copied to where they belong.
+Along an axis that is not the last, a unit is a tile of columns as wide as a cache line, and many
+units write to each page of the output. If more pages are dirty than the system allows, which
+depends on its memory, it writes each of them many times. So a group of columns, at least a page
+wide, is computed in a buffer, in bands of rows if not all fit; then its rows are copied to the
+output.
 """
 
 import mmap
@@ -14,17 +14,18 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, PAGE, How
-from ndtool.engine import layouts, memory, scratch, tuning
+from ndtool._kernels import LINE, PAGE, KernelOptions
+from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Panels
-from ndtool.engine.threads import team
+from ndtool.machine import memory, scratch
+from ndtool.machine.threads import team
 
 
 class Block(NamedTuple):
     """Some columns of a band of a panel's rows.
 
-    place: elements before the panel's first index in these columns. data: bytes before its first
-    element in them. first, rows: the band. panels: as which the columns are bound.
+    place: the position of the first index in these columns. data: the offset of the first element
+    of data. first, rows: the band. panels: the bound columns.
     """
 
     place: int
@@ -45,9 +46,9 @@ class Block(NamedTuple):
 
 
 def suit(p: Panels, rows: int) -> bool:
-    """Whether panels of so many rows are made in blocks: they keep many pages waiting.
+    """Whether panels of `rows` rows need blocks, since they would dirty too many pages at once.
 
-    Where memory lets them wait, stores through the map cost the system less.
+    If memory can hold the dirty pages, stores through the map are faster.
     """
     width = p.columns * p.itemsize
     whole = p.columns == p.index_step and width > LINE and p.itemsize <= LINE
@@ -57,7 +58,7 @@ def suit(p: Panels, rows: int) -> bool:
 
 
 def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
-    """Cut the panels of an output, each of so many rows, into blocks, in `bands` bands at most."""
+    """Yield the blocks of an output's panels of `rows` rows each, in at most `bands` bands."""
     band, limit = _cut(p, rows, bands)
     edges = _edges(p, limit, _kernels.within_page(out))
     for panel in range(prod(p.sizes)):
@@ -77,7 +78,7 @@ def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
 
 
 def _cut(p: Panels, rows: int, bands: int) -> tuple[int, int]:
-    """Return the rows of a band and the most bytes of a group: pages, where that can be."""
+    """Return the rows of a band and the bytes of a row in a group: complete pages if possible."""
     width = p.columns * p.itemsize
     band = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.BLOCK)))
     limit = tuning.BLOCK // band
@@ -85,9 +86,9 @@ def _cut(p: Panels, rows: int, bands: int) -> tuple[int, int]:
 
 
 def _edges(p: Panels, width: int, skew: int) -> list[int]:
-    """Return where groups of columns begin and end, at pages where the rows of an output do.
+    """Return the edges of groups of columns, at page boundaries if rows are complete pages.
 
-    width: bytes of a group. skew: those of a page before the output.
+    width: bytes of a group's row. skew: the output's offset within its first page.
     """
     whole, lead = p.columns * p.itemsize, width
     if whole % PAGE == 0 and width < whole:
@@ -98,17 +99,17 @@ def _edges(p: Panels, width: int, skew: int) -> list[int]:
     return sorted(edges)
 
 
-def spread(block: Block, room: Buffer, out: Buffer, pitch: int, threads: int) -> None:
-    """Copy the rows of a block to out, where they begin `pitch` bytes apart."""
-    how = How(team(threads, 2 * block.nbytes))
-    _kernels.spread(room[: block.nbytes], block.rows, out, pitch, how)
+def spread(block: Block, buffer: Buffer, out: Buffer, pitch: int, threads: int) -> None:
+    """Copy the rows of a block to out, `pitch` bytes from row to row."""
+    how = KernelOptions(team(threads, 2 * block.nbytes))
+    _kernels.spread(buffer[: block.nbytes], block.rows, out, pitch, how)
 
 
-def room(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
-    """Return room for any block of panels of so many rows of an output.
+def allocate(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
+    """Return a buffer for the blocks of an output's panels of `rows` rows each.
 
-    Where that is mapped, its pages shall each stand for itself from now on: of those that the
-    system keeps together, it would write all where one is changed.
+    A mapped output gets MADV_RANDOM, since the system would write a complete large folio where one
+    page is dirty.
     """
     if isinstance(out, memoryview) and isinstance(out.obj, mmap.mmap):
         scratch.advise(out.obj, "MADV_RANDOM")

@@ -1,4 +1,4 @@
-"""Arrays put right for the kernels: row-major, without gaps, of the byte order that is wanted."""
+"""Normalization: copies of arrays in C order and a given byte order, for the kernels."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -7,41 +7,41 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, How
+from ndtool._kernels import LINE, KernelOptions
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Operand
-from ndtool.engine.crew import Rooms, share
-from ndtool.engine.gathers import Tick, silent
+from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.engine.layouts import Strides
-from ndtool.engine.threads import team
+from ndtool.machine.pool import BufferPool, run_all
+from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import Shape
+from ndtool.rules.plans import Shape
 
 Write = Callable[[int, memoryview], object]  # write(start, bytes)
 
 
-def is_right(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
-    """Whether an array is as `put_right` makes it."""
+def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
+    """Whether an array is C-contiguous and in a byte order, so that `put_right` is not needed."""
     turned = dtype.unit > 1 and dtype.order != order
     return not turned and layouts.is_contiguous(shape, strides, dtype.itemsize)
 
 
-def put_right(
+def normalize(
     data: Operand,
     shape: Shape,
     dtype: Dtype,
     order: str,
     out: Buffer,
     threads: int,
-    tick: Tick = silent,
+    progress: ProgressCallback = silent,
 ) -> None:
-    """Copy an array to row-major order and a byte order ("<" or ">", where that has a meaning)."""
+    """Normalize an array into `out`: row-major order, and byte order "<" or ">" if it has one."""
     size = prod(shape) * dtype.itemsize
     if not size:
         return
     layout, scattered = _bound(shape, data.strides, dtype.itemsize)
     if scattered:
-        _copy_strips(data, layout, size, out, threads, tick)
+        _copy_strips(data, layout, size, out, threads, progress)
     else:
         _pack(data, layout, dtype.itemsize, size, out)
     if dtype.unit > 1 and dtype.order != order:
@@ -49,10 +49,10 @@ def put_right(
 
 
 class Box(NamedTuple):
-    """Some elements of an array: of some of its rows the same ones, which stand side by side.
+    """A box of an array: the same contiguous elements of successive rows.
 
-    data: bytes before the first of them where they are. place: bytes before it in row-major order,
-    where rows begin `pitch` bytes apart. shape: its first axis counts the rows.
+    data: the offset of its first element in the source. place: the offset in row-major order.
+    pitch: bytes from row to row in row-major order. shape: its first axis counts the rows.
     """
 
     data: int
@@ -62,10 +62,10 @@ class Box(NamedTuple):
     strides: Strides
 
 
-def write_right(
+def write_normalized(
     data: Operand, shape: Shape, dtype: Dtype, order: str, write: Write, threads: int
 ) -> None:
-    """Do the same in boxes, each written when it is complete, from several threads."""
+    """Normalize an array in boxes; several threads write each box when it is complete."""
     item = dtype.itemsize
     size = prod(shape) * item
     if not size:
@@ -73,32 +73,32 @@ def write_right(
     sizes, steps = layouts.merge(shape, data.strides)
 
     def move(box: Box) -> None:
-        room = rooms.take()
-        to = room[: prod(box.shape) * item]
+        buffer = buffers.take()
+        to = buffer[: prod(box.shape) * item]
         source = Operand(data.buffer, data.origin + box.data, box.strides)
-        put_right(source, box.shape, dtype, order, to, 1)
+        normalize(source, box.shape, dtype, order, to, 1)
         width = len(to) // box.shape[0]
         if width == box.pitch:
             write(box.place, to)
         else:
             for row in range(box.shape[0]):
                 write(box.place + row * box.pitch, to[row * width : (row + 1) * width])
-        rooms.give(room)
+        buffers.give(buffer)
 
-    rooms = Rooms(min(size, max(tuning.TURNED, item)))
+    buffers = BufferPool(min(size, max(tuning.TURNED, item)))
     pieces = boxes(sizes or (1,), steps or (item,), item, tuning.TURNED)
-    share(move, pieces, team(threads, 2 * size))
+    run_all(move, pieces, team(threads, 2 * size))
 
 
 def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
-    """Cut an array into boxes of about `limit` bytes: whole rows, as many as there is room for.
+    """Divide an array into boxes of about `limit` bytes: as many complete rows as fit.
 
-    Of longer rows some elements of so many that neighbours in Fortran's order fill a line.
+    Longer rows are divided, and a box has enough of them to fill cache lines in Fortran order.
     """
     most, places = max(1, limit // itemsize), layouts.contiguous(sizes, itemsize)
     pitch = places[0]
     tall = min(sizes[0], max(limit // pitch, min(LINE, most)))
-    axis, inner = len(sizes) - 1, 1  # the axis that is cut, elements of those after it
+    axis, inner = len(sizes) - 1, 1  # the axis that is divided, elements after it
     while axis > 1 and sizes[axis] * inner * tall <= most:
         inner *= sizes[axis]
         axis -= 1
@@ -120,28 +120,33 @@ def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[B
 
 
 def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int) -> bool:
-    """Whether rows whose elements stand apart are better put side by side first, all of them."""
+    """Whether packing strided data before a gather is faster than gathering strided slices."""
     return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.PACKED, 2 * gathered)
 
 
 @lru_cache(maxsize=1024)
 def _bound(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
-    """Bind an array's layout, and tell whether it is scattered (see layouts)."""
+    """Return an array's bound layout, and whether it is scattered (`layouts.is_scattered`)."""
     sizes, steps = layouts.merge(shape, strides)
     layout = _kernels.Layout(sizes or (1,), steps or (itemsize,), itemsize)
     return layout, layouts.is_scattered(shape, strides)
 
 
 def _copy_strips(
-    data: Operand, layout: _kernels.Layout, size: int, out: Buffer, threads: int, tick: Tick
+    data: Operand,
+    layout: _kernels.Layout,
+    size: int,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback,
 ) -> None:
-    """Copy so that lines are read and written as a whole."""
-    how = How(team(threads, 2 * size))
+    """Copy in strips, so that complete cache lines are read and written."""
+    how = KernelOptions(team(threads, 2 * size))
     step = -(-layout.strips * tuning.PIECE // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
         _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, how)
-        tick(stop / layout.strips)
+        progress(stop / layout.strips)
 
 
 def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out: Buffer) -> None:
@@ -153,7 +158,7 @@ def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out:
 
 
 def swap(buffer: Buffer, unit: int) -> None:
-    """Reverse the bytes of every unit, in place, in pieces."""
+    """Swap the bytes of every unit of a buffer, in place."""
     step = max(1, tuning.PIECE // unit) * unit
     for first in range(0, len(buffer), step):
         _kernels.swap(buffer[first : first + step], unit)

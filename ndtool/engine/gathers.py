@@ -1,55 +1,63 @@
-"""Gathers: runs and units to consecutive places, in pieces that Ctrl-C can end.
+"""Gathers: slices and units to contiguous output, in work items, so that Ctrl-C is noticed.
 
-Buffers are flat and of bytes (memoryviews, maps, uint8 arrays). Indices are in row-major order
-without gaps; data may have any strides.
+Buffers are flat and of bytes (memoryviews, maps, uint8 arrays). Indices are C-contiguous; data may
+have any strides.
 """
 
 from collections.abc import Callable, Iterator
 
 from ndtool import _kernels
-from ndtool._kernels import PAGE, How, Indices, Piece
+from ndtool._kernels import PAGE, Indices, KernelOptions, WorkItem
 from ndtool.engine import columns, tuning
 from ndtool.engine.bind import Buffer, Operand, Panels, Runs, Units, bind_units
-from ndtool.engine.threads import team
+from ndtool.machine.threads import team
 
-Tick = Callable[[float], object]  # called with the share of the work that is done
+ProgressCallback = Callable[[float], object]  # progress callback: takes the completed fraction
 
 
-def silent(share: float) -> None:
-    """Tell nobody how much is done."""
+def silent(run_all: float) -> None:
+    """Ignore progress."""
 
 
 def whole_elements(itemsize: int, limit: int) -> int:
-    """Return the most bytes within `limit` that cut no element, one element at least."""
+    """Round `limit` bytes down to complete elements, at least one."""
     return max(1, limit // itemsize) * itemsize
 
 
-def pieces(runs: Runs, limit: int) -> Iterator[Piece]:
-    """Cut an output into pieces of about `limit` bytes, in row-major order."""
+def pieces(runs: Runs, limit: int) -> Iterator[WorkItem]:
+    """Yield work items of about `limit` bytes of output, in row-major order."""
     step = max(1, limit // runs.width)
     window = whole_elements(runs.itemsize, limit)
     for first in range(0, runs.tuples, step):
         for column in range(0, runs.width, window):
             width = min(window, runs.width - column)
-            yield Piece(first, min(step, runs.tuples - first), column, width)
+            yield WorkItem(first, min(step, runs.tuples - first), column, width)
 
 
-def gather(runs: Runs, data: Operand, indices: Indices, out: Buffer, threads: int) -> bool:
-    """Copy all runs to out; False if an index is out of bounds."""
+def gather(
+    runs: Runs,
+    data: Operand,
+    indices: Indices,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback = silent,
+) -> bool:
+    """Gather all slices to out; return False if an index is out of bounds."""
     size = runs.tuples * runs.width
     streamed = size >= tuning.STREAMED
     if size <= tuning.PIECE:
-        whole = Piece(0, runs.tuples, 0, runs.width)
+        whole = WorkItem(0, runs.tuples, 0, runs.width)
         return gather_piece(runs, data, indices, whole, out, threads, streamed)
     for piece in pieces(runs, tuning.PIECE):
-        to = out[piece.place(runs.width)]
-        if not gather_piece(runs, data, indices, piece, to, threads, streamed):
+        place = piece.place(runs.width)
+        if not gather_piece(runs, data, indices, piece, out[place], threads, streamed):
             return False
+        progress(place.stop / size)
     return True
 
 
 def fill(out: Buffer, filling: bytes | None) -> bool:
-    """Fill all of out, where every index is out of bounds; False if that has no filling."""
+    """Fill out with the fill value, as every index is out of bounds; False if there is none."""
     if filling is None:
         return False
     step = len(filling)
@@ -63,14 +71,14 @@ def gather_piece(
     runs: Runs,
     data: Operand,
     indices: Indices,
-    piece: Piece,
+    piece: WorkItem,
     out: Buffer,
     threads: int,
     streamed: bool = False,
 ) -> bool:
-    """Copy one piece to the beginning of out; False if an index is out of bounds."""
+    """Gather one work item to the start of out; return False if an index is out of bounds."""
     work = piece.tuples * (piece.width + runs.entries * indices.itemsize)
-    how, addressing = How(team(threads, work), streamed), runs.addressing
+    how, addressing = KernelOptions(team(threads, work), streamed), runs.addressing
     buffer, origin, _ = data
     if runs.layout is None:
         return not _kernels.gather(addressing, buffer, origin, indices, piece, out, how)
@@ -80,56 +88,71 @@ def gather_piece(
 
 
 def needs_all(runs: Runs, nbytes: int) -> bool:
-    """Whether a gather comes to about every page of data: then they are best read in order."""
+    """Whether a gather reads about every page of data, so that sequential reading is faster."""
     return runs.tuples * max(runs.width, PAGE) >= nbytes
 
 
-def will_need(runs: Runs, data: Operand, indices: Indices, piece: Piece) -> None:
-    """Ask the system to read what a piece will gather from a mapped file."""
+def will_need(runs: Runs, data: Operand, indices: Indices, piece: WorkItem) -> None:
+    """Prefetch (madvise) the pages of a mapped file that a work item reads."""
     if runs.layout is None:
         _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, piece)
 
 
 def gather_panels(
-    p: Panels, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
+    p: Panels,
+    data: Operand,
+    indices: Indices,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback = silent,
 ) -> bool:
-    """Gather along an axis that is not the last; False if an index is out of bounds."""
+    """Gather along an axis that is not the last; return False if an index is out of bounds."""
     units = bind_units(p)
     threads = team(threads, units.grid.units * units.work)
-    return gather_units(bind_units(p, threads=threads), data, indices, out, threads, tick)
+    return gather_units(bind_units(p, threads=threads), data, indices, out, threads, progress)
 
 
 def gather_units(
-    units: Units, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
+    units: Units,
+    data: Operand,
+    indices: Indices,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback = silent,
 ) -> bool:
-    """Gather units of panels; False if an index is out of bounds."""
+    """Gather units of panels; return False if an index is out of bounds."""
     total, grid = units.grid.units, units.grid
     step = max(threads, tuning.PIECE // max(1, units.work))
     threads = team(threads, total * units.work)
-    rooms = memoryview(bytearray(threads * units.scratch)) if units.packs else None
-    how = How(threads, len(out) >= tuning.STREAMED, rooms)
+    buffers = memoryview(bytearray(threads * units.scratch)) if units.packs else None
+    how = KernelOptions(threads, len(out) >= tuning.STREAMED, buffers)
     for first in range(0, total, step):
         stop = min(total, first + step)
         if _kernels.gather_units(grid, data.buffer, data.origin, indices, first, stop, out, how):
             return False
-        tick(stop / total)
+        progress(stop / total)
     return True
 
 
 def gather_columns(
-    p: Panels, data: Operand, indices: Indices, out: Buffer, threads: int, tick: Tick = silent
+    p: Panels,
+    data: Operand,
+    indices: Indices,
+    out: Buffer,
+    threads: int,
+    progress: ProgressCallback = silent,
 ) -> bool:
-    """Do the same in blocks of columns, each written to a mapped file in whole pages."""
-    room, done, pitch = columns.room(p, p.length, p.length, out), 0, p.columns * p.itemsize
+    """Gather panels in blocks of columns, each written to a mapped file in complete pages."""
+    buffer, done, pitch = columns.allocate(p, p.length, p.length, out), 0, p.columns * p.itemsize
     for block in columns.blocks(p, p.length, out, p.length):
         part = block.panels._replace(length=block.rows)
         units = bind_units(part, (0, p.size, block.width))
         first = block.place + block.first * p.index_step
         source = data._replace(origin=data.origin + block.data)
-        to = room[: block.nbytes]
+        to = buffer[: block.nbytes]
         if not gather_units(units, source, indices.since(first), to, threads):
             return False
         columns.spread(block, to, out[first * p.itemsize :], pitch, threads)
         done += block.nbytes
-        tick(done / len(out))
+        progress(done / len(out))
     return True

@@ -1,15 +1,15 @@
-"""Strides: where the elements of an array stand, as tuples of bytes; imports no NumPy."""
+"""Memory layouts: functions on shapes and strides in bytes, without NumPy."""
 
 from functools import lru_cache
 
 from ndtool._kernels import LINE
-from ndtool.rules.shapes import Shape
+from ndtool.rules.plans import Shape
 
 Strides = tuple[int, ...]
 
 
 def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
-    """Return the strides of an array without gaps, in C or in Fortran order.
+    """Return the strides of a contiguous array, in C or in Fortran order.
 
     >>> contiguous((2, 3), 4)
     (12, 4)
@@ -22,7 +22,7 @@ def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
 
 
 def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
-    """Whether the elements stand side by side in row-major order."""
+    """Whether an array is C-contiguous."""
     step = itemsize
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size != 1 and stride != step:
@@ -32,7 +32,7 @@ def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
 
 
 def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
-    """Return the same walk with as few axes as possible: neighbours that step as one become one.
+    """Merge adjacent axes that one stride can describe; drop axes of size 1.
 
     >>> merge((2, 3, 4), (48, 16, 4))
     ((24,), (4,))
@@ -53,7 +53,7 @@ def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
 
 @lru_cache(maxsize=1024)
 def is_scattered(shape: Shape, strides: Strides) -> bool:
-    """Whether what comes next to each other in row-major order stands lines apart, as in Fortran's.
+    """Whether successive elements in row-major order are cache lines apart, as in Fortran order.
 
     >>> is_scattered((100, 3), (4, 400))
     True
@@ -63,9 +63,9 @@ def is_scattered(shape: Shape, strides: Strides) -> bool:
 
 
 def may_fold(shape: Shape, strides: Strides, itemsize: int) -> bool:
-    """Whether two elements may share memory: False where each axis steps over all narrower ones.
+    """Whether two elements may overlap in memory: False if each stride exceeds all inner extents.
 
-    Slices and transposes of arrays without gaps do; strides that interleave are not looked into.
+    Slices and transposes of contiguous arrays give False; interleaved strides always give True.
 
     >>> may_fold((3, 2), (8, 4), 4), may_fold((3, 2), (4, 4), 4)
     (False, True)

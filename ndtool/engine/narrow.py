@@ -1,7 +1,7 @@
-"""Indices checked into a copy of few bytes, from which they are read from then on.
+"""Narrowed indices: validated tuples stored as linear row indices of two or four bytes.
 
-A check that comes first reads all indices once more than is needed. Where they are large, what it
-leaves behind makes up for that: of a tuple the number of the row it names, in two bytes or four.
+A separate check reads all indices one more time. For large indices it stores them narrowed, and
+the kernels read the smaller copy.
 """
 
 from collections.abc import Iterator
@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import Addressing, Indices
-from ndtool.engine import check, layouts, scratch, tuning
-from ndtool.engine.threads import team
-from ndtool.rules.shapes import ElementsPlan, Plan, Shape
+from ndtool.engine import check, layouts, tuning
+from ndtool.machine import scratch
+from ndtool.machine.threads import team
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 
 class Checked(NamedTuple):
-    """Work whose indices are all within bounds; its plan may give data fewer axes than it had."""
+    """A plan with validated indices; narrowing may merge the indexed axes of data into one."""
 
     plan: Plan
     indices: Indices
@@ -29,20 +30,20 @@ class Checked(NamedTuple):
 def checked(
     plan: Plan, indices: Indices, negatives: bool, threads: int, flat: bool = True
 ) -> Iterator[Checked]:
-    """Give what is left to do when all indices are checked; raises BoundsError if one is bad.
+    """Validate all indices; yield the plan and indices to execute, narrowed if that pays.
 
-    flat: whether data stands in row-major order.
+    flat: whether data are in row-major order. Raises BoundsError for an index out of bounds.
     """
     itemsize = _bytes_of_a_number(plan, indices)
-    lenient = indices.rule != "error"
+    lenient = indices.rule != "error" or indices.skips
     if lenient or not itemsize or (len(_sizes(plan)) > 1 and not flat):
         check.check(plan, indices, negatives, threads)
         yield Checked(plan, indices, negatives)
         return
     sizes, tuples = _sizes(plan), prod(plan.positions)
     addressing = Addressing(sizes, layouts.contiguous(sizes, 1), tuples, (), (), negatives)
-    room = scratch.take(tuples * itemsize)
-    numbers = memoryview(room)
+    buffer = scratch.take(tuples * itemsize)
+    numbers = memoryview(buffer)
     pitch = len(sizes) * indices.itemsize
     step = max(1, tuning.PIECE // pitch)
     for first in range(0, tuples, step):
@@ -52,11 +53,11 @@ def checked(
             raise check.refusal(plan, indices, negatives)
     of_rows = Indices(numbers, itemsize, itemsize == 2, False, below=prod(sizes))
     yield Checked(_by_row(plan), of_rows, False)
-    scratch.keep(room)
+    scratch.keep(buffer)
 
 
 def _bytes_of_a_number(plan: Plan, indices: Indices) -> int:
-    """Return the bytes that a row's number takes; 0 where a copy of the indices does not pay."""
+    """Return the bytes of a narrowed index; 0 if narrowing does not pay."""
     sizes, tuples = _sizes(plan), prod(plan.positions)
     rows, entry = prod(sizes), len(sizes) * indices.itemsize
     itemsize = 2 if rows <= 1 << 16 else 4
@@ -65,13 +66,13 @@ def _bytes_of_a_number(plan: Plan, indices: Indices) -> int:
 
 
 def _sizes(plan: Plan) -> Shape:
-    """Return the lengths of the axes that one index tuple names an element of."""
+    """Return the lengths of the axes that an index tuple indexes."""
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
 
 @lru_cache(maxsize=1024)
 def _by_row(plan: Plan) -> Plan:
-    """Return the plan of the same work, with the axes that tuples index as one axis of rows."""
+    """Return the same plan with the indexed axes merged into one axis of rows."""
     if isinstance(plan, ElementsPlan) or plan.k == 1:
         return plan
     rows = (prod(plan.sizes),)

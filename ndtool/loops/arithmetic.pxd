@@ -1,10 +1,10 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Arithmetic, one element type at a time: what `out op update` means, to the bit.
+# Arithmetic on one element type at a time: what `out op update` yields, to the bit.
+# Results are those of NumPy's ufunc.at on x86, element by element, on every processor.
 #
-# The bits are those of NumPy's ufunc.at on x86, one element after the other, on aarch64 too. Where
-# both operands of an add or mul are NaN the hardware keeps one of them, and compilers may swap
-# operands: the functions below choose explicitly, so that every loop, however vectorised, gives
-# the same. A NaN that comes from none has the sign that x86 gives it.
+# Of two NaN operands, an x86 add or mul returns the first, but compilers may swap operands. The
+# functions below choose explicitly, so that scalar and vectorized loops agree. A NaN that comes
+# from no NaN has the sign that x86 gives it.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -19,27 +19,27 @@ cdef extern from *:
       #define ndtool_new_nan_is_positive 1
     #endif
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
-      /* one instruction keeps the first of two NaNs, where its operands are not swapped */
-      #define NDTOOL_ALONE(name, real, instruction)                                            \\
+      /* returns the first of two NaNs; inline asm keeps the operands' order */
+      #define NDTOOL_ONE_INSTRUCTION(name, real, instruction)                                  \\
           static inline real ndtool_##name(real a, real b) {                                   \\
               __asm__(instruction " %1, %0" : "+x"(a) : "xm"(b));                              \\
               return a;                                                                        \\
           }
-      NDTOOL_ALONE(add4, float, "addss")
-      NDTOOL_ALONE(add8, double, "addsd")
-      NDTOOL_ALONE(mul4, float, "mulss")
-      NDTOOL_ALONE(mul8, double, "mulsd")
-      #define ndtool_alone 1
+      NDTOOL_ONE_INSTRUCTION(add4, float, "addss")
+      NDTOOL_ONE_INSTRUCTION(add8, double, "addsd")
+      NDTOOL_ONE_INSTRUCTION(mul4, float, "mulss")
+      NDTOOL_ONE_INSTRUCTION(mul8, double, "mulsd")
+      #define ndtool_one_instruction 1
     #else
       #define ndtool_add4(a, b) (a)
       #define ndtool_add8(a, b) (a)
       #define ndtool_mul4(a, b) (a)
       #define ndtool_mul8(a, b) (a)
-      #define ndtool_alone 0
+      #define ndtool_one_instruction 0
     #endif
     """
     bint new_nan_is_positive "ndtool_new_nan_is_positive"
-    bint one_instruction "ndtool_alone"
+    bint one_instruction "ndtool_one_instruction"
     float add4 "ndtool_add4"(float, float) noexcept nogil
     double add8 "ndtool_add8"(double, double) noexcept nogil
     float mul4 "ndtool_mul4"(float, float) noexcept nogil
@@ -51,7 +51,7 @@ cdef enum:
     MAX = 3
     MIN = 4
 
-cdef enum:               # the types
+cdef enum:    # arithmetic types
     BOOL
     INT8
     INT16
@@ -68,13 +68,13 @@ cdef enum:               # the types
     COMPLEX64
     COMPLEX128
 
-ctypedef struct truth:
+ctypedef struct boolean:
     uint8_t byte
 
 ctypedef struct half:
     uint16_t bits
 
-ctypedef struct brain:
+ctypedef struct bfloat16:
     uint16_t bits
 
 ctypedef struct complex64:
@@ -86,7 +86,7 @@ ctypedef struct complex128:
     double im
 
 ctypedef fused number:
-    truth
+    boolean
     int8_t
     int16_t
     int32_t
@@ -96,11 +96,17 @@ ctypedef fused number:
     uint32_t
     uint64_t
     half
-    brain
+    bfloat16
     float
     double
     complex64
     complex128
+
+ctypedef fused signed_integer:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
 
 ctypedef fused real:
     float
@@ -148,14 +154,14 @@ cdef inline half float_to_half(float value) noexcept nogil:
     return h
 
 
-cdef inline float brain_to_float(brain b) noexcept nogil:
+cdef inline float bfloat16_to_float(bfloat16 b) noexcept nogil:
     return float_of(<uint32_t> b.bits << 16)
 
 
-cdef inline brain float_to_brain(float value) noexcept nogil:
-    """Round to nearest even; every NaN becomes the quiet one of its sign, as in ml_dtypes."""
+cdef inline bfloat16 float_to_bfloat16(float value) noexcept nogil:
+    """Round to nearest even; every NaN becomes the quiet NaN of its sign, as in ml_dtypes."""
     cdef uint32_t bits = bits_of(value)
-    cdef brain b
+    cdef bfloat16 b
     if value != value:
         b.bits = <uint16_t> (bits >> 16 & 0x8000 | 0x7FC0)
     else:
@@ -163,97 +169,28 @@ cdef inline brain float_to_brain(float value) noexcept nogil:
     return b
 
 
-cdef inline real signed(real a, real b, real result) noexcept nogil:
-    """Return a result of a and b; a NaN that is neither's is negative, as x86 makes it."""
+cdef inline real x86_nan(real a, real b, real result) noexcept nogil:
+    """Return a result of a and b; a NaN that neither operand was is negative, as on x86."""
     if new_nan_is_positive and result != result and a == a and b == b:
         return -result
     return result
 
 
 cdef inline real added(real a, real b) noexcept nogil:
-    cdef real sum = a + b
-    return signed(a, b, sum if sum == sum else a + (b if a == a else a))
+    """Return a + b; a NaN in a wins over one in b. Branchless, so that loops vectorize."""
+    return x86_nan(a, b, a + (b if a == a else a))
 
 
 cdef inline real subtracted(real a, real b) noexcept nogil:
-    return signed(a, b, a - b)
+    return x86_nan(a, b, a - b)
 
 
 cdef inline real multiplied(real a, real b) noexcept nogil:
-    cdef real product = a * b
-    return signed(a, b, product if product == product else a * (b if a == a else a))
+    return x86_nan(a, b, a * (b if a == a else a))
 
 
-cdef inline bint stays(int op, number a, number b) noexcept nogil:
-    """Whether the maximum or minimum of two half floats is the first one; it is if it is NaN."""
-    cdef float fa = 0, fb = 0
-    if number is half:  # of two equal ones the first, for bfloat16 the second: as NumPy's types do
-        fa, fb = half_to_float(a), half_to_float(b)
-        return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
-    if number is brain:
-        fa, fb = brain_to_float(a), brain_to_float(b)
-        return ((fa > fb) if op == MAX else (fa < fb)) | (fa != fa)
-    return True
-
-
-cdef inline number combined(int op, number a, number b) noexcept nogil:
-    """Return `a op b`; callers pass a constant op, so that only one branch is compiled."""
-    cdef number r
-    cdef float fa, fb
-    if number is truth:
-        if op == ADD or op == MAX:
-            r.byte = a.byte != 0 or b.byte != 0
-        else:
-            r.byte = a.byte != 0 and b.byte != 0
-    elif number is half:
-        fa, fb = half_to_float(a), half_to_float(b)
-        if op == ADD:
-            r = float_to_half(added(fa, fb))
-        elif op == MUL:
-            r = float_to_half(multiplied(fa, fb))
-        else:
-            r = a if stays(op, a, b) else b
-    elif number is brain:
-        fa, fb = brain_to_float(a), brain_to_float(b)
-        if op == ADD:
-            r = float_to_brain(added(fb, fa))
-        elif op == MUL:
-            r = float_to_brain(multiplied(fb, fa))
-        else:
-            r = a if stays(op, a, b) else b
-    elif number is complex64 or number is complex128:
-        if op == ADD:
-            r.re = added(a.re, b.re)
-            r.im = added(a.im, b.im)
-        else:
-            r.re = subtracted(multiplied(a.re, b.re), multiplied(a.im, b.im))
-            r.im = added(multiplied(a.re, b.im), multiplied(a.im, b.re))
-    elif number is float or number is double:
-        if op == ADD:
-            r = added(a, b)
-        elif op == MUL:
-            r = multiplied(a, b)
-        elif op == MAX:  # the first choice is one instruction, the second can be foreseen
-            r = a if a > b else b
-            r = a if a != a else r
-        else:
-            r = a if a < b else b
-            r = a if a != a else r
-    else:
-        # through uint64, where overflow wraps by definition, for every width and sign
-        if op == ADD:
-            r = <number> (<uint64_t> a + <uint64_t> b)
-        elif op == MUL:
-            r = <number> (<uint64_t> a * <uint64_t> b)
-        elif op == MAX:
-            r = a if a > b else b
-        else:
-            r = a if a < b else b
-    return r
-
-
-cdef inline real chosen(real a, real b, bint first) noexcept nogil:
-    """Return a or b, without a branch."""
+cdef inline real select(real a, real b, bint first) noexcept nogil:
+    """Return a if `first`, else b, without a branch."""
     cdef uint32_t a4, b4
     cdef uint64_t a8, b8
     if real is float:
@@ -269,35 +206,82 @@ cdef inline real chosen(real a, real b, bint first) noexcept nogil:
     return a
 
 
-cdef inline number combined_evenly(int op, number a, number b) noexcept nogil:
-    """combined, but with no branch for NaN: loops over it become vectors."""
+cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
+    """Return whether the max or min of two half floats is the first, as it is if that is NaN."""
+    cdef float fa = 0, fb = 0
+    if number is half:  # ties: the first; bfloat16: the second, as ml_dtypes does
+        fa, fb = half_to_float(a), half_to_float(b)
+        return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
+    if number is bfloat16:
+        fa, fb = bfloat16_to_float(a), bfloat16_to_float(b)
+        return ((fa > fb) if op == MAX else (fa < fb)) | (fa != fa)
+    return True
+
+
+cdef inline number combined(int op, number a, number b) noexcept nogil:
+    """Return `a op b`, in a form that vectorizes; op is a compile-time constant."""
+    cdef number r
+    cdef float fa, fb
+    if number is boolean:
+        if op == ADD or op == MAX:
+            r.byte = a.byte != 0 or b.byte != 0
+        else:
+            r.byte = a.byte != 0 and b.byte != 0
+    elif number is half:
+        fa, fb = half_to_float(a), half_to_float(b)
+        if op == ADD:
+            r = float_to_half(added(fa, fb))
+        elif op == MUL:
+            r = float_to_half(multiplied(fa, fb))
+        else:
+            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
+    elif number is bfloat16:
+        fa, fb = bfloat16_to_float(a), bfloat16_to_float(b)
+        if op == ADD:
+            r = float_to_bfloat16(added(fb, fa))
+        elif op == MUL:
+            r = float_to_bfloat16(multiplied(fb, fa))
+        else:
+            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
+    elif number is complex64 or number is complex128:
+        if op == ADD:
+            r.re = added(a.re, b.re)
+            r.im = added(a.im, b.im)
+        else:
+            r.re = subtracted(multiplied(a.re, b.re), multiplied(a.im, b.im))
+            r.im = added(multiplied(a.re, b.im), multiplied(a.im, b.re))
+    elif number is float or number is double:
+        if op == ADD:
+            r = added(a, b)
+        elif op == MUL:
+            r = multiplied(a, b)
+        elif op == MAX:
+            r = select(a, b, (a > b) | (a != a))
+        else:
+            r = select(a, b, (a < b) | (a != a))
+    else:
+        # through uint64, where overflow wraps by definition, for every width and sign
+        if op == ADD:
+            r = <number> (<uint64_t> a + <uint64_t> b)
+        elif op == MUL:
+            r = <number> (<uint64_t> a * <uint64_t> b)
+        elif op == MAX:
+            r = a if a > b else b
+        else:
+            r = a if a < b else b
+    return r
+
+
+cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
+    """Return `a op b` in a form for loops where each result depends on the previous one."""
+    cdef number r
     if number is float or number is double:
-        if op == ADD:  # of two NaNs the first one comes twice
-            return signed(a, b, a + (b if a == a else a))
-        if op == MUL:
-            return signed(a, b, a * (b if a == a else a))
-        if op == MAX:
-            return chosen(a, b, (a > b) | (a != a))
-        if op == MIN:
-            return chosen(a, b, (a < b) | (a != a))
-    if number is half or number is brain:
-        if op == MAX or op == MIN:
-            a.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> stays(op, a, b))
-            return a
-    return combined(op, a, b)
-
-
-cdef inline number combined_alone(int op, number a, number b) noexcept nogil:
-    """combined, for loops that no vectors suit: with no second look at NaN where none is needed."""
+        if op == MAX or op == MIN:  # maxss or minss, then a predictable branch
+            r = (a if a > b else b) if op == MAX else (a if a < b else b)
+            return a if a != a else r
     if one_instruction:
         if number is float:
-            if op == ADD:
-                return add4(a, b)
-            if op == MUL:
-                return mul4(a, b)
+            return add4(a, b) if op == ADD else mul4(a, b)
         if number is double:
-            if op == ADD:
-                return add8(a, b)
-            if op == MUL:
-                return mul8(a, b)
+            return add8(a, b) if op == ADD else mul8(a, b)
     return combined(op, a, b)

@@ -1,13 +1,13 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Blocks: every kernel turns up to BLOCK index tuples at a time into checked byte offsets on the
-# stack, then moves or reduces the runs there. Offsets are private copies: indices that another
-# process changes meanwhile can give wrong values, never an access outside the arrays.
+# Blocks: up to BLOCK index tuples become bounds-checked byte offsets, private copies on the stack.
+# If others write to indices meanwhile, values are wrong, but no access is out of bounds.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    CHECKED, ENTRIES, REFUSE, exact, is_plain, number_at, ruled, settle, widened,
+    ENTRIES, REFUSE, SPECIAL, VALIDATED, BoundsMode, apply_mode, bounded_exact, is_plain, row_at,
+    widened, widened_exact,
 )
 from ndtool.loops.memory cimport AHEAD, prefetch_lines
 
@@ -18,7 +18,7 @@ cdef extern from *:
     static inline uint64_t ndtool_offsets_1(
         int64_t const *, Py_ssize_t, uint64_t, int64_t, uint64_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
-    static inline void ndtool_numbered_offsets(
+    static inline void ndtool_row_offsets(
         uint8_t const *, int, Py_ssize_t, uint64_t, uint64_t, int64_t *
     ) ndtool_clones;
     static inline uint64_t ndtool_offsets_2(
@@ -28,60 +28,65 @@ cdef extern from *:
     """
 
 cdef enum:
-    BLOCK = 512          # index tuples whose offsets stand on the stack at once
-    SHORT = 128          # tuples of a block where runs are short: memory is asked at an even pace
-    MOST_RANK = 64
+    BLOCK = 512          # index tuples of a block; their offsets are on the stack
+    SHORT = 128          # tuples of a block of short slices, for evenly spaced prefetches
+    MOST_RANK = 64       # axes
     LINE = 64            # bytes of a cache line
-    FEW = 16             # tuples of one batch that are not worth a call
-    NEAR = 524288        # bytes that fit a core's cache beside all else
+    FEW = 16             # fewer tuples of one batch do not pay for a vectorized call
+    CACHED = 524288      # bytes that stay in a core's cache during a loop
 
 cdef extern from *:
     """
-    #define NDTOOL_NOWHERE INT64_MIN
+    #define NDTOOL_DROPPED INT64_MIN  /* the offset of a dropped tuple */
     """
-    const int64_t NOWHERE "NDTOOL_NOWHERE"
+    const int64_t DROPPED "NDTOOL_DROPPED"
 
 
 cdef struct Nd:
-    # how index tuples address bytes: one component per axis, batches of `per_batch` tuples
-    int k
+    # maps index tuples to byte offsets: one component per axis, in batches of `per_batch` tuples
+    int k                         # components of a tuple
     int64_t sizes[MOST_RANK]
-    int64_t wraps[MOST_RANK]      # the size where negative indices count from the end, else 0
+    int64_t wraps[MOST_RANK]      # the size if negative indices count from the end, else 0
     int64_t strides[MOST_RANK]    # bytes
-    int64_t lowest, reach         # the bytes that one batch can name: where, how many
-    bint near                     # they fit the cache, and are read often: none is prefetched
-    bint repeated                 # every batch has the same tuples, which stand there once
-    int64_t per_batch
+    int64_t lowest, span          # the range of a batch's offsets: the least one, its length
+    bint in_cache                 # the range stays in cache and is reused: no prefetches
+    int64_t repeats               # consecutive batches that share their tuples, stored once; or 1
+    bint one_group                # all batches share them
+    int64_t per_batch             # tuples of a batch
     int batch_rank
     int64_t batch_sizes[MOST_RANK]
     int64_t batch_strides[MOST_RANK]
 
 
 cdef struct Cursor:
-    # where a walk over the tuples stands: its batch, as coordinates and as a byte offset
+    # a position in a walk: its batch, as coordinates and as a byte offset
     int64_t coordinates[MOST_RANK]
     int64_t base
-    int64_t left                  # tuples left in this batch
+    int64_t batch        # the number of the batch
+    int64_t remaining    # tuples until the end of the batch
 
 
 cdef struct Walk:
-    # index tuples and how they address bytes
+    # a range of index tuples, and how they become byte offsets
     const Nd* nd
-    const uint8_t* index          # where the tuples stand
-    int kind                      # of index type
-    Py_ssize_t entry              # bytes of a tuple
-    int64_t first                 # the number of the first one, which tells its batch
-    int rule                      # for indices out of bounds
-    int64_t elsewhere             # the offset of tuples that are sent there
+    const uint8_t* index          # the first tuple
+    int kind                      # the index type: see indices.pxd
+    Py_ssize_t tuple_bytes        # bytes of a tuple
+    int64_t first                 # the number of the first tuple, which determines its batch
+    int mode                      # the out-of-bounds mode
+    int64_t redirect              # the offset of tuples that select nothing
+    bint pads                     # tuples with an index that is `pad` select nothing
+    int64_t pad
 
 
 cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
-    """Go to tuple t of a walk."""
+    """Move the cursor to tuple t of a walk."""
     cdef const Nd* nd = walk.nd
     cdef int64_t tuple_number = walk.first + t, batch = tuple_number // nd.per_batch
     cdef int d
-    at.left = nd.per_batch - tuple_number % nd.per_batch
+    at.remaining = nd.per_batch - tuple_number % nd.per_batch
     at.base = 0
+    at.batch = batch
     for d in reversed(range(nd.batch_rank)):
         at.coordinates[d] = batch % nd.batch_sizes[d]
         at.base += at.coordinates[d] * nd.batch_strides[d]
@@ -90,7 +95,8 @@ cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
 
 cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
     cdef int d
-    at.left = nd.per_batch
+    at.remaining = nd.per_batch
+    at.batch += 1
     for d in reversed(range(nd.batch_rank)):
         at.coordinates[d] += 1
         at.base += nd.batch_strides[d]
@@ -102,9 +108,9 @@ cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
 
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
     const int64_t* index, Py_ssize_t n, uint64_t size, int64_t wrap, uint64_t stride,
-    uint64_t base, uint64_t drift, int64_t* offsets
+    uint64_t base, uint64_t base_stride, int64_t* offsets
 ) noexcept nogil:
-    """offsets[i] = index[i] * stride + base + i * drift; non-zero if an index is out of bounds."""
+    """offsets[i] = index[i] * stride + base + i * base_stride; non-zero if any is out of bounds."""
     cdef Py_ssize_t i
     cdef int64_t v
     cdef uint64_t bad = 0
@@ -113,7 +119,7 @@ cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
         v += wrap & (v >> 63)
         bad |= <uint64_t> v >= size
         offsets[i] = <int64_t> (<uint64_t> v * stride + base)
-        base += drift
+        base += base_stride
     return bad
 
 
@@ -121,7 +127,7 @@ cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
     const int64_t* index, Py_ssize_t n, uint64_t size, uint64_t size2, int64_t wrap,
     int64_t wrap2, uint64_t stride, uint64_t stride2, uint64_t base, int64_t* offsets
 ) noexcept nogil:
-    """The same for tuples of two components."""
+    """offsets_1 for tuples of two components."""
     cdef Py_ssize_t i
     cdef int64_t v, w
     cdef uint64_t bad = 0
@@ -138,7 +144,7 @@ cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
 cdef inline uint64_t offsets_k(
     const int64_t* index, Py_ssize_t n, int k, const Nd* nd, int64_t base, int64_t* offsets
 ) noexcept nogil:
-    """The same for tuples of any number of components; a constant one lets loops be unrolled."""
+    """offsets_1 for tuples of k components; a constant k lets the compiler unroll the loop."""
     cdef Py_ssize_t i
     cdef int j
     cdef int64_t v
@@ -154,13 +160,22 @@ cdef inline uint64_t offsets_k(
     return bad
 
 
+cdef inline uint64_t offsets_by_mode(
+    const Walk* walk, const int64_t* index, Py_ssize_t n, int64_t base, int64_t base_stride,
+    int64_t* offsets
+) noexcept nogil:
+    """offsets_1 for tuples of one or two components, in the walk's out-of-bounds mode."""
+    cdef const Nd* nd = walk.nd
+    cdef BoundsMode mode = BoundsMode(
+        &nd.sizes[0], &nd.strides[0], base, base_stride, walk.mode, walk.redirect
+    )
+    return apply_mode(&mode, index, n, nd.k, offsets)
+
+
 cdef inline uint64_t resolve(
     const Walk* walk, const uint8_t* stored, Py_ssize_t n, int64_t base, int64_t* offsets
 ) noexcept nogil:
-    """Turn n tuples into offsets, some of them out of bounds; non-zero where that is an error.
-
-    One after the other, wherever they are.
-    """
+    """Turn n tuples into offsets, exactly, one by one; non-zero if out of bounds is an error."""
     cdef const Nd* nd = walk.nd
     cdef int64_t entries[ENTRIES]
     cdef const int64_t* index
@@ -168,37 +183,54 @@ cdef inline uint64_t resolve(
     cdef int64_t v
     cdef uint64_t sum
     cdef int j
-    cdef bint whole = False, outside
-    if walk.rule == REFUSE:
+    cdef bint is_uint64 = False, out_of_bounds, skips
+    if walk.mode == REFUSE and not walk.pads:
         return 1
-    index = exact(stored, walk.kind, n * nd.k, entries, &whole)
+    index = widened_exact(stored, walk.kind, n * nd.k, entries, &is_uint64)
     for i in range(n):
         sum = <uint64_t> base
-        outside = False
+        skips = False
         for j in range(nd.k):
             v = index[nd.k * i + j]
-            outside |= settle(&v, nd.sizes[j], walk.rule, whole)
+            if walk.pads and v == walk.pad:
+                skips = True
+                continue
+            out_of_bounds = bounded_exact(&v, nd.sizes[j], nd.wraps[j], walk.mode, is_uint64)
+            if out_of_bounds and walk.mode == REFUSE:
+                return 1
+            skips |= out_of_bounds
             sum += <uint64_t> v * <uint64_t> nd.strides[j]
-        offsets[i] = walk.elsewhere if outside else <int64_t> sum
+        offsets[i] = walk.redirect if skips else <int64_t> sum
     return 0
 
 
-cdef inline Py_ssize_t block_of(const Nd* nd) noexcept nogil:
-    """Return how many tuples are taken at once: what BLOCK and ENTRIES admit."""
+cdef inline Py_ssize_t block_size(const Nd* nd) noexcept nogil:
+    """Return the tuples of a block: as many as BLOCK and ENTRIES admit."""
     return BLOCK if nd.k <= 2 else ENTRIES // nd.k
 
 
-cdef inline const int64_t* repeated(
+cdef inline int64_t stored_batch(const Nd* nd, int64_t batch) noexcept nogil:
+    """Return the number of the first tuple of a batch among those stored."""
+    return 0 if nd.one_group else batch // nd.repeats * nd.per_batch
+
+
+cdef inline const int64_t* broadcast_indices(
     const Cursor* at, const Walk* walk, Py_ssize_t n, int64_t* entries
 ) noexcept nogil:
-    """Return n indices from the cursor on, of tuples that every batch begins anew."""
-    cdef int64_t per_batch = walk.nd.per_batch, first = per_batch - at.left, take
+    """Return n indices from the cursor on, of tuples that several batches share."""
+    cdef int64_t per_batch = walk.nd.per_batch, first = per_batch - at.remaining, take
+    cdef int64_t batch = at.batch, stored = stored_batch(walk.nd, batch)
     cdef Py_ssize_t done = 0
     cdef const int64_t* index
     while done < n:
-        first = 0 if first == per_batch else first
+        if first == per_batch:
+            first = 0
+            batch += 1
+            stored = stored_batch(walk.nd, batch)
         take = min(n - done, per_batch - first)
-        index = widened(walk.index + first * walk.entry, walk.kind, take, entries + done)
+        index = widened(
+            walk.index + (stored + first) * walk.tuple_bytes, walk.kind, take, entries + done
+        )
         if index != entries + done:
             memcpy(entries + done, index, take * 8)
         done += take
@@ -206,100 +238,102 @@ cdef inline const int64_t* repeated(
     return entries
 
 
-cdef inline void numbered_offsets "ndtool_numbered_offsets"(
-    const uint8_t* numbers, int bytes_each, Py_ssize_t n, uint64_t stride, uint64_t base,
+cdef inline void row_offsets "ndtool_row_offsets"(
+    const uint8_t* rows, int bytes_each, Py_ssize_t n, uint64_t stride, uint64_t base,
     int64_t* offsets
 ) noexcept nogil:
-    """offsets[i] = numbers[i] * stride + base, of numbers that were checked."""
+    """offsets[i] = rows[i] * stride + base, of validated row indices."""
     cdef Py_ssize_t i
     if bytes_each == 2:
         for i in range(n):
-            offsets[i] = <int64_t> (number_at(numbers, i, 2) * stride + base)
+            offsets[i] = <int64_t> (row_at(rows, i, 2) * stride + base)
     else:
         for i in range(n):
-            offsets[i] = <int64_t> (number_at(numbers, i, 4) * stride + base)
+            offsets[i] = <int64_t> (row_at(rows, i, 4) * stride + base)
 
 
-cdef inline bint by_number(const Walk* walk, Py_ssize_t width) noexcept nogil:
-    """Whether tuples are plain numbers of runs of `width` bytes that stand side by side."""
+cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
+    """Return whether indices are linear row indices of contiguous rows of `width` bytes."""
     cdef const Nd* nd = walk.nd
     cdef bint usual = width in (1, 2, 4, 8, 16)
     return (
-        usual and nd.k == 1 and nd.strides[0] == width and not nd.repeated
+        usual and nd.k == 1 and nd.strides[0] == width and nd.repeats == 1
         and nd.per_batch >= SHORT and is_plain(walk.kind)
     )
 
 
-cdef inline void next_numbered(
+cdef inline void next_row_offsets(
     Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Do what `next_offsets` does, of numbers that were checked."""
+    """Do what `next_offsets` does, for validated row indices."""
     cdef const Nd* nd = walk.nd
     cdef Py_ssize_t done = 0, take
     while done < n:
-        if at.left == 0:
+        if at.remaining == 0:
             next_batch(at, nd)
-        take = min(n - done, at.left)
-        numbered_offsets(
-            walk.index + (t + done) * walk.entry, walk.entry, take, nd.strides[0], at.base,
-            offsets + done,
+        take = min(n - done, at.remaining)
+        row_offsets(
+            walk.index + (t + done) * walk.tuple_bytes, walk.tuple_bytes, take, nd.strides[0],
+            at.base, offsets + done,
         )
         done += take
-        at.left -= take
+        at.remaining -= take
 
 
 cdef inline uint64_t next_offsets(
     Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Turn tuples [t, t + n) of a walk, n <= block_of(nd), into byte offsets; non-zero if bad.
+    """Turn tuples [t, t + n) of a walk into byte offsets; non-zero if one is out of bounds.
 
-    The cursor must stand at tuple t.
+    n <= block_size(nd). The cursor must be at tuple t, and is moved to t + n.
     """
     cdef int64_t entries[ENTRIES]
     cdef const Nd* nd = walk.nd
     cdef const int64_t* index
     cdef Py_ssize_t done = 0, take
-    cdef int64_t place
+    cdef int64_t start
     cdef uint64_t bad = 0
-    cdef int64_t drift
+    cdef int64_t base_stride
     cdef int last
-    cdef bint alone = nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0
-    if walk.kind & CHECKED and nd.per_batch >= FEW and not nd.repeated:
-        next_numbered(at, walk, t, n, offsets)
+    cdef bint special = walk.kind & SPECIAL != 0
+    cdef bint one_per_batch = (
+        nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0 and not special
+    )
+    if walk.kind & VALIDATED and nd.per_batch >= FEW and nd.repeats == 1:
+        next_row_offsets(at, walk, t, n, offsets)
         return 0
-    if nd.repeated:
-        index = repeated(at, walk, n, entries)
+    if special:
+        index = NULL
+    elif nd.repeats > 1:
+        index = broadcast_indices(at, walk, n, entries)
     else:
-        index = widened(walk.index + t * walk.entry, walk.kind, n * nd.k, entries)
+        index = widened(walk.index + t * walk.tuple_bytes, walk.kind, n * nd.k, entries)
     while done < n:
-        if at.left == 0:
+        if at.remaining == 0:
             next_batch(at, nd)
-        take = min(n - done, at.left)
-        if alone:
+        take = min(n - done, at.remaining)
+        if one_per_batch:
             last = nd.batch_rank - 1
             take = min(n - done, nd.batch_sizes[last] - at.coordinates[last])
-            drift = nd.batch_strides[last]
-            if walk.rule == REFUSE:
+            base_stride = nd.batch_strides[last]
+            if walk.mode == REFUSE:
                 bad = offsets_1(
-                    index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, drift,
-                    offsets + done,
+                    index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base,
+                    base_stride, offsets + done,
                 )
-            elif ruled(
-                index + done, take, 1, nd.sizes, nd.strides, at.base, drift, walk.rule,
-                walk.elsewhere, offsets + done,
-            ):
-                alone = False    # one by one: an index is too far out
+            elif offsets_by_mode(walk, index + done, take, at.base, base_stride, offsets + done):
+                one_per_batch = False    # too far out of bounds to wrap by SIMD
                 continue
             at.coordinates[last] += take - 1
+            at.batch += take - 1
             at.base += (take - 1) * nd.batch_strides[last]
-            at.left += take - 1
+            at.remaining += take - 1
+        elif special:
+            bad = 1
         elif take < FEW:
             bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
-        elif walk.rule != REFUSE and 1 <= nd.k <= 2:
-            bad = ruled(
-                index + done * nd.k, take, nd.k, nd.sizes, nd.strides, at.base, 0, walk.rule,
-                walk.elsewhere, offsets + done,
-            )
+        elif walk.mode != REFUSE and 1 <= nd.k <= 2:
+            bad = offsets_by_mode(walk, index + done * nd.k, take, at.base, 0, offsets + done)
         elif nd.k == 1:
             bad = offsets_1(
                 index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
@@ -312,37 +346,37 @@ cdef inline uint64_t next_offsets(
             )
         elif nd.k == 3:
             bad = offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
-        elif nd.k == 4:
-            bad = offsets_k(index + done * 4, take, 4, nd, at.base, offsets + done)
         else:
             bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         if bad:
-            place = nd.per_batch - at.left if nd.repeated else t + done
-            if resolve(walk, walk.index + place * walk.entry, take, at.base, offsets + done):
+            start = t + done
+            if nd.repeats > 1:
+                start = stored_batch(nd, at.batch) + nd.per_batch - at.remaining
+            if resolve(walk, walk.index + start * walk.tuple_bytes, take, at.base, offsets + done):
                 return 1
         done += take
-        at.left -= take
+        at.remaining -= take
     return 0
 
 
 cdef inline uint64_t offsets_from(
     Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
-    """Turn tuples t.. of a walk into offsets, and ask for the indices that follow."""
-    prefetch_lines(walk.index + t * walk.entry + AHEAD, n * walk.entry)
+    """Do what `next_offsets` does, and prefetch the indices that follow."""
+    prefetch_lines(walk.index + t * walk.tuple_bytes + AHEAD, n * walk.tuple_bytes)
     return next_offsets(at, walk, t, n, offsets)
 
 
-cdef inline void ask_next_batch(
+cdef inline void prefetch_next_batch(
     const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take, double share
 ) noexcept nogil:
-    """Ask for `share` bytes of what the next batch can name for each of `take` tuples of this."""
-    cdef int64_t done = nd.per_batch - at.left
-    if nd.near and nd.batch_rank:
+    """Prefetch the next batch's bytes evenly: `share` of them for each of `take` tuples."""
+    cdef int64_t done = nd.per_batch - at.remaining
+    if nd.in_cache and nd.batch_rank:
         source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
         prefetch_lines(source + <int64_t> (share * done), <int64_t> (share * take))
 
 
 cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
-    """Return where a part's columns begin: whole cache lines, so that no two parts share one."""
+    """Return the first column of a part, at a cache line: no two parts share one."""
     return width if part == parts else width * part // parts // LINE * LINE

@@ -1,29 +1,33 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Checks: every index of a range of tuples against the size of its axis, and nothing else; and how
-# near to each other some of them lead.
+# Checks: the bounds check of a range of tuples on its own, the search for the first bad index, and
+# a sample of how spatially local tuples are.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from ndtool.loops.blocks cimport Cursor, Nd, Walk, next_offsets, seek
-from ndtool.loops.indices cimport BYTES, ENTRIES, widened
+from ndtool.loops.blocks cimport MOST_RANK, Cursor, Nd, Walk, next_offsets, seek
+from ndtool.loops.indices cimport (
+    BYTES, ENTRIES, REFUSE, SPECIAL, bounded_exact, widened,
+    widened_exact,
+)
 
 cdef extern from *:
     """
     #include <stdint.h>
-    static inline uint64_t ndtool_outside(
+    static inline uint64_t ndtool_out_of_bounds(
         int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
     ) ndtool_clones;
-    static inline uint64_t ndtool_outside_by(
+    static inline uint64_t ndtool_out_of_bounds_in(
         int64_t const *, Py_ssize_t, uint64_t const *, uint64_t const *, int
     ) ndtool_inline;
     """
 
 
 cdef enum:
-    LANES = 8            # indices in a vector
-    LOOKS = 64           # places of a walk where tuples are looked at
-    LOOK = 16            # tuples that are looked at in each
-    NEXT = 4096          # bytes within which one run follows another
+    LANES = 8            # indices in a SIMD vector
+    SAMPLES = 64         # positions in a walk where tuples are sampled
+    SAMPLE = 16          # tuples of a sample
+    RANGE = 4096         # tuples to scan one by one if any of them is out of bounds
+    LOCAL = 4096         # bytes: slices no further apart are spatially local
 
 
 cdef struct Check:
@@ -31,11 +35,37 @@ cdef struct Check:
     int64_t count, parts
 
 
-cdef inline uint64_t check_part(const void* call, int64_t part, int thread) noexcept nogil:
-    cdef const Check* c = <const Check*> call
+cdef inline uint64_t check_part(const Check* c, int64_t part) noexcept nogil:
     return check_range(
         &c.walk, c.count * part // c.parts, c.count * (part + 1) // c.parts
     )
+
+
+cdef inline int bad_component(const Walk* walk, int64_t t) noexcept nogil:
+    """Return the first component of a tuple that is out of bounds and not padding, or -1."""
+    cdef int64_t block[MOST_RANK]
+    cdef const Nd* nd = walk.nd
+    cdef bint is_uint64 = False
+    cdef const int64_t* index = widened_exact(
+        walk.index + t * walk.tuple_bytes, walk.kind, nd.k, block, &is_uint64
+    )
+    cdef int64_t v
+    cdef int j
+    for j in range(nd.k):
+        v = index[j]
+        if walk.pads and v == walk.pad:
+            continue
+        if bounded_exact(&v, nd.sizes[j], nd.wraps[j], REFUSE, is_uint64):
+            return j
+    return -1
+
+
+cdef inline uint64_t check_slowly(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
+    cdef int64_t at
+    for at in range(t, stop):
+        if bad_component(walk, at) >= 0:
+            return 1
+    return 0
 
 
 cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noexcept nogil:
@@ -47,46 +77,48 @@ cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noex
     cdef uint64_t bad = 0
     cdef int bytes_each = walk.kind & BYTES
     cdef int64_t i, end = stop * nd.k, take, at = t * nd.k, step = ENTRIES // max(nd.k, 1) * nd.k
-    cdef bint even = nd.k and LANES % nd.k == 0    # every vector has the same components
+    cdef bint cyclic = nd.k and LANES % nd.k == 0    # all vectors hold the same components
     cdef int j = 0
-    for i in range(LANES if even else min(step, end - at)):
+    if walk.kind & SPECIAL:
+        return check_slowly(walk, t, stop)
+    for i in range(LANES if cyclic else min(step, end - at)):
         wraps[i] = <uint64_t> nd.wraps[j]
         limits[i] = <uint64_t> nd.sizes[j] + wraps[i]
         j = j + 1 if j + 1 < nd.k else 0
     while at < end:
         take = min(step, end - at)
         stored = walk.index + at * bytes_each
-        bad |= outside(widened(stored, walk.kind, take, entries), take, wraps, limits, even)
+        bad |= out_of_bounds(widened(stored, walk.kind, take, entries), take, wraps, limits, cyclic)
         at += take
     return bad
 
 
-cdef inline uint64_t outside "ndtool_outside"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint even
+cdef inline uint64_t out_of_bounds "ndtool_out_of_bounds"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint cyclic
 ) noexcept nogil:
     """Return non-zero if one of n indices is not in -wraps[i]..limits[i]-wraps[i]-1.
 
-    even: whether wraps and limits are those of one vector, the same for every one. Nothing is asked
-    for: the hardware foresees a single stream, and is held up by those who ask for it.
+    cyclic: wraps and limits are those of one vector, the same for all. No software prefetches:
+    the hardware prefetches a single stream, and they would slow it down.
     """
-    if even:
-        return outside_by(index, n, wraps, limits, True)
-    return outside_by(index, n, wraps, limits, False)
+    if cyclic:
+        return out_of_bounds_in(index, n, wraps, limits, True)
+    return out_of_bounds_in(index, n, wraps, limits, False)
 
 
-cdef inline uint64_t outside_by "ndtool_outside_by"(
-    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint even
+cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
+    const int64_t* index, Py_ssize_t n, const uint64_t* wraps, const uint64_t* limits, bint cyclic
 ) noexcept nogil:
     cdef Py_ssize_t i, j, at
     cdef uint64_t bad = 0
-    cdef uint64_t seen[LANES]    # their sum is left to the end
+    cdef uint64_t seen[LANES]    # reduced after the loop
     for j in range(LANES):
         seen[j] = 0
     for i in range(n // LANES):
-        at = 0 if even else LANES * i
+        at = 0 if cyclic else LANES * i
         for j in range(LANES):
             seen[j] |= <uint64_t> index[LANES * i + j] + wraps[at + j] >= limits[at + j]
-    at = 0 if even else n // LANES * LANES
+    at = 0 if cyclic else n // LANES * LANES
     for i in range(n % LANES):
         bad |= <uint64_t> index[n // LANES * LANES + i] + wraps[at + i] >= limits[at + i]
     for j in range(LANES):
@@ -94,16 +126,42 @@ cdef inline uint64_t outside_by "ndtool_outside_by"(
     return bad
 
 
-cdef inline double nearness(const Walk* walk, int64_t count) noexcept nogil:
-    """Return the share of some of `count` tuples whose runs are near the one before."""
-    cdef int64_t offsets[LOOK]
-    cdef int64_t look, i, t, take = min(count, LOOK), near = 0
+cdef inline double locality(const Walk* walk, int64_t count) noexcept nogil:
+    """Return the share of sampled tuples whose slices are near that of the tuple before."""
+    cdef int64_t offsets[SAMPLE]
+    cdef int64_t sample, i, t, take = min(count, SAMPLE), n_local = 0
     cdef Cursor at
-    for look in range(LOOKS):
-        t = (count - take) * look // LOOKS
+    for sample in range(SAMPLES):
+        t = (count - take) * sample // SAMPLES
         seek(&at, walk, t)
         if next_offsets(&at, walk, t, take, offsets):
             return 0
         for i in range(1, take):
-            near += <uint64_t> offsets[i] - <uint64_t> offsets[i - 1] + NEXT <= 2 * NEXT
-    return near / <double> (LOOKS * max(1, take - 1))
+            n_local += <uint64_t> offsets[i] - <uint64_t> offsets[i - 1] + LOCAL <= 2 * LOCAL
+    return n_local / <double> (SAMPLES * max(1, take - 1))
+
+
+cdef struct Found:
+    # the first tuple out of bounds, its first bad component, and the number of bad tuples
+    int64_t at, bad
+    int component
+
+
+cdef inline Found found_in(const Walk* walk, int64_t count) noexcept nogil:
+    """Search for tuples out of bounds one by one, skipping ranges without any."""
+    cdef int64_t t
+    cdef int j
+    cdef bint clean = False
+    cdef Found found = Found(-1, 0, -1)
+    for t in range(count):
+        if t % RANGE == 0:
+            clean = not check_range(walk, t, min(t + RANGE, count))
+        if clean:
+            continue
+        j = bad_component(walk, t)
+        if j >= 0:
+            found.bad += 1
+            if found.at < 0:
+                found.at = t
+                found.component = j
+    return found

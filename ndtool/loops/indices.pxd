@@ -1,5 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Indices: numbers of any integer type as int64, and what becomes of those out of bounds.
+# Indices: integers of any type widened to int64, and out-of-bounds modes applied to them.
+# SIMD for clip, wrap and fill takes half the time of one index after the other.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -12,54 +13,53 @@ cdef extern from *:
     """
     #include <stdint.h>
     static inline void ndtool_widen(uint8_t const *, int, Py_ssize_t, int64_t *) ndtool_clones;
-    static inline int ndtool_settle(int64_t *, int64_t, int, int) ndtool_inline;
-    static inline uint64_t ndtool_ruled(
-        int64_t const *, Py_ssize_t, int, int64_t const *, int64_t const *, uint64_t, uint64_t, int,
-        int64_t, int64_t *
+    static inline int ndtool_bounded_exact(int64_t *, int64_t, int64_t, int, int) ndtool_inline;
+    static inline uint64_t ndtool_apply_mode(
+        void const *, int64_t const *, Py_ssize_t, int, int64_t *
     ) ndtool_clones;
-    static inline uint64_t ndtool_ruled_by(
-        int64_t const *, Py_ssize_t, int, int64_t, int64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-        int, int64_t, int64_t *
+    static inline uint64_t ndtool_apply_mode_to(
+        void const *, int64_t const *, Py_ssize_t, int, int, int64_t *
     ) ndtool_inline;
-    static inline int64_t ndtool_moved(
+    static inline int64_t ndtool_bounded(
         int64_t, int64_t, double, int, int64_t *, uint64_t *
     ) ndtool_inline;
-    /* what was read once stays as it is: the number that is looked at is the one that is used,
-       whatever others write to memory meanwhile */
+    /* forbids the compiler to load a value again: the index that was checked is the one
+       that is used, whatever others write to memory meanwhile */
     #if defined(__GNUC__) || defined(__clang__)
-      #define ndtool_once(number) __asm__("" : "+r"(number))
+      #define ndtool_read_once(number) __asm__("" : "+r"(number))
     #else
-      #define ndtool_once(number) ((number) = *(volatile uint64_t *) &(number))
+      #define ndtool_read_once(number) ((number) = *(volatile uint64_t *) &(number))
     #endif
-    /* 1.5 * 2^52, whose last bit is worth 1: a double to which it is added is rounded to a whole
-       number, which stands in its lowest bits */
+    /* 1.5 * 2^52, whose ulp is 1: adding it rounds a double to an integer, which is then in
+       the low bits of the mantissa */
     #define NDTOOL_ROUNDING 6755399441055744.0
     #define NDTOOL_ROUNDING_BITS ((uint64_t) 0x4338000000000000)
     """
     const double ROUNDING "NDTOOL_ROUNDING"
     const uint64_t ROUNDING_BITS "NDTOOL_ROUNDING_BITS"
-    void once "ndtool_once"(uint64_t number) noexcept nogil
+    void read_once "ndtool_read_once"(uint64_t number) noexcept nogil
 
 cdef enum:
     ENTRIES = 1024       # indices widened at once
 
-cdef enum:               # an index type, or kind: the bytes of one, and these
+cdef enum:               # an index type, or kind: its itemsize, and these flags
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
-    CHECKED = 64         # all are within bounds, and nobody else writes there
+    VALIDATED = 64       # in bounds, and nobody else writes to their memory
+    SPECIAL = 128        # one by one: padding, or negative indices that a mode redirects
 
-cdef enum:               # what becomes of an index out of bounds
-    REFUSE = 0           # nothing: it is an error
-    CLIP = 1             # the end of its axis that is next to it
-    WRAP = 2             # what it is modulo the size of its axis
-    ELSEWHERE = 3        # its tuple names a place beside the others, or NOWHERE
+cdef enum:               # out-of-bounds modes
+    REFUSE = 0           # error: the caller gets non-zero
+    CLIP = 1             # clamp to the first or last index
+    WRAP = 2             # index modulo the axis size
+    REDIRECT = 3         # fill, drop: the tuple's offset is `redirect`, or DROPPED
 
 
 cdef inline const int64_t* widened(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
 ) noexcept nogil:
-    """Return n <= ENTRIES indices as int64: in place if they are, else copied into block."""
+    """Return n <= ENTRIES indices as int64: in place if they are aligned ones, else in block."""
     if kind == 8 and not <size_t> indices & 7:
         return <const int64_t*> indices
     widen(indices, kind, n, block)
@@ -71,7 +71,7 @@ cdef inline void widen "ndtool_widen"(
 ) noexcept nogil:
     """Copy n indices as int64.
 
-    uint64 values above INT64_MAX become INT64_MAX, which no axis is long enough for.
+    uint64 values above INT64_MAX become INT64_MAX, which is out of bounds for every axis.
     """
     cdef Py_ssize_t i
     cdef uint64_t v8
@@ -112,128 +112,124 @@ cdef inline void widen "ndtool_widen"(
 
 
 cdef inline bint is_plain(int kind) noexcept nogil:
-    """Whether number_at reads indices of a kind."""
-    return kind & CHECKED or kind & ~UNSIGNED == 8 or kind == 4
+    """Return whether row_at reads indices of this kind."""
+    return kind & VALIDATED or kind & ~UNSIGNED == 8 or kind == 4
 
 
-cdef inline uint64_t number_at(
-    const uint8_t* numbers, Py_ssize_t i, int bytes_each
+cdef inline uint64_t row_at(
+    const uint8_t* rows, Py_ssize_t i, int bytes_each
 ) noexcept nogil:
-    """Return number i of those in 8 bytes, of an int32, or of a uint16; negative ones are huge."""
+    """Return index i of 8 bytes, of an int32, or of a uint16; negative ones become huge."""
     cdef uint16_t n2
     cdef int32_t n4
     cdef uint64_t n8
     if bytes_each == 2:
-        memcpy(&n2, numbers + 2 * i, 2)
+        memcpy(&n2, rows + 2 * i, 2)
         return n2
     if bytes_each == 4:
-        memcpy(&n4, numbers + 4 * i, 4)
+        memcpy(&n4, rows + 4 * i, 4)
         return <uint64_t> <int64_t> n4
-    memcpy(&n8, numbers + 8 * i, 8)
+    memcpy(&n8, rows + 8 * i, 8)
     return n8
 
 
-cdef inline uint64_t ruled "ndtool_ruled"(
-    const int64_t* index, Py_ssize_t n, int k, const int64_t* sizes, const int64_t* strides,
-    uint64_t base, uint64_t drift, int rule, int64_t elsewhere, int64_t* offsets
-) noexcept nogil:
-    """offsets[i] = base + i * drift + what tuple i, of 1 or 2 components, comes to by a rule.
+cdef struct BoundsMode:
+    # how tuples of one or two components become offsets in an out-of-bounds mode
+    const int64_t* sizes
+    const int64_t* strides        # bytes
+    uint64_t base, base_stride    # the offset of indices of 0, its increment for each tuple
+    int mode
+    int64_t redirect
 
-    Non-zero if an index is too far out to be wrapped so.
+
+cdef inline uint64_t apply_mode "ndtool_apply_mode"(
+    const void* args, const int64_t* index, Py_ssize_t n, int k, int64_t* offsets
+) noexcept nogil:
+    """offsets[i] = base + i * base_stride + the offset of tuple i, of k = 1 or 2 components.
+
+    Non-zero if an index is too far out of bounds to be wrapped in floating point.
     """
-    cdef int64_t size = sizes[0], size2 = sizes[k - 1]
-    cdef uint64_t stride = strides[0], stride2 = strides[k - 1]
-    if k == 1 and rule == CLIP:
-        return ruled_by(
-            index, n, 1, size, 0, stride, 0, base, drift, CLIP, elsewhere, offsets
-        )
-    if k == 1 and rule == WRAP:
-        return ruled_by(
-            index, n, 1, size, 0, stride, 0, base, drift, WRAP, elsewhere, offsets
-        )
+    cdef int mode = (<const BoundsMode*> args).mode
+    if k == 1 and mode == CLIP:
+        return apply_mode_to(args, index, n, 1, CLIP, offsets)
+    if k == 1 and mode == WRAP:
+        return apply_mode_to(args, index, n, 1, WRAP, offsets)
     if k == 1:
-        return ruled_by(
-            index, n, 1, size, 0, stride, 0, base, drift, ELSEWHERE, elsewhere, offsets
-        )
-    if rule == CLIP:
-        return ruled_by(
-            index, n, 2, size, size2, stride, stride2, base, drift, CLIP, elsewhere, offsets
-        )
-    if rule == WRAP:
-        return ruled_by(
-            index, n, 2, size, size2, stride, stride2, base, drift, WRAP, elsewhere, offsets
-        )
-    return ruled_by(
-        index, n, 2, size, size2, stride, stride2, base, drift, ELSEWHERE, elsewhere, offsets
-    )
+        return apply_mode_to(args, index, n, 1, REDIRECT, offsets)
+    if mode == CLIP:
+        return apply_mode_to(args, index, n, 2, CLIP, offsets)
+    if mode == WRAP:
+        return apply_mode_to(args, index, n, 2, WRAP, offsets)
+    return apply_mode_to(args, index, n, 2, REDIRECT, offsets)
 
 
-cdef inline uint64_t ruled_by "ndtool_ruled_by"(
-    const int64_t* index, Py_ssize_t n, int k, int64_t size, int64_t size2, uint64_t stride,
-    uint64_t stride2, uint64_t base, uint64_t drift, int rule, int64_t elsewhere, int64_t* offsets
+cdef inline uint64_t apply_mode_to "ndtool_apply_mode_to"(
+    const void* args, const int64_t* index, Py_ssize_t n, int k, int mode, int64_t* offsets
 ) noexcept nogil:
-    """The same, without branches: where k and the rule are constants, loops become vectors."""
+    """apply_mode, without branches; k and mode are constants, so that the loop vectorizes."""
+    cdef const BoundsMode* r = <const BoundsMode*> args
     cdef Py_ssize_t i
-    cdef int64_t v, outside
-    cdef uint64_t sum, far = 0
+    cdef int64_t v, out_mask, size = r.sizes[0], size2 = r.sizes[k - 1], redirect = r.redirect
+    cdef uint64_t stride = r.strides[0], stride2 = r.strides[k - 1]
+    cdef uint64_t sum, inexact = 0, base = r.base, base_stride = r.base_stride
     cdef double inverse = 1.0 / size, inverse2 = 1.0 / size2 if k == 2 else 0.0
     for i in range(n):
-        outside = 0
-        v = moved(index[k * i], size, inverse, rule, &outside, &far)
+        out_mask = 0
+        v = bounded(index[k * i], size, inverse, mode, &out_mask, &inexact)
         sum = base + <uint64_t> v * stride
         if k == 2:
-            v = moved(index[2 * i + 1], size2, inverse2, rule, &outside, &far)
+            v = bounded(index[2 * i + 1], size2, inverse2, mode, &out_mask, &inexact)
             sum += <uint64_t> v * stride2
-        offsets[i] = (<int64_t> sum & ~outside) | (elsewhere & outside)
-        base += drift
-    return far >> 52
+        offsets[i] = (<int64_t> sum & ~out_mask) | (redirect & out_mask)
+        base += base_stride
+    return inexact >> 52
 
 
-cdef inline int64_t moved "ndtool_moved"(
-    int64_t v, int64_t size, double inverse, int rule, int64_t* outside, uint64_t* far
+cdef inline int64_t bounded "ndtool_bounded"(
+    int64_t v, int64_t size, double inverse, int mode, int64_t* out_mask, uint64_t* inexact
 ) noexcept nogil:
-    """Return an index as a rule has it; `outside` gets all bits where its tuple goes elsewhere.
+    """Return an index brought in bounds; out_mask gets all bits if its tuple is redirected.
 
-    inverse: 1 / size. far: gets bits from 2^52 on if wrapping was not exact: it is within 2^51.
+    inverse: 1 / size. inexact: gets bits from 2^52 on if wrapping was inexact: it is within 2^51.
     """
     cdef uint64_t bits
     cdef double quotient
-    if rule == WRAP:
+    if mode == WRAP:
         bits = <uint64_t> v + ROUNDING_BITS
-        far[0] |= bits ^ ROUNDING_BITS
+        inexact[0] |= bits ^ ROUNDING_BITS
         memcpy(&quotient, &bits, 8)
         quotient = (quotient - ROUNDING) * inverse + ROUNDING
         memcpy(&bits, &quotient, 8)
         v = <int64_t> (<uint64_t> v - (bits - ROUNDING_BITS) * <uint64_t> size)
         return v + (size & (v >> 63))
     v += size & (v >> 63)
-    if rule == CLIP:
+    if mode == CLIP:
         return min(max(v, 0), size - 1)
-    outside[0] |= -<int64_t> (<uint64_t> v >= <uint64_t> size)
+    out_mask[0] |= -<int64_t> (<uint64_t> v >= <uint64_t> size)
     return v
 
 
-cdef inline bint settle "ndtool_settle"(
-    int64_t* index, int64_t size, int rule, bint whole
+cdef inline bint bounded_exact "ndtool_bounded_exact"(
+    int64_t* index, int64_t size, int64_t wrap, int mode, bint is_uint64
 ) noexcept nogil:
-    """Make an index one within bounds, as a rule has it; whether there is no such one.
+    """Bring an index in bounds, exactly; return whether its tuple is redirected instead.
 
-    whole: whether it is one of a uint64.
+    wrap: what is added to negative indices, size or 0. is_uint64: the bits are those of a uint64.
     """
     cdef int64_t v = index[0]
-    if not whole:
-        v += size & (v >> 63)
-    if rule == CLIP:    # without branches: they would be hard to foresee
-        if whole:
+    if not is_uint64:
+        v += wrap & (v >> 63)
+    if mode == CLIP:    # branchless: random indices mispredict
+        if is_uint64:
             index[0] = <int64_t> min(<uint64_t> v, <uint64_t> (size - 1))
         else:
             index[0] = min(max(v, 0), size - 1)
         return False
-    if rule == ELSEWHERE:
+    if mode == REDIRECT or mode == REFUSE:
         index[0] = v
         return <uint64_t> v >= <uint64_t> size
     if <uint64_t> v >= <uint64_t> size:
-        if whole:
+        if is_uint64:
             v = <int64_t> (<uint64_t> v % <uint64_t> size)
         else:
             v %= size
@@ -242,9 +238,9 @@ cdef inline bint settle "ndtool_settle"(
     return False
 
 
-cdef inline const int64_t* exact(
-    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* whole
+cdef inline const int64_t* widened_exact(
+    const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* is_uint64
 ) noexcept nogil:
-    """Return what `widened` does, but uint64 as they are; whether they are, as bits of an int64."""
-    whole[0] = kind & BYTES == 8 and kind & UNSIGNED
-    return widened(indices, kind & ~UNSIGNED if whole[0] else kind, n, block)
+    """Return what `widened` does, but uint64 unchanged, as bits of int64; is_uint64 says so."""
+    is_uint64[0] = kind & BYTES == 8 and kind & UNSIGNED
+    return widened(indices, kind & ~UNSIGNED if is_uint64[0] else kind, n, block)

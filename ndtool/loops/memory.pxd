@@ -1,48 +1,50 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Memory: how bytes are asked for before they are needed, stored where the cache is no use, and
-# turned to the other byte order; and which vectors a function is built for.
+# Memory: prefetches, non-temporal stores, byte swaps, and the SIMD variants that functions are
+# compiled for.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    AHEAD = 16384        # bytes that streams are asked for ahead
+    AHEAD = 16384        # prefetch distance in a stream, in bytes
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
     #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-      /* built once more for wider vectors; the loader picks by the processor at hand */
+      /* compiled again for wider SIMD; the loader chooses by CPU */
       #define ndtool_clones \\
           __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+      #define ndtool_twice __attribute__((target_clones("default", "arch=x86-64-v3")))
     #else
       #define ndtool_clones
+      #define ndtool_twice
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
-      /* Into the second cache: more lines than the first one can wait for are on their way; AMD's
-         has a dozen misses in flight, its second one three times as many. GCC drops calls of
-         functions that do nothing but prefetch, unless they look like more */
+      /* Into L2: more lines are in flight than the L1 fill buffers hold. AMD's L1 has a dozen
+         misses in flight, its L2 three times as many. The asm keeps GCC from dropping calls of
+         functions that only prefetch */
       #define ndtool_prefetch(address)                                                         \
           do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
       #define ndtool_inline
       #define ndtool_prefetch(address) ((void) (address))
     #endif
-    /* reads through consecutive lines: a prefetch instruction for each does not reach this pace */
-    static inline void ndtool_touch(const uint8_t *from, Py_ssize_t n) {
+    /* loads from consecutive lines: faster than a prefetch instruction for each */
+    static inline void ndtool_load_lines(const uint8_t *from, Py_ssize_t n) {
         volatile uint8_t seen;
         for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
         (void) seen;
     }
-    /* the lines that n bytes touch: of a run that begins within a line, one more */
-    static inline void ndtool_prefetch_run(const uint8_t *from, Py_ssize_t n) {
+    /* all lines of n bytes: one more if a slice begins inside a line */
+    static inline void ndtool_prefetch_slice(const uint8_t *from, Py_ssize_t n) {
         const uint8_t *line = (const uint8_t *) ((uintptr_t) from & ~(uintptr_t) 63);
         for (; line < from + n; line += 64) ndtool_prefetch(line);
     }
-    /* stores that bypass the cache: no line is read before it is overwritten. Those of a whole
-       line at once are the fastest, where the processor has them */
+    /* non-temporal stores: no line is read before it is overwritten. Those of a full line are
+       the fastest, where the CPU has them */
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
       #include <immintrin.h>
       #define NDTOOL_STREAM(bytes, vector, load, store, features)                              \\
@@ -62,7 +64,7 @@ cdef extern from *:
           if (__builtin_cpu_supports("avx")) return ndtool_stream_32(to, from, n);
           return ndtool_stream_16(to, from, n);
       }
-      /* less than a line, from or up to where one begins */
+      /* less than a line, up to or from a line boundary */
       static void ndtool_stream_rest(uint8_t *to, const uint8_t *from, Py_ssize_t n) {
           Py_ssize_t i = (Py_ssize_t) (-(uintptr_t) to & 15);
           if (i > n) i = n;
@@ -84,35 +86,35 @@ cdef extern from *:
     #endif
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
-    void prefetch_lines_of "ndtool_prefetch_run"(const uint8_t* run, Py_ssize_t n) noexcept nogil
-    void touch "ndtool_touch"(const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void prefetch_lines_of "ndtool_prefetch_slice"(const uint8_t*, Py_ssize_t) noexcept nogil
+    void load_lines "ndtool_load_lines"(const uint8_t*, Py_ssize_t) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
-    """Ask for n bytes that the hardware does not foresee: it follows one stream, not two."""
+    """Prefetch n bytes of a second stream: the hardware prefetches one stream, not two."""
     cdef Py_ssize_t i
     for i in range(0, n, 64):
         prefetch(source + i)
 
 
-cdef inline void prefetch_run(const uint8_t* run, Py_ssize_t width) noexcept nogil:
-    """Ask for a run; of a long one for as much as lets the hardware foresee the rest."""
-    prefetch_lines_of(run, min(width, AHEAD // 8))
+cdef inline void prefetch_slice(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
+    """Prefetch a slice; of a long one, enough for the hardware to prefetch the rest."""
+    prefetch_lines_of(slice, min(width, AHEAD // 8))
 
 
-cdef inline void prefetch_span(const uint8_t* run, Py_ssize_t width) noexcept nogil:
-    """Ask for the same lines, one of them twice, by loops that a constant width unrolls."""
-    cdef Py_ssize_t asked = min(width, AHEAD // 8)
-    prefetch_lines(run, asked)
-    prefetch(run + asked - 1)
+cdef inline void prefetch_span(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
+    """Do what `prefetch_slice` does, in a loop that a constant width unrolls."""
+    cdef Py_ssize_t prefetched = min(width, AHEAD // 8)
+    prefetch_lines(slice, prefetched)
+    prefetch(slice + prefetched - 1)
 
 
 cdef inline void store(
     uint8_t* to, const uint8_t* source, Py_ssize_t n, bint streamed
 ) noexcept nogil:
-    """Copy n bytes; what is streamed past the cache needs a stream_end."""
+    """Copy n bytes; streamed (by non-temporal stores), a stream_end must follow."""
     if streamed:
         stream(to, source, n)
     else:
@@ -139,7 +141,7 @@ cdef extern from *:
 
 
 cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
-    """Reverse the bytes of each of n units, in place."""
+    """Byte-swap each of n units, in place."""
     cdef Py_ssize_t i
     cdef uint8_t* begin
     cdef int b

@@ -1,96 +1,96 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Moves: runs copied from or to the offsets of a block, short ones one by one, longer ones as one
-# stream of whole lines.
+# Moves: slices copied from or to the offsets of a block, short ones one by one, longer ones as a
+# stream of full cache lines.
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport LINE, NOWHERE
-from ndtool.loops.memory cimport prefetch, prefetch_run
+from ndtool.loops.blocks cimport DROPPED, LINE
+from ndtool.loops.memory cimport prefetch, prefetch_slice
 
 cdef extern from *:
     """
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
-      /* Runs of more than a line, side by side, as one stream of whole lines: what a run leaves of
-         its last line waits in a register for the next one. Masked bytes are neither read nor
-         written, but the lines where they stand would be waited for: loads that cross the end of
-         a run are turned in a register instead */
+      /* Contiguous slices longer than a line, as a stream of full lines: the rest of a slice's
+         last line waits in a register for the next slice. Masked-off bytes are neither read nor
+         written, but a masked load still waits for the second line that it spans. So a load at
+         the end of a slice stays inside it, and its bytes are rotated into position */
       #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
-      #define NDTOOL_TURN _mm512_sub_epi8(in_place, _mm512_set1_epi8((char) held))
+      #define NDTOOL_ROTATION _mm512_sub_epi8(identity, _mm512_set1_epi8((char) held))
       #define NDTOOL_LINE \\
           do { \\
-              if (k < asked) ndtool_prefetch(next + k); \\
-              _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(run + k)); \\
+              if (k < prefetched) ndtool_prefetch(next + k); \\
+              _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(slice + k)); \\
               k += 64; \\
               to += 64; \\
           } while (0)
-      #define NDTOOL_TURNS __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static
-      NDTOOL_TURNS inline __attribute__((always_inline)) void ndtool_stream_runs_of(
+      #define NDTOOL_VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static
+      NDTOOL_VBMI inline __attribute__((always_inline)) void ndtool_stream_slices_of(
           uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
-          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
-          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), foreign = held, i, j, k;
+          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched) {
+          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), preceding = held, i, j, k;
           __m512i line = _mm512_setzero_si512();
-          uint8_t places[64];
-          for (j = 0; j < 64; j++) places[j] = (uint8_t) j;
-          const __m512i in_place = _mm512_loadu_si512(places);
+          uint8_t bytes[64];
+          for (j = 0; j < 64; j++) bytes[j] = (uint8_t) j;
+          const __m512i identity = _mm512_loadu_si512(bytes);
           to -= held;
           for (i = 0; i < n; i++) {
-              const uint8_t *run = from + offsets[i];
+              const uint8_t *slice = from + offsets[i];
               const uint8_t *next = from + offsets[i + ahead < known ? i + ahead : i];
               k = 0;
               if (held) {
                   ndtool_prefetch(next);
-                  if (((uintptr_t) run & 63) == (size_t) held)
-                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), run - held);
+                  if (((uintptr_t) slice & 63) == (size_t) held)
+                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), slice - held);
                   else
                       line = _mm512_mask_permutexvar_epi8(
-                          line, ~NDTOOL_BELOW(held), NDTOOL_TURN, _mm512_loadu_si512(run));
-                  if (foreign) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(foreign), line);
+                          line, ~NDTOOL_BELOW(held), NDTOOL_ROTATION, _mm512_loadu_si512(slice));
+                  if (preceding) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(preceding), line);
                   else _mm512_stream_si512((__m512i *) to, line);
-                  foreign = 0;
+                  preceding = 0;
                   k = 64 - held;
                   to += 64;
               }
               #pragma GCC unroll 8
-              for (j = 1; j < width / 64; j++) NDTOOL_LINE;  /* so many are certain to be whole */
+              for (j = 1; j < width / 64; j++) NDTOOL_LINE;  /* at least as many full lines */
               if (k + 64 <= width) NDTOOL_LINE;
-              ndtool_prefetch(next + asked - 1);
+              ndtool_prefetch(next + prefetched - 1);
               held = width - k;
-              if (held && ((uintptr_t) (run + k) & 63) == 0)  /* the line is the run's */
-                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), run + k);
+              if (held && ((uintptr_t) (slice + k) & 63) == 0)  /* loads this line only */
+                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), slice + k);
               else
                   line = _mm512_permutexvar_epi8(
-                      NDTOOL_TURN, _mm512_loadu_si512(run + width - 64));
+                      NDTOOL_ROTATION, _mm512_loadu_si512(slice + width - 64));
           }
           if (held) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(held), line);
       }
-      /* loops of a constant length take two thirds of the time */
-      #define NDTOOL_RUNS_OF(width, asked) \\
-          ndtool_stream_runs_of(to, from, offsets, n, known, width, ahead, asked)
-      NDTOOL_TURNS void ndtool_stream_runs(
+      /* constant trip counts take two thirds of the time */
+      #define NDTOOL_SLICES_OF(width, prefetched) \\
+          ndtool_stream_slices_of(to, from, offsets, n, known, width, ahead, prefetched)
+      NDTOOL_VBMI void ndtool_stream_slices(
           uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
-          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked) {
-          if (width == 128) NDTOOL_RUNS_OF(128, 128);
-          else if (width == 256) NDTOOL_RUNS_OF(256, 256);
-          else if (width == 512) NDTOOL_RUNS_OF(512, 512);
-          else if (width == 1024) NDTOOL_RUNS_OF(1024, 1024);
-          else NDTOOL_RUNS_OF(width, asked);
+          Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched) {
+          if (width == 128) NDTOOL_SLICES_OF(128, 128);
+          else if (width == 256) NDTOOL_SLICES_OF(256, 256);
+          else if (width == 512) NDTOOL_SLICES_OF(512, 512);
+          else if (width == 1024) NDTOOL_SLICES_OF(1024, 1024);
+          else NDTOOL_SLICES_OF(width, prefetched);
       }
-      #define ndtool_has_turns() __builtin_cpu_supports("avx512vbmi")
+      #define ndtool_has_vbmi() __builtin_cpu_supports("avx512vbmi")
     #else
-      #define ndtool_stream_runs(to, from, offsets, n, known, width, ahead, asked) ((void) 0)
-      #define ndtool_has_turns() 0
+      #define ndtool_stream_slices(to, from, offsets, n, known, width, ahead, prefetched) ((void) 0)
+      #define ndtool_has_vbmi() 0
     #endif
     """
-    void stream_runs "ndtool_stream_runs"(
+    void stream_slices "ndtool_stream_slices"(
         uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
-        Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t asked,
+        Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched,
     ) noexcept nogil
-    bint has_turns "ndtool_has_turns"() noexcept nogil
+    bint has_vbmi "ndtool_has_vbmi"() noexcept nogil
 
 
-cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
-    """memcpy, but without a call where two overlapping pieces of a power of two will do."""
+cdef inline void copy_bytes(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
+    """memcpy, but inline where two overlapping copies of a power of two suffice."""
     cdef Py_ssize_t i
     if width > 8 * LINE:
         memcpy(to, source, width)
@@ -119,10 +119,10 @@ cdef inline void copy_run(uint8_t* to, const uint8_t* source, Py_ssize_t width) 
         to[0] = source[0]
 
 
-cdef inline void ask_runs(
+cdef inline void prefetch_slices(
     const uint8_t* source, const int64_t* offsets, Py_ssize_t n
 ) noexcept nogil:
-    """Ask for the first bytes of n runs."""
+    """Prefetch the first bytes of n slices."""
     cdef Py_ssize_t i
     for i in range(n):
         prefetch(source + offsets[i])
@@ -132,9 +132,9 @@ cdef inline void gather_block(
     uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t ahead
 ) noexcept nogil:
-    """Copy n runs of some `width` bytes from their offsets to consecutive places.
+    """Copy n slices of `width` bytes from their offsets to contiguous memory.
 
-    With each one the run `ahead` further on is asked for, if that is not 0.
+    ahead: if not 0, each copy also prefetches the slice that many positions later.
     """
     cdef Py_ssize_t i
     if width == 4:
@@ -165,16 +165,16 @@ cdef inline void gather_block(
     else:
         for i in range(n):
             if ahead:
-                prefetch_run(source + offsets[i + ahead], width)
-            copy_run(to + width * i, source + offsets[i], width)
+                prefetch_slice(source + offsets[i + ahead], width)
+            copy_bytes(to + width * i, source + offsets[i], width)
 
 
 cdef inline void scatter_block(
     uint8_t* out, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Copy n consecutive runs of `width` bytes to their offsets, in order.
+    """Copy n contiguous updates of `width` bytes to their offsets, in order.
 
-    Of more than a line, those to NOWHERE are left out.
+    Updates longer than a line may be DROPPED; shorter ones go to a sink instead.
     """
     cdef Py_ssize_t i
     if width == 4:
@@ -194,5 +194,5 @@ cdef inline void scatter_block(
             memcpy(out + offsets[i], updates + 16 * i, 16)
     else:
         for i in range(n):
-            if offsets[i] != NOWHERE:
-                copy_run(out + offsets[i], updates + width * i, width)
+            if offsets[i] != DROPPED:
+                copy_bytes(out + offsets[i], updates + width * i, width)

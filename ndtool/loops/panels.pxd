@@ -1,66 +1,66 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Panels: the elements operators along an axis that is not the last. A panel is what stands at
-# one coordinate of all axes but the indexed one and the last: (axis) x (columns). A unit is one
-# tile of a panel's columns: narrow enough for its part of data to stay in cache while indices
-# jump about in it. Rows of a tile may lie a power of two apart, which maps them to few cache
-# sets; a packed tile stands in scratch without gaps. A band is some rows of a panel: a scatter
-# leaves out what falls on others.
+# Panels: elements along an axis that is not the last, by tiles of columns that fit in cache. A unit
+# is a tile. Its rows may be packed, since rows a power of two apart share the same cache sets.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, LINE, MOST_RANK, NEAR, offsets_1
-from ndtool.loops.indices cimport BYTES, REFUSE, exact, ruled, settle, widened
+from ndtool.loops.blocks cimport BLOCK, CACHED, LINE, MOST_RANK, offsets_1
+from ndtool.loops.indices cimport (
+    BYTES, REFUSE, SPECIAL, BoundsMode, apply_mode, bounded_exact, widened, widened_exact,
+)
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
-from ndtool.loops.moves cimport ask_runs, gather_block
-from ndtool.loops.runs cimport BIN, Updates, apply_block, bin_of
+from ndtool.loops.moves cimport gather_block, prefetch_slices
+from ndtool.loops.runs cimport SINK, Updates, apply_block, sink_offset
 from ndtool.loops.views cimport copy_line
 
 cdef enum:
-    SOON = 4             # rows of a tile that are asked for ahead
-    STAGED = 16          # bytes of an element whose rows are collected before they are streamed
+    ROWS_AHEAD = 4       # prefetch distance, in rows of a tile
+    STAGED = 16          # largest itemsize whose rows are staged before they are streamed
 
 
 cdef struct Panels:
-    int rank                            # the axes that number the panels
+    int rank                          # the axes that enumerate the panels
     int64_t sizes[MOST_RANK]
-    int64_t index_strides[MOST_RANK]    # elements
-    int64_t data_strides[MOST_RANK]     # bytes
-    int64_t length                      # of indices along the axis
-    int64_t index_step                  # elements from one to the next along the axis
-    int64_t size                        # of data along the axis
-    int64_t wrap                        # the size where negative indices count from the end
-    int64_t step                        # bytes from one to the next along the axis
+    int64_t index_strides[MOST_RANK]  # elements
+    int64_t data_strides[MOST_RANK]   # bytes
+    int64_t length                    # of indices along the axis
+    int64_t index_step                # stride of indices along the axis, in elements
+    int64_t size                      # of data along the axis
+    int64_t wrap                      # the size if negative indices count from the end, else 0
+    int64_t step                      # stride of data along the axis, in bytes
     int64_t columns
-    int64_t column_stride               # bytes
-    int64_t tile                        # columns of a unit, at most BLOCK
-    int64_t tiles                       # units of a panel
-    int64_t low                         # the first row of the band that a scatter changes
-    int64_t band                        # how many rows it has
-    int64_t pitch                       # bytes from one row to the next of what is written
-    Py_ssize_t item
+    int64_t column_stride             # bytes
+    int64_t tile                      # columns of a unit, at most BLOCK
+    int64_t tiles                     # units of a panel
+    int64_t low                       # first row of the band that a scatter updates
+    int64_t band                      # rows of the band
+    int64_t pitch                     # row stride of the output in bytes, or 0: a whole array's
+    Py_ssize_t itemsize
 
 
 cdef struct Units:
-    # units of a grid from number `first` on: gathered, or changed by updates
+    # units of a grid from `first` on, gathered or updated
     const Panels* p
     const uint8_t* data
     const uint8_t* index
-    int kind                            # of index type
-    int rule                            # for indices out of bounds
-    const uint8_t* filling              # an element for them
+    int kind                  # the index type: see indices.pxd
+    int mode                  # the out-of-bounds mode
+    bint pads                 # an index that is `pad` selects nothing
+    int64_t pad
+    const uint8_t* filling    # the element that replaces those that are not selected
     uint8_t* to
     Updates updates
-    uint8_t* rooms                      # one for each thread's packed tile, or NULL
+    uint8_t* buffers          # a packed tile per thread, or NULL
     int64_t first
     bint streamed
 
 
 cdef struct Unit:
-    int64_t index                       # elements before the unit's first index
-    int64_t data                        # bytes before the unit's first element
+    int64_t index    # elements before the unit's first index
+    int64_t data     # bytes before the unit's first element
     int64_t columns
-    int64_t rows                        # of indices that stand side by side, at most BLOCK
+    int64_t rows     # rows of indices at once: 1 unless they are contiguous
 
 
 cdef inline Unit unit_at(const Panels* p, int64_t number) noexcept nogil:
@@ -80,175 +80,176 @@ cdef inline Unit unit_at(const Panels* p, int64_t number) noexcept nogil:
 
 cdef inline uint64_t unit_offsets(
     const Units* c, const Unit* u, const int64_t* index, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t elsewhere, int64_t* offsets
+    int64_t column_stride, int64_t redirect, int64_t* offsets
 ) noexcept nogil:
     """Turn rows of indices into byte offsets from the unit's first element in the band."""
     cdef const Panels* p = c.p
     cdef uint64_t bad = 0
     cdef int64_t i, n = u.columns, base = -p.low * step
+    cdef BoundsMode mode
+    if c.kind & SPECIAL:
+        return 1
     for i in range(rows):
-        if c.rule == REFUSE:
+        if c.mode == REFUSE:
             bad |= offsets_1(
                 index + i * n, n, p.size, p.wrap, step, base, column_stride, offsets + i * n
             )
         else:
-            bad |= ruled(
-                index + i * n, n, 1, &p.size, &step, base, column_stride, c.rule, elsewhere,
-                offsets + i * n,
-            )
+            mode = BoundsMode(&p.size, &step, base, column_stride, c.mode, redirect)
+            bad |= apply_mode(&mode, index + i * n, n, 1, offsets + i * n)
     return bad
 
 
 cdef inline uint64_t resolve_unit(
-    const Units* c, const Unit* u, int64_t place, int64_t rows, int64_t step,
-    int64_t column_stride, int64_t elsewhere, int64_t* offsets
+    const Units* c, const Unit* u, int64_t start, int64_t rows, int64_t step,
+    int64_t column_stride, int64_t redirect, int64_t* offsets
 ) noexcept nogil:
-    """Do the same one after the other, wherever they are; non-zero where that is an error."""
+    """Do the same exactly, one index at a time; non-zero if an index out of bounds is an error."""
     cdef int64_t entries[BLOCK]
     cdef const int64_t* index
     cdef int64_t i, j, v, n = u.columns, base = -c.p.low * step
-    cdef bint whole = False, outside
-    if c.rule == REFUSE:
+    cdef bint is_uint64 = False, out_of_bounds
+    if c.mode == REFUSE and not c.pads:
         return 1
-    index = exact(c.index + place * (c.kind & BYTES), c.kind, rows * n, entries, &whole)
+    index = widened_exact(c.index + start * (c.kind & BYTES), c.kind, rows * n, entries, &is_uint64)
     for i in range(rows):
         for j in range(n):
             v = index[i * n + j]
-            outside = settle(&v, c.p.size, c.rule, whole)
-            offsets[i * n + j] = elsewhere if outside else v * step + base + j * column_stride
+            out_of_bounds = c.pads and v == c.pad
+            if not out_of_bounds:
+                out_of_bounds = bounded_exact(&v, c.p.size, c.p.wrap, c.mode, is_uint64)
+                if out_of_bounds and c.mode == REFUSE:
+                    return 1
+            offsets[i * n + j] = redirect if out_of_bounds else v * step + base + j * column_stride
     return 0
 
 
-cdef inline void leave_out(
+cdef inline void drop_outside_band(
     const Panels* p, const Unit* u, int64_t rows, int64_t* offsets
 ) noexcept nogil:
-    """Let what falls outside of the band change the row behind it, in a packed tile."""
-    cdef int64_t j, out, n = u.columns, end = p.band * n * p.item
+    """Redirect updates outside of the band to the row behind it, in a packed tile."""
+    cdef int64_t j, out, n = u.columns, end = p.band * n * p.itemsize
     for _ in range(rows):
         for j in range(n):
-            out = (offsets[j] | (end - 1 - offsets[j])) >> 63    # no branch: it is hard to foresee
-            offsets[j] = (offsets[j] & ~out) | ((end + j * p.item) & out)
+            out = (offsets[j] | (end - 1 - offsets[j])) >> 63    # a branch would mispredict
+            offsets[j] = (offsets[j] & ~out) | ((end + j * p.itemsize) & out)
         offsets += n
 
 
-cdef inline void pack(
+cdef inline void pack_tile(
     const Panels* p, const Unit* u, const uint8_t* data, uint8_t* scratch
 ) noexcept nogil:
-    cdef int64_t i, width = u.columns * p.item
+    cdef int64_t i, width = u.columns * p.itemsize
     data += p.low * p.step
     for i in range(p.band):
-        copy_line(scratch + i * width, data + i * p.step, p.column_stride, u.columns, p.item)
+        copy_line(scratch + i * width, data + i * p.step, p.column_stride, u.columns, p.itemsize)
 
 
-cdef inline void unpack(
+cdef inline void unpack_tile(
     const Panels* p, const Unit* u, const uint8_t* scratch, uint8_t* out, bint streamed
 ) noexcept nogil:
-    cdef int64_t i, width = u.columns * p.item, pitch = p.pitch if p.pitch else p.step
+    cdef int64_t i, width = u.columns * p.itemsize, pitch = p.pitch if p.pitch else p.step
     for i in range(p.band):
         store(out + i * pitch, scratch + i * width, width, streamed)
     if streamed:
         stream_end()
 
 
-cdef inline int64_t room_rows(const Panels* p) noexcept nogil:
-    """Return the rows of a packed tile: the band's, and one for what falls outside of it."""
+cdef inline int64_t packed_rows(const Panels* p) noexcept nogil:
+    """Return the rows of a packed tile: the band, and one for updates outside of it."""
     return p.band + (p.band < p.size)
 
 
-cdef inline uint8_t* room_of(const Units* c, int thread) noexcept nogil:
-    return c.rooms + thread * room_rows(c.p) * c.p.tile * c.p.item if c.rooms else NULL
+cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
+    return c.buffers + thread * packed_rows(c.p) * c.p.tile * c.p.itemsize if c.buffers else NULL
 
 
-cdef inline uint64_t gather_unit(const void* call, int64_t part, int thread) noexcept nogil:
-    """Gather one unit; through a packed copy where there are rooms."""
-    cdef const Units* c = <const Units*> call
+cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexcept nogil:
+    """Gather one unit, through a packed copy if there are buffers."""
     cdef const Panels* p = c.p
     cdef const uint8_t* indices = c.index
-    cdef uint8_t* room = room_of(c, thread)
+    cdef uint8_t* packed = packed_buffer(c, thread)
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef uint8_t stage[BLOCK * STAGED]
     cdef Unit u = unit_at(p, c.first + part)
-    cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
-    cdef int64_t pitch = p.pitch if p.pitch else p.index_step * p.item
+    cdef int64_t row = 0, rows, start, soon, step = p.step, column_stride = p.column_stride
+    cdef int64_t redirect, pitch = p.pitch if p.pitch else p.index_step * p.itemsize
     cdef int bytes_each = c.kind & BYTES
     cdef const uint8_t* source = c.data + u.data
-    cdef uint8_t* out = c.to + u.index * p.item
+    cdef uint8_t* out = c.to + u.index * p.itemsize
     cdef uint8_t* to
     cdef const int64_t* index
-    cdef int64_t elsewhere
-    cdef bint streamed = c.streamed and p.item <= STAGED
-    cdef bint near = p.size * u.columns * p.item <= NEAR
-    if room:
-        pack(p, &u, source, room)
-        source = room
-        step = u.columns * p.item
-        column_stride = p.item
-    elsewhere = c.filling - source
+    cdef bint streamed = c.streamed and p.itemsize <= STAGED
+    cdef bint in_cache = p.size * u.columns * p.itemsize <= CACHED
+    if packed:
+        pack_tile(p, &u, source, packed)
+        source = packed
+        step = u.columns * p.itemsize
+        column_stride = p.itemsize
+    redirect = c.filling - source
     while row < p.length:
         rows = min(u.rows, p.length - row)
-        place = u.index + row * p.index_step
-        index = widened(indices + place * bytes_each, c.kind, rows * u.columns, entries)
-        if u.rows == 1 and row + SOON < p.length:
-            soon = place + SOON * p.index_step
+        start = u.index + row * p.index_step
+        index = widened(indices + start * bytes_each, c.kind, rows * u.columns, entries)
+        if u.rows == 1 and row + ROWS_AHEAD < p.length:
+            soon = start + ROWS_AHEAD * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
         if unit_offsets(
-            c, &u, index, rows, step, column_stride, elsewhere, offsets
-        ) and resolve_unit(c, &u, place, rows, step, column_stride, elsewhere, offsets):
+            c, &u, index, rows, step, column_stride, redirect, offsets
+        ) and resolve_unit(c, &u, start, rows, step, column_stride, redirect, offsets):
             return 1
-        if not room and not near:
-            ask_runs(source, offsets, rows * u.columns)
+        if not packed and not in_cache:
+            prefetch_slices(source, offsets, rows * u.columns)
         to = &stage[0] if streamed else out + row * pitch
-        gather_block(to, source, offsets, rows * u.columns, p.item, 0)
+        gather_block(to, source, offsets, rows * u.columns, p.itemsize, 0)
         if streamed:
-            stream(out + row * pitch, stage, rows * u.columns * p.item)
+            stream(out + row * pitch, stage, rows * u.columns * p.itemsize)
         row += rows
     if streamed:
         stream_end()
     return 0
 
 
-cdef inline uint64_t scatter_unit(const void* call, int64_t part, int thread) noexcept nogil:
-    """Change one unit, in row-major order; through a packed copy of data where there are rooms."""
-    cdef const Units* c = <const Units*> call
+cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noexcept nogil:
+    """Update one unit, in row-major order, through a packed copy of data if there are buffers."""
     cdef const Panels* p = c.p
     cdef const uint8_t* indices = c.index
     cdef const uint8_t* updates = c.updates.first
-    cdef uint8_t* room = room_of(c, thread)
+    cdef uint8_t* packed = packed_buffer(c, thread)
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef Unit u = unit_at(p, c.first + part)
-    cdef int64_t row = 0, rows, place, soon, step = p.step, column_stride = p.column_stride
+    cdef int64_t row = 0, rows, start, soon, step = p.step, column_stride = p.column_stride
     cdef int bytes_each = c.kind & BYTES
     cdef uint8_t* to = c.to + u.data
     cdef const int64_t* index
-    cdef int64_t bin[BIN]
-    cdef int64_t elsewhere
-    if room:
-        pack(p, &u, c.data + u.data, room)
-        to = room
-        step = u.columns * p.item
-        column_stride = p.item
-    memset(bin, 0, LINE)
-    elsewhere = bin_of(bin, to, p.item)
+    cdef int64_t redirect, sink[SINK]
+    if packed:
+        pack_tile(p, &u, c.data + u.data, packed)
+        to = packed
+        step = u.columns * p.itemsize
+        column_stride = p.itemsize
+    memset(sink, 0, LINE)
+    redirect = sink_offset(sink, to, p.itemsize)
     while row < p.length:
         rows = min(u.rows, p.length - row)
-        place = u.index + row * p.index_step
-        index = widened(indices + place * bytes_each, c.kind, rows * u.columns, entries)
-        if u.rows == 1 and row + SOON < p.length:
-            soon = place + SOON * p.index_step
+        start = u.index + row * p.index_step
+        index = widened(indices + start * bytes_each, c.kind, rows * u.columns, entries)
+        if u.rows == 1 and row + ROWS_AHEAD < p.length:
+            soon = start + ROWS_AHEAD * p.index_step
             prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
-            prefetch_lines(updates + soon * p.item, u.columns * p.item)
+            prefetch_lines(updates + soon * p.itemsize, u.columns * p.itemsize)
         if unit_offsets(
-            c, &u, index, rows, step, column_stride, elsewhere, offsets
-        ) and resolve_unit(c, &u, place, rows, step, column_stride, elsewhere, offsets):
+            c, &u, index, rows, step, column_stride, redirect, offsets
+        ) and resolve_unit(c, &u, start, rows, step, column_stride, redirect, offsets):
             return 1
         if p.band < p.size:
-            leave_out(p, &u, rows, offsets)
+            drop_outside_band(p, &u, rows, offsets)
         apply_block(
-            &c.updates, to, offsets, updates + place * p.item, rows * u.columns, p.item
+            &c.updates, to, offsets, updates + start * p.itemsize, rows * u.columns, p.itemsize
         )
         row += rows
-    if room:
-        unpack(p, &u, room, c.to + u.data, c.streamed)
+    if packed:
+        unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
     return 0

@@ -1,48 +1,48 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Parts: tuples sorted by destination, so that each part of the output is changed in cache, by one
-# thread, in the original order.
+# Radix partitions: tuples sorted by destination, so that one thread updates each partition of the
+# output in cache, in the original order.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, Cursor, Walk, block_of, next_offsets, seek,
+    BLOCK, LINE, Cursor, Walk, block_size, next_offsets, seek,
 )
-from ndtool.loops.memory cimport prefetch, prefetch_run, stream, stream_end, write_window
-from ndtool.loops.moves cimport copy_run
+from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
+from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.runs cimport Updates, apply_block, apply_row
 
 cdef enum:
-    GROUP = 32768        # tuples that are sorted at once: their destinations fit the L2 cache
+    GROUP = 32768        # tuples partitioned at once: their destinations fit in L2
 
 
 cdef struct Sorted:
-    # tuples sorted by destination, group by group
-    uint8_t* regions          # one for each group: rows within their parts, then what they carry
-    uint32_t* ends            # ends[g * parts + p]: where part p of group g ends
+    # radix-partitioned tuples, group by group
+    uint8_t* regions          # per group: row indices in their partitions, then payloads
+    uint32_t* ends            # ends[g * partitions + p]: where partition p of group g ends
     int64_t groups
-    Py_ssize_t parts
+    Py_ssize_t partitions
     Py_ssize_t width          # bytes of a row
-    int shift                 # log2 of the rows of a part
+    int shift                 # log2 of the rows of a partition
 
 
-cdef inline Py_ssize_t carried_bytes(Py_ssize_t width) noexcept nogil:
-    """Return how many bytes follow a tuple into its part: a short update itself, or its number."""
+cdef inline Py_ssize_t payload_bytes(Py_ssize_t width) noexcept nogil:
+    """Return a tuple's payload in bytes: a short update itself, or its position in the group."""
     return width if width < LINE else 4
 
 
 cdef inline Py_ssize_t region_bytes(Py_ssize_t width) noexcept nogil:
-    """Return how many bytes a sorted group takes."""
-    return GROUP * (4 + carried_bytes(width))
+    """Return the bytes of a partitioned group."""
+    return GROUP * (4 + payload_bytes(width))
 
 
-cdef inline Py_ssize_t room_bytes(Py_ssize_t width) noexcept nogil:
-    """Return how many bytes a thread needs to sort a group: rows, and a region in cache."""
+cdef inline Py_ssize_t thread_bytes(Py_ssize_t width) noexcept nogil:
+    """Return the scratch of a thread in bytes: a group's row indices, and a region in cache."""
     return GROUP * 8 + region_bytes(width)
 
 
 cdef struct Partition:
-    # sorting tuples that address rows
+    # arguments of partition_group; the tuples address rows
     Walk walk
     const uint8_t* updates
     const Sorted* into
@@ -50,190 +50,188 @@ cdef struct Partition:
     bint streamed
 
 
-cdef inline uint64_t partition_part(const void* call, int64_t group, int thread) noexcept nogil:
-    """Sort one group into its region; the thread's own room follows the regions.
+cdef inline uint64_t partition_group(const Partition* p, int64_t group, int thread) noexcept nogil:
+    """Partition one group into its region; the threads' scratch follows the regions.
 
-    Streamed, they are sorted in the room, where every line is in cache, and copied out as a whole.
+    Streamed, the region is built in scratch, where every line is in cache, and then copied.
     """
-    cdef const Partition* p = <const Partition*> call
-    cdef Py_ssize_t width = p.into.width, parts = p.into.parts, n
+    cdef Py_ssize_t width = p.into.width, partitions = p.into.partitions, n
     cdef uint8_t* region = p.into.regions + group * region_bytes(width)
-    cdef uint8_t* room = (
-        p.into.regions + p.into.groups * region_bytes(width) + thread * room_bytes(width)
+    cdef uint8_t* scratch = (
+        p.into.regions + p.into.groups * region_bytes(width) + thread * thread_bytes(width)
     )
-    cdef int64_t* rows = <int64_t*> room
-    cdef uint8_t* sorted_here = room + GROUP * 8 if p.streamed else region
-    cdef uint32_t* ends = p.into.ends + group * parts
+    cdef int64_t* rows = <int64_t*> scratch
+    cdef uint8_t* sorted_region = scratch + GROUP * 8 if p.streamed else region
+    cdef uint32_t* ends = p.into.ends + group * partitions
     cdef int64_t first = group * GROUP
     n = min(p.count - first, GROUP)
-    if rows_of(&p.walk, first, n, rows):
+    if row_indices(&p.walk, first, n, rows):
         return 1
-    count_parts(ends, parts, rows, n, p.into.shift)
-    place_rows(p.into, ends, rows, n, p.updates + first * width, sorted_here)
+    partition_offsets(ends, partitions, rows, n, p.into.shift)
+    write_entries(p.into, ends, rows, n, p.updates + first * width, sorted_region)
     if p.streamed:
-        stream(region, sorted_here, GROUP * 4 + n * carried_bytes(width))
+        stream(region, sorted_region, GROUP * 4 + n * payload_bytes(width))
         stream_end()
     return 0
 
 
-cdef inline uint64_t rows_of(
+cdef inline uint64_t row_indices(
     const Walk* walk, int64_t first, Py_ssize_t n, int64_t* rows
 ) noexcept nogil:
-    """Turn tuples [first, first + n) into numbers of rows."""
+    """Turn tuples [first, first + n) into linear row indices."""
     cdef Py_ssize_t done = 0, take
     cdef Cursor at
     seek(&at, walk, first)
     while done < n:
-        take = min(block_of(walk.nd), n - done)
+        take = min(block_size(walk.nd), n - done)
         if next_offsets(&at, walk, first + done, take, rows + done):
             return 1
         done += take
     return 0
 
 
-cdef inline void count_parts(
-    uint32_t* begins, Py_ssize_t parts, const int64_t* rows, Py_ssize_t n, int shift
+cdef inline void partition_offsets(
+    uint32_t* begins, Py_ssize_t partitions, const int64_t* rows, Py_ssize_t n, int shift
 ) noexcept nogil:
-    """Find where each part of a group begins."""
-    cdef Py_ssize_t i, part
+    """Compute the offset of each partition in a group: a prefix sum of the partitions' sizes."""
+    cdef Py_ssize_t i, partition
     cdef uint32_t total = 0
-    for part in range(parts):
-        begins[part] = 0
+    for partition in range(partitions):
+        begins[partition] = 0
     for i in range(n):
         begins[rows[i] >> shift] += 1
-    for part in range(parts):
-        total += begins[part]
-        begins[part] = total - begins[part]
+    for partition in range(partitions):
+        total += begins[partition]
+        begins[partition] = total - begins[partition]
 
 
-cdef inline void place_rows(
+cdef inline void write_entries(
     const Sorted* into, uint32_t* ends, const int64_t* rows, Py_ssize_t n, const uint8_t* updates,
     uint8_t* region,
 ) noexcept nogil:
-    """Write n rows and what they carry to where their parts go on, which ends where parts do."""
+    """Append n rows and payloads to their partitions, which turns partition offsets into ends."""
     cdef uint32_t* local = <uint32_t*> region
     cdef uint8_t* payload = region + GROUP * 4
     cdef Py_ssize_t i, width = into.width
     cdef int shift = into.shift
     cdef int64_t row
-    cdef uint32_t place, mask = <uint32_t> ((<uint64_t> 1 << shift) - 1), number
+    cdef uint32_t position, mask = <uint32_t> ((<uint64_t> 1 << shift) - 1), index
     for i in range(n):
         row = rows[i]
-        place = ends[row >> shift]
-        ends[row >> shift] = place + 1
-        local[place] = <uint32_t> row & mask
+        position = ends[row >> shift]
+        ends[row >> shift] = position + 1
+        local[position] = <uint32_t> row & mask
         if width == 4:
-            memcpy(payload + 4 * <Py_ssize_t> place, updates + 4 * i, 4)
+            memcpy(payload + 4 * <Py_ssize_t> position, updates + 4 * i, 4)
         elif width == 8:
-            memcpy(payload + 8 * <Py_ssize_t> place, updates + 8 * i, 8)
+            memcpy(payload + 8 * <Py_ssize_t> position, updates + 8 * i, 8)
         elif width < LINE:
-            copy_run(payload + width * <Py_ssize_t> place, updates + width * i, width)
+            copy_bytes(payload + width * <Py_ssize_t> position, updates + width * i, width)
         else:
-            number = <uint32_t> i
-            memcpy(payload + 4 * <Py_ssize_t> place, &number, 4)
+            index = <uint32_t> i
+            memcpy(payload + 4 * <Py_ssize_t> position, &index, 4)
 
 
 cdef struct Apply:
-    # the parts from `first_part` on, applied to `to`, where the first row of that one stands
-    const Sorted* done
+    # partitions from `first` on, applied to `to`, which begins at that one's first row
+    const Sorted* sorted
     Updates updates
-    const uint8_t* data       # what each part is copied from to a window first, or NULL
+    const uint8_t* data       # source of the windows, or NULL to update in place
     uint8_t* to
-    uint8_t* windows          # one for each thread, as long as a part
-    int64_t first_part
-    Py_ssize_t length         # bytes up to the end of the last part
+    uint8_t* windows          # one per thread, of a partition's bytes
+    int64_t first
+    Py_ssize_t length         # bytes up to the end of the last partition
     bint streamed
 
 
-cdef inline uint64_t apply_part(const void* call, int64_t part, int thread) noexcept nogil:
-    """Change one part where it stands, or in a window, from which it is written once."""
-    cdef const Apply* a = <const Apply*> call
-    cdef Py_ssize_t size = a.done.width << a.done.shift, at = part * size
+cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
+    """Apply one partition in place, or in a window, which is written once."""
+    cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
     cdef uint8_t* window = a.to + at
     if a.data:
         window = a.windows + thread * size
         memcpy(window, a.data + at, min(size, a.length - at))
-    apply_groups(a.done, &a.updates, window, a.first_part + part)
+    apply_groups(a.sorted, &a.updates, window, a.first + partition)
     if a.data:
         write_window(a.to + at, window, min(size, a.length - at), a.streamed)
     return 0
 
 
 cdef struct Span:
-    # the entries of one group for one part
+    # one partition's entries in one group
     Py_ssize_t begin, end
 
 
-cdef inline Span span_of(const Sorted* done, int64_t group, int64_t part) noexcept nogil:
+cdef inline Span span_of(const Sorted* sorted, int64_t group, int64_t partition) noexcept nogil:
     cdef Span span
     span.begin = span.end = 0
-    if group < done.groups:
-        span.begin = done.ends[group * done.parts + part - 1] if part else 0
-        span.end = done.ends[group * done.parts + part]
+    if group < sorted.groups:
+        span.begin = sorted.ends[group * sorted.partitions + partition - 1] if partition else 0
+        span.end = sorted.ends[group * sorted.partitions + partition]
     return span
 
 
 cdef inline void apply_groups(
-    const Sorted* done, const Updates* u, uint8_t* window, int64_t part
+    const Sorted* sorted, const Updates* u, uint8_t* window, int64_t partition
 ) noexcept nogil:
-    """Apply what every group holds for one part, group after group: the original order."""
+    """Apply a partition's entries, group after group, which is the original order."""
     cdef int64_t group
-    cdef Py_ssize_t size = region_bytes(done.width)
-    cdef const uint8_t* region = done.regions
-    cdef Span here = span_of(done, 0, part), later
-    for group in range(done.groups):
-        later = span_of(done, group + 1, part)
-        if later.end > later.begin:
-            prefetch_entries(region + size, later.begin, carried_bytes(done.width))
-        if done.width < LINE:
-            apply_carried(u, window, region, here)
+    cdef Py_ssize_t size = region_bytes(sorted.width)
+    cdef const uint8_t* region = sorted.regions
+    cdef Span span = span_of(sorted, 0, partition), next_span
+    for group in range(sorted.groups):
+        next_span = span_of(sorted, group + 1, partition)
+        if next_span.end > next_span.begin:
+            prefetch_entries(region + size, next_span.begin, payload_bytes(sorted.width))
+        if sorted.width < LINE:
+            apply_inline(u, window, region, span)
         else:
-            apply_numbered(
-                u, window, u.first + group * GROUP * u.pitch, region, here, region + size, later
+            apply_by_position(
+                u, window, u.first + group * GROUP * u.pitch, region, span, region + size, next_span
             )
-        here = later
+        span = next_span
         region += size
 
 
 cdef inline void prefetch_entries(
-    const uint8_t* region, Py_ssize_t place, Py_ssize_t carried
+    const uint8_t* region, Py_ssize_t position, Py_ssize_t payload
 ) noexcept nogil:
-    """Ask for the first lines of a run of entries; the hardware finds the others itself."""
-    prefetch(region + 4 * place)
-    prefetch(region + 4 * place + LINE)
-    prefetch(region + GROUP * 4 + carried * place)
-    prefetch(region + GROUP * 4 + carried * place + LINE)
+    """Prefetch the first lines of a partition's entries; the hardware prefetches the others."""
+    prefetch(region + 4 * position)
+    prefetch(region + 4 * position + LINE)
+    prefetch(region + GROUP * 4 + payload * position)
+    prefetch(region + GROUP * 4 + payload * position + LINE)
 
 
-cdef inline void apply_carried(
-    const Updates* u, uint8_t* window, const uint8_t* region, Span here
+cdef inline void apply_inline(
+    const Updates* u, uint8_t* window, const uint8_t* region, Span span
 ) noexcept nogil:
-    """Apply short updates, which stand beside their rows."""
+    """Apply short updates, which the region holds."""
     cdef int64_t offsets[BLOCK]
     cdef const uint32_t* rows = <const uint32_t*> region
-    cdef Py_ssize_t i, take, place = here.begin, width = u.pitch
-    while place < here.end:
-        take = min(BLOCK, here.end - place)
+    cdef Py_ssize_t i, take, position = span.begin, width = u.pitch
+    while position < span.end:
+        take = min(BLOCK, span.end - position)
         for i in range(take):
-            offsets[i] = <int64_t> rows[place + i] * width
-        apply_block(u, window, offsets, region + GROUP * 4 + place * width, take, width)
-        place += take
+            offsets[i] = <int64_t> rows[position + i] * width
+        apply_block(u, window, offsets, region + GROUP * 4 + position * width, take, width)
+        position += take
 
 
-cdef inline void apply_numbered(
-    const Updates* u, uint8_t* window, const uint8_t* updates, const uint8_t* region, Span here,
-    const uint8_t* next_region, Span later,
+cdef inline void apply_by_position(
+    const Updates* u, uint8_t* window, const uint8_t* updates, const uint8_t* region, Span span,
+    const uint8_t* next_region, Span next_span,
 ) noexcept nogil:
-    """Apply long updates, found by their numbers, and ask for those of the next group."""
+    """Apply long updates, found by their positions, and prefetch those of the next group."""
     cdef const uint32_t* rows = <const uint32_t*> region
-    cdef const uint32_t* numbers = <const uint32_t*> (region + GROUP * 4)
-    cdef const uint32_t* next_numbers = <const uint32_t*> (next_region + GROUP * 4)
-    cdef Py_ssize_t i, n = here.end - here.begin, width = u.pitch
-    for i in range(max(n, later.end - later.begin)):
-        if i < later.end - later.begin:
-            prefetch_run(updates + (GROUP + next_numbers[later.begin + i]) * width, width)
+    cdef const uint32_t* positions = <const uint32_t*> (region + GROUP * 4)
+    cdef const uint32_t* next_positions = <const uint32_t*> (next_region + GROUP * 4)
+    cdef Py_ssize_t i, n = span.end - span.begin, width = u.pitch
+    for i in range(max(n, next_span.end - next_span.begin)):
+        if i < next_span.end - next_span.begin:
+            prefetch_slice(updates + (GROUP + next_positions[next_span.begin + i]) * width, width)
         if i < n:
             apply_row(
-                u, window + <int64_t> rows[here.begin + i] * width,
-                updates + numbers[here.begin + i] * width, width,
+                u, window + <int64_t> rows[span.begin + i] * width,
+                updates + positions[span.begin + i] * width, width,
             )

@@ -1,120 +1,104 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Reductions: loops over `out = out op update`, one for each element type and operation.
+# Reductions: the three loops over `out = out op update`, compiled per element type and operation:
+# long rows (vectorized), blocks of short rows, and single elements by row index.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
-from ndtool.loops.indices cimport number_at, once
+from ndtool.loops.indices cimport read_once, row_at
 from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, MAX, MUL,
-    UINT8, UINT16, UINT32, UINT64, MIN, brain, combined, combined_alone, combined_evenly, complex64,
-    complex128, half, number, truth,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
+    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
+    combined_scalar, complex64, complex128, half, number, signed_integer,
 )
 
 cdef extern from *:
     """
     #if defined(__GNUC__) && !defined(__clang__)
-      #define ndtool_whole __attribute__((flatten))  /* with all that it calls */
+      #define ndtool_flatten __attribute__((flatten))  /* inlines all calls */
     #else
-      #define ndtool_whole
+      #define ndtool_flatten
     #endif
-    static inline void ndtool_reduce_rows(int, int, void const *) ndtool_whole ndtool_clones;
-    static inline Py_ssize_t ndtool_reduce_elements(int, int, void const *) ndtool_whole;
+    static inline Py_ssize_t ndtool_reduce_rows(int, int, void const *) ndtool_flatten ndtool_twice;
+    static inline Py_ssize_t ndtool_reduce_block(int, int, void const *) ndtool_flatten;
+    static inline Py_ssize_t ndtool_reduce_elements(int, int, void const *) ndtool_flatten;
     """
 
 
 cdef enum:
-    UNROLLED = 256       # bytes of a long run that are reduced in a loop of constant length
-    PACE = 16            # elements for which what comes later is asked for at once
+    UNROLLED = 256       # bytes of a long row per loop of constant length
+    PACE = 16            # elements between prefetches
+
+cdef enum:    # the loops
+    ROWS
+    SHORT_ROWS
+    ELEMENTS
 
 
-cdef struct Reduced:
-    # n runs of `width` bytes, the first byte of each at to + its offset, and their updates
+cdef struct Reduction:
+    # n slices of `width` bytes, the i-th at to + offsets[i], and their updates
     uint8_t* to
     const int64_t* offsets
     const uint8_t* updates
     Py_ssize_t n, width
-    const int64_t* numbers    # which updates, `pitch` bytes apart; NULL for all, side by side
+    const int64_t* positions  # of long rows: which updates, `pitch` bytes apart
     Py_ssize_t pitch
-    Py_ssize_t more           # numbered runs that follow the n, to be asked for
-    const uint8_t* elements   # instead of offsets: the numbers of elements that begin at `to`
-    int bytes_each            # of these numbers
-    uint64_t size             # from where on they name none
+    Py_ssize_t more           # rows that follow the n, to prefetch
+    const uint8_t* rows       # instead of offsets: linear indices of elements from `to` on
+    int bytes_each            # itemsize of these indices
+    uint64_t size             # indices from here on are out of bounds
 
 
-cdef inline void reduce_run(
+cdef inline void reduce_slice(
     int op, number* out, const number* updates, Py_ssize_t m
 ) noexcept nogil:
-    """out[c] = out[c] op updates[c] for the m elements of one run."""
+    """out[c] = out[c] op updates[c] for the m elements of one slice."""
     cdef Py_ssize_t c
-    if op == ADD:
-        for c in range(m):
-            out[c] = combined_evenly(ADD, out[c], updates[c])
-    elif op == MUL:
-        for c in range(m):
-            out[c] = combined_evenly(MUL, out[c], updates[c])
-    elif op == MAX:
-        for c in range(m):
-            out[c] = combined_evenly(MAX, out[c], updates[c])
-    else:
-        for c in range(m):
-            out[c] = combined_evenly(MIN, out[c], updates[c])
+    for c in range(m):
+        out[c] = combined(op, out[c], updates[c])
 
 
-cdef inline void reduce_long(
-    int op, number* out, const number* updates, Py_ssize_t m
-) noexcept nogil:
-    """reduce_run, a constant number of elements at a time, whose loop is unrolled."""
-    cdef Py_ssize_t c = 0, some = UNROLLED // sizeof(number)
-    while c + some <= m:
-        reduce_run(op, out + c, updates + c, UNROLLED // sizeof(number))
-        c += some
-    reduce_run(op, out + c, updates + c, m - c)
+cdef inline Py_ssize_t long_rows(int op, number* of, const Reduction* r) noexcept nogil:
+    """Apply long updates, found by their positions, prefetching some distance ahead."""
+    cdef Py_ssize_t i, c, n = r.n, known = r.n + r.more, width = r.width
+    cdef Py_ssize_t m = width // <Py_ssize_t> sizeof(number), ahead = max(1, AHEAD // 2 // width)
+    cdef Py_ssize_t some = UNROLLED // sizeof(number)
+    cdef number* out
+    cdef const number* update
+    for i in range(n):
+        if i + ahead < known:
+            prefetch_span(r.updates + r.positions[i + ahead] * r.pitch, width)
+            prefetch_span(r.to + r.offsets[i + ahead], width)
+        out = <number*> (r.to + r.offsets[i])
+        update = <const number*> (r.updates + r.positions[i] * r.pitch)
+        c = 0
+        while c + some <= m:    # a constant length, to unroll the loop
+            reduce_slice(op, out + c, update + c, UNROLLED // sizeof(number))
+            c += some
+        if c < m:
+            reduce_slice(op, out + c, update + c, m - c)
+    return n
 
 
-cdef inline number extreme(
-    int op, number value, const number* updates, Py_ssize_t n
-) noexcept nogil:
-    """Return the maximum or minimum of a value and n updates.
-
-    Which of equal ones or of NaNs it is depends on their order alone, not on what is compared
-    first: so quarters are gone through side by side, since each comparison waits for the last.
-    """
-    cdef Py_ssize_t i, m = n // 4
-    cdef number a, b, c, d
-    if m:
-        a, b, c, d = updates[0], updates[m], updates[2 * m], updates[3 * m]
-        for i in range(1, m):
-            a = combined(op, a, updates[i])
-            b = combined(op, b, updates[m + i])
-            c = combined(op, c, updates[2 * m + i])
-            d = combined(op, d, updates[3 * m + i])
-        value = combined(op, combined(op, value, a), b)
-        value = combined(op, combined(op, value, c), d)
-    for i in range(4 * m, n):
-        value = combined(op, value, updates[i])
-    return value
-
-
-cdef inline void reduce_slot(
-    int op, number* slot, const number* updates, Py_ssize_t n
-) noexcept nogil:
-    """Apply n updates to one element, which stays in a register: its memory would be waited for."""
-    cdef Py_ssize_t i
-    cdef number value = slot[0]
-    if op == ADD:
+cdef inline Py_ssize_t short_rows(int op, number* of, const Reduction* r) noexcept nogil:
+    """Apply contiguous short updates."""
+    cdef Py_ssize_t i, n = r.n, m = r.width // sizeof(number)
+    cdef const int64_t* offsets = r.offsets
+    cdef const number* updates = <const number*> r.updates
+    cdef uint8_t* to = r.to
+    cdef number* out
+    if m != 1:
         for i in range(n):
-            value = combined(ADD, value, updates[i])
-    elif op == MUL:
-        for i in range(n):
-            value = combined(MUL, value, updates[i])
-    elif op == MAX:
-        value = extreme(MAX, value, updates, n)
+            reduce_slice(op, <number*> (to + offsets[i]), updates + i * m, m)
+    elif all_same(offsets, n):
+        one_element(op, <number*> (to + offsets[0]), updates, n)
     else:
-        value = extreme(MIN, value, updates, n)
-    slot[0] = value
+        for i in range(n):
+            out = <number*> (to + offsets[i])
+            out[0] = combined_scalar(op, out[0], updates[i])
+    return n
 
 
 cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
@@ -125,175 +109,159 @@ cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
     return n > 1
 
 
-cdef inline void reduce_numbered(
-    int op, number* of, const Reduced* r, Py_ssize_t width
+cdef inline void one_element(
+    int op, number* element, const number* updates, Py_ssize_t n
 ) noexcept nogil:
-    """Apply long updates, found by their numbers, asking for those some way ahead.
+    """Apply n updates to one element in a register: through memory, each would wait for the last.
 
-    A constant width lets loops be unrolled, which takes a tenth less.
+    Which of equal values or of NaNs a max or min returns depends only on their order, not on how
+    they are grouped. So four quarters are reduced side by side, to hide the latency of comparisons.
     """
-    cdef Py_ssize_t i, m = width // <Py_ssize_t> sizeof(number), ahead = max(1, AHEAD // 2 // width)
-    cdef Py_ssize_t n = r.n, known = r.n + r.more
-    for i in range(n):
-        if i + ahead < known:
-            prefetch_span(r.updates + r.numbers[i + ahead] * r.pitch, width)
-            prefetch_span(r.to + r.offsets[i + ahead], width)
-        reduce_long(
-            op, <number*> (r.to + r.offsets[i]),
-            <const number*> (r.updates + r.numbers[i] * r.pitch), m,
-        )
+    cdef Py_ssize_t i, m = n // 4 if op == MAX or op == MIN else 0
+    cdef number value = element[0], a, b, c, d
+    if m:
+        a, b, c, d = updates[0], updates[m], updates[2 * m], updates[3 * m]
+        for i in range(1, m):
+            a = combined_scalar(op, a, updates[i])
+            b = combined_scalar(op, b, updates[m + i])
+            c = combined_scalar(op, c, updates[2 * m + i])
+            d = combined_scalar(op, d, updates[3 * m + i])
+        value = combined_scalar(op, combined_scalar(op, value, a), b)
+        value = combined_scalar(op, combined_scalar(op, value, c), d)
+    for i in range(4 * m, n):
+        value = combined_scalar(op, value, updates[i])
+    element[0] = value
 
 
-cdef inline Py_ssize_t reduce_some(
-    number* out, int op, int bytes_each, const uint8_t* elements, const number* updates,
+cdef inline Py_ssize_t element_group(
+    int op, number* out, int bytes_each, const uint8_t* rows, const number* updates,
     uint64_t size, Py_ssize_t n
 ) noexcept nogil:
-    """Apply n updates to the elements of these numbers; return how many come before one of none.
+    """Apply n updates by row index; return how many precede the first index out of bounds.
 
-    Numbers in two bytes were checked.
+    Indices of two bytes were validated.
     """
     cdef uint64_t at
     cdef Py_ssize_t i
     for i in range(n):
-        at = number_at(elements, i, bytes_each)
+        at = row_at(rows, i, bytes_each)
         if bytes_each != 2:
-            once(at)
+            read_once(at)
             if at >= size:
                 return i
-        out[at] = combined_alone(op, out[at], updates[i])
+        out[at] = combined_scalar(op, out[at], updates[i])
     return n
 
 
-cdef inline Py_ssize_t reduce_by(
-    number* out, int op, int bytes_each, const Reduced* r
+cdef inline Py_ssize_t row_elements(
+    int op, number* out, int bytes_each, const Reduction* r
 ) noexcept nogil:
-    """reduce_some, asking for what follows with every PACE of them.
+    """Apply updates by row index, PACE at a time, a constant to unroll the loop.
 
-    Sums and products take a tenth less in a loop that is unrolled, maxima a tenth more.
+    Returns how many; the caller applies the rest by offset.
     """
     cdef const number* updates = <const number*> r.updates
-    cdef const uint8_t* elements = r.elements
-    cdef Py_ssize_t i = 0, done, take, n = r.n
-    while i < n:
-        take = min(PACE, n - i)
-        prefetch_lines(elements + AHEAD, PACE * bytes_each)
+    cdef const uint8_t* rows = r.rows
+    cdef Py_ssize_t i = 0, done = PACE
+    if r.width != <Py_ssize_t> sizeof(number):
+        return 0
+    while done == PACE and i + PACE <= r.n:
+        prefetch_lines(rows + AHEAD, PACE * bytes_each)
         prefetch_lines(<const uint8_t*> updates + AHEAD, PACE * sizeof(number))
-        if take == PACE and (op == ADD or op == MUL):
-            done = reduce_some(out, op, bytes_each, elements, updates, r.size, PACE)
-        else:
-            done = reduce_some(out, op, bytes_each, elements, updates, r.size, take)
+        done = element_group(op, out, bytes_each, rows, updates, r.size, PACE)
         i += done
-        if done < take:
-            break
-        elements += take * bytes_each
-        updates += take
+        rows += PACE * bytes_each
+        updates += PACE
     return i
 
 
-cdef inline Py_ssize_t reduce_sized(
-    number* out, int op, int bytes_each, const Reduced* r
+cdef inline Py_ssize_t reduce_with(
+    int loop, int op, number* of, const Reduction* r
 ) noexcept nogil:
-    """reduce_by, in a loop for each operation."""
-    if op == ADD:
-        return reduce_by(out, ADD, bytes_each, r)
-    if op == MUL:
-        return reduce_by(out, MUL, bytes_each, r)
-    if op == MAX:
-        return reduce_by(out, MAX, bytes_each, r)
-    return reduce_by(out, MIN, bytes_each, r)
-
-
-cdef inline Py_ssize_t reduce_elements_of(number* out, int op, const Reduced* r) noexcept nogil:
+    """Run one of the loops with a constant operation."""
+    if loop == ROWS:
+        return long_rows(op, of, r)
+    if loop == SHORT_ROWS:
+        return short_rows(op, of, r)
     if r.bytes_each == 8:
-        return reduce_sized(out, op, 8, r)
+        return row_elements(op, of, 8, r)
     if r.bytes_each == 4:
-        return reduce_sized(out, op, 4, r)
-    return reduce_sized(out, op, 2, r)
+        return row_elements(op, of, 4, r)
+    return row_elements(op, of, 2, r)
 
 
 cdef inline Py_ssize_t reduce_typed(
-    number* of, int op, const Reduced* r, bint by_number
+    int loop, int op, number* of, const Reduction* r
 ) noexcept nogil:
-    """Apply n runs of elements of the type that `of` points to, in order."""
-    cdef Py_ssize_t i, n = r.n, m = r.width // sizeof(number)
-    cdef uint8_t* out = r.to
-    cdef const int64_t* offsets = r.offsets
-    cdef const number* updates = <const number*> r.updates
-    cdef number* slot
-    if by_number:
-        return reduce_elements_of(of, op, r) if m == 1 else 0
-    if r.numbers and r.width == UNROLLED:
-        reduce_numbered(op, of, r, UNROLLED)
-    elif r.numbers:
-        reduce_numbered(op, of, r, r.width)
-    elif m != 1:
-        for i in range(n):
-            reduce_run(op, <number*> (out + offsets[i]), updates + i * m, m)
-    elif all_same(offsets, n):
-        reduce_slot(op, <number*> (out + offsets[0]), updates, n)
-    elif op == ADD:
-        for i in range(n):
-            slot = <number*> (out + offsets[i])
-            slot[0] = combined_alone(ADD, slot[0], updates[i])
-    elif op == MUL:
-        for i in range(n):
-            slot = <number*> (out + offsets[i])
-            slot[0] = combined_alone(MUL, slot[0], updates[i])
-    elif op == MAX:
-        for i in range(n):
-            slot = <number*> (out + offsets[i])
-            slot[0] = combined_alone(MAX, slot[0], updates[i])
-    else:
-        for i in range(n):
-            slot = <number*> (out + offsets[i])
-            slot[0] = combined_alone(MIN, slot[0], updates[i])
-    return n
+    """Apply slices of elements of the type that `of` points to, in order."""
+    if number is not complex64 and number is not complex128:
+        if op == MAX:
+            return reduce_with(loop, MAX, of, r)
+        if op == MIN:
+            return reduce_with(loop, MIN, of, r)
+    if number in signed_integer:    # add and mul use the unsigned types
+        return 0
+    if op == ADD:
+        return reduce_with(loop, ADD, of, r)
+    return reduce_with(loop, MUL, of, r)
 
 
-cdef inline Py_ssize_t reduce_block(
-    int code, int op, const Reduced* r, bint by_number
-) noexcept nogil:
-    """Apply n runs of the type `code`, or up to n elements by their numbers; return how many."""
-    if code == BOOL:
-        return reduce_typed(<truth*> r.to, op, r, by_number)
-    if code == INT8:
-        return reduce_typed(<int8_t*> r.to, op, r, by_number)
-    if code == INT16:
-        return reduce_typed(<int16_t*> r.to, op, r, by_number)
+cdef inline bint is_light(int code) noexcept nogil:
+    """Return whether the arithmetic of a type costs less than computing an element's offset."""
+    return code not in (FLOAT16, BFLOAT16, COMPLEX64, COMPLEX128)
+
+
+cdef inline Py_ssize_t reduced(int loop, int code, int op, const Reduction* r) noexcept nogil:
+    """Apply slices of elements of the type `code`; return how many."""
     if code == INT32:
-        return reduce_typed(<int32_t*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <int32_t*> r.to, r)
     if code == INT64:
-        return reduce_typed(<int64_t*> r.to, op, r, by_number)
-    if code == UINT8:
-        return reduce_typed(<uint8_t*> r.to, op, r, by_number)
-    if code == UINT16:
-        return reduce_typed(<uint16_t*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <int64_t*> r.to, r)
     if code == UINT32:
-        return reduce_typed(<uint32_t*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <uint32_t*> r.to, r)
     if code == UINT64:
-        return reduce_typed(<uint64_t*> r.to, op, r, by_number)
-    if code == FLOAT16:
-        return reduce_typed(<half*> r.to, op, r, by_number)
-    if code == BFLOAT16:
-        return reduce_typed(<brain*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <uint64_t*> r.to, r)
     if code == FLOAT32:
-        return reduce_typed(<float*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <float*> r.to, r)
     if code == FLOAT64:
-        return reduce_typed(<double*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <double*> r.to, r)
+    if code == BOOL:
+        return reduce_typed(loop, op, <boolean*> r.to, r)
+    if code == INT8:
+        return reduce_typed(loop, op, <int8_t*> r.to, r)
+    if code == INT16:
+        return reduce_typed(loop, op, <int16_t*> r.to, r)
+    if code == UINT8:
+        return reduce_typed(loop, op, <uint8_t*> r.to, r)
+    if code == UINT16:
+        return reduce_typed(loop, op, <uint16_t*> r.to, r)
+    if loop == ELEMENTS:    # is_light excludes the types below
+        return 0
+    if code == FLOAT16:
+        return reduce_typed(loop, op, <half*> r.to, r)
+    if code == BFLOAT16:
+        return reduce_typed(loop, op, <bfloat16*> r.to, r)
     if code == COMPLEX64:
-        return reduce_typed(<complex64*> r.to, op, r, by_number)
-    return reduce_typed(<complex128*> r.to, op, r, by_number)
+        return reduce_typed(loop, op, <complex64*> r.to, r)
+    return reduce_typed(loop, op, <complex128*> r.to, r)
 
 
-cdef inline void reduce_rows "ndtool_reduce_rows"(
-    int code, int op, const void* reduced
+cdef inline Py_ssize_t reduce_rows "ndtool_reduce_rows"(
+    int code, int op, const void* slices
 ) noexcept nogil:
-    """Apply long runs, in vectors."""
-    reduce_block(code, op, <const Reduced*> reduced, False)
+    """Apply long rows, vectorized."""
+    return reduced(ROWS, code, op, <const Reduction*> slices)
+
+
+cdef inline Py_ssize_t reduce_block "ndtool_reduce_block"(
+    int code, int op, const void* slices
+) noexcept nogil:
+    """Apply short rows."""
+    return reduced(SHORT_ROWS, code, op, <const Reduction*> slices)
 
 
 cdef inline Py_ssize_t reduce_elements "ndtool_reduce_elements"(
-    int code, int op, const void* reduced
+    int code, int op, const void* slices
 ) noexcept nogil:
-    """Apply single elements by their numbers, up to one that names none; return how many."""
-    return reduce_block(code, op, <const Reduced*> reduced, True)
+    """Apply single elements by row index, up to one out of bounds; return how many."""
+    return reduced(ELEMENTS, code, op, <const Reduction*> slices)

@@ -1,8 +1,8 @@
-# Teams that can be started: libgomp ends the process where the system refuses it a thread.
+# Teams that can be started: libgomp aborts the process if the system refuses it a thread.
+# So threads are first created as a test, for the first team and for any larger than the last one.
 #
-# A team is asked for at its first use, and again wherever it is larger than the one used last:
-# libgomp dismisses those that a smaller one leaves over. Between the question and libgomp's start
-# no other run of ndtool may take the last thread, so both happen under a lock that all runs share.
+# libgomp ends the threads that a smaller team does not need. No other run of ndtool may take the
+# last thread between test and start: both happen under the admission lock that all runs share.
 
 cdef extern from * nogil:
     """
@@ -15,9 +15,9 @@ cdef extern from * nogil:
     #include <sys/stat.h>
     #include <unistd.h>
 
-    static char *nd_file;             /* this extension's: whoever can run it can open it */
-    static int nd_forked;             /* libgomp would wait for threads that a child has not */
-    static __thread int nd_last = 1;  /* of each thread that calls: libgomp keeps a pool for each */
+    static char *nd_file;             /* this extension: whoever can run it can open it */
+    static int nd_forked;             /* in a child, libgomp would wait for threads it lacks */
+    static __thread int nd_last = 1;  /* per calling thread: libgomp has a pool for each */
 
     static void nd_in_child(void) { nd_forked = 1; }
 
@@ -27,8 +27,8 @@ cdef extern from * nogil:
         return pthread_atfork(NULL, NULL, nd_in_child);
     }
 
-    /* waits for its turn, but not for ever: a stopped process may have it */
-    static int nd_enter(void)
+    /* waits for at most 0.1 s: a stopped process may hold the lock */
+    static int nd_lock_admission(void)
     {
         int file = nd_file ? open(nd_file, O_RDONLY | O_CLOEXEC) : -1, tries;
         for (tries = 0; file >= 0 && tries < 100 && flock(file, LOCK_EX | LOCK_NB); tries++)
@@ -36,10 +36,10 @@ cdef extern from * nogil:
         return file;
     }
 
-    static void nd_leave(int file)
+    static void nd_unlock_admission(int file)
     {
         if (file < 0) return;
-        (void)flock(file, LOCK_UN); /* a child that was forked meanwhile has the file, too */
+        (void)flock(file, LOCK_UN); /* a child forked meanwhile has the file open, too */
         close(file);
     }
 
@@ -52,11 +52,11 @@ cdef extern from * nogil:
 
     static unsigned long nd_threads(void)
     {
-        struct stat tasks; /* a directory has as many links as directories, two of its own aside */
+        struct stat tasks; /* a directory has a link per subdirectory, and two */
         return stat("/proc/self/task", &tasks) ? 0 : (unsigned long)tasks.st_nlink;
     }
 
-    /* how many of `wanted` threads the system gives beside those there are */
+    /* how many of `wanted` additional threads the system starts */
     static int nd_startable(int wanted)
     {
         pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -70,20 +70,20 @@ cdef extern from * nogil:
         pthread_mutex_unlock(&gate);
         for (i = 0; i < started; i++) pthread_join(others[i], NULL);
         for (i = 0; i < 1000 && nd_threads() > before; i++)
-            usleep(100); /* one that has ended may still count */
+            usleep(100); /* an exited thread may still be counted */
         return started;
     }
 
     static int nd_start(int wanted)
     {
-        int turn = nd_enter();
+        int lock = nd_lock_admission();
         wanted = nd_last + nd_startable(wanted - nd_last);
-        omp_set_dynamic(0); /* else a team may have fewer than it is told, and dismiss the others */
+        omp_set_dynamic(0); /* else a team may be smaller than wanted, and the others end */
         if (wanted > nd_last) {
             #pragma omp parallel num_threads(wanted)
-            __asm__ volatile(""); /* nothing, but not left out */
+            __asm__ volatile(""); /* empty, but not optimized away */
         }
-        nd_leave(turn);
+        nd_unlock_admission(lock);
         return wanted;
     }
 
@@ -91,17 +91,17 @@ cdef extern from * nogil:
     {
         if (nd_forked) return 1;
         if (wanted > nd_last) wanted = nd_start(wanted);
-        if (wanted > 1) nd_last = wanted; /* one thread alone does not concern libgomp */
+        if (wanted > 1) nd_last = wanted; /* a team of one does not involve libgomp */
         return wanted;
     }
     #else
     static int nd_prepare(const char *file) { (void)file; return 0; }
-    static int nd_enter(void) { return -1; }
-    static void nd_leave(int file) { (void)file; }
+    static int nd_lock_admission(void) { return -1; }
+    static void nd_unlock_admission(int file) { (void)file; }
     static int nd_team(int wanted) { (void)wanted; return 1; }
     #endif
     """
     int prepare "nd_prepare"(const char* file)
-    int enter "nd_enter"()
-    void leave "nd_leave"(int file)
+    int lock_admission "nd_lock_admission"()
+    void unlock_admission "nd_unlock_admission"(int file)
     int startable "nd_team"(int wanted)

@@ -1,14 +1,16 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Views: arrays with any strides, copied into row-major order.
+# Views: arrays with any strides copied to row-major order, and plain parallel copies. Strips are
+# for arrays with a large last stride: full cache lines are read and written.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport LINE, MOST_RANK
-from ndtool.loops.moves cimport copy_run
+from ndtool.loops.blocks cimport LINE, MOST_RANK, column_of
+from ndtool.loops.memory cimport write_window
+from ndtool.loops.moves cimport copy_bytes
 
 cdef enum:
-    TALL = 4096          # elements of a strip along the axis whose neighbours are closest
+    TALL = 4096          # elements of a strip along the axis of the smallest stride
 
 
 cdef struct View:
@@ -16,13 +18,13 @@ cdef struct View:
     int rank
     int64_t sizes[MOST_RANK]
     int64_t strides[MOST_RANK]
-    Py_ssize_t item
+    Py_ssize_t itemsize
 
 
 cdef inline void copy_view(
     uint8_t* to, const uint8_t* source, const View* view, int64_t first, int64_t count
 ) noexcept nogil:
-    """Copy elements [first, first + count) in row-major order to consecutive places."""
+    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
     cdef int64_t coordinates[MOST_RANK]
     cdef int64_t rest = first, last, stride, take
     cdef int d
@@ -34,8 +36,8 @@ cdef inline void copy_view(
     stride = view.strides[view.rank - 1]
     while count > 0:
         take = min(count, last - coordinates[view.rank - 1])
-        copy_line(to, source, stride, take, view.item)
-        to += take * view.item
+        copy_line(to, source, stride, take, view.itemsize)
+        to += take * view.itemsize
         count -= take
         coordinates[view.rank - 1] += take
         source += take * stride
@@ -48,35 +50,35 @@ cdef inline void copy_view(
 
 
 cdef inline void copy_line(
-    uint8_t* to, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t item
+    uint8_t* to, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
 ) noexcept nogil:
-    """Copy n elements that lie `stride` bytes apart to consecutive places."""
+    """Copy n elements, `stride` bytes apart, to contiguous memory."""
     cdef int64_t i
-    if stride == item:
-        memcpy(to, source, n * item)
-    elif item == 4:
+    if stride == itemsize:
+        memcpy(to, source, n * itemsize)
+    elif itemsize == 4:
         for i in range(n):
             memcpy(to + 4 * i, source + i * stride, 4)
-    elif item == 8:
+    elif itemsize == 8:
         for i in range(n):
             memcpy(to + 8 * i, source + i * stride, 8)
     else:
         for i in range(n):
-            copy_run(to + item * i, source + i * stride, item)
+            copy_bytes(to + itemsize * i, source + i * stride, itemsize)
 
 
-cdef inline int64_t strips_of(const View* view, int near) noexcept nogil:
-    """Return how many strips a view has; `near` is the axis, not the last, of closest neighbours.
+cdef inline int64_t strips_of(const View* view, int closest) noexcept nogil:
+    """Return the number of strips; closest: the axis of the smallest stride, not the last one.
 
-    A strip is up to TALL elements of that axis, and of the last as many as a cache line holds.
+    A strip is up to TALL elements of that axis, and a cache line's elements of the last.
     """
-    cdef int64_t across = max(1, LINE // view.item)
+    cdef int64_t across = max(1, LINE // view.itemsize)
     cdef int64_t count = 1
     cdef int d
     for d in range(view.rank):
         if d == view.rank - 1:
             count *= (view.sizes[d] + across - 1) // across
-        elif d == near:
+        elif d == closest:
             count *= (view.sizes[d] + TALL - 1) // TALL
         else:
             count *= view.sizes[d]
@@ -84,47 +86,46 @@ cdef inline int64_t strips_of(const View* view, int near) noexcept nogil:
 
 
 cdef struct Strips:
-    # strips of a view from number `first` on, each copied to its place in row-major order
+    # strips of a view from `first` on, copied to row-major order
     const View* view
-    int near
+    int closest
     const uint8_t* source
     uint8_t* to
     int64_t first
 
 
-cdef inline uint64_t copy_strip(const void* call, int64_t part, int thread) noexcept nogil:
-    """Copy one strip: lines are read and written as a whole."""
-    cdef const Strips* c = <const Strips*> call
+cdef inline uint64_t copy_strip(const Strips* c, int64_t part) noexcept nogil:
+    """Copy one strip: full lines are read and written."""
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
     cdef uint8_t* to = c.to
-    cdef int last = view.rank - 1, near = c.near, d
+    cdef int last = view.rank - 1, closest = c.closest, d
     cdef int64_t number = c.first + part
-    cdef int64_t wide = view.sizes[last], tall = view.sizes[near]
-    cdef int64_t across = max(1, LINE // view.item)
-    cdef int64_t tiles = (wide + across - 1) // across, chunks = (tall + TALL - 1) // TALL
-    cdef int64_t column = number % tiles * across, row = number // tiles % chunks * TALL
-    cdef int64_t i, place = number // tiles // chunks, step = view.item, pitch = 0
+    cdef int64_t wide = view.sizes[last], tall = view.sizes[closest]
+    cdef int64_t across = max(1, LINE // view.itemsize)
+    cdef int64_t tiles = (wide + across - 1) // across, bands = (tall + TALL - 1) // TALL
+    cdef int64_t column = number % tiles * across, row = number // tiles % bands * TALL
+    cdef int64_t i, outer = number // tiles // bands, step = view.itemsize, pitch = 0
     for d in reversed(range(view.rank)):
-        if d == near:
+        if d == closest:
             pitch = step
         elif d != last:
-            to += place % view.sizes[d] * step
-            source += place % view.sizes[d] * view.strides[d]
-            place //= view.sizes[d]
+            to += outer % view.sizes[d] * step
+            source += outer % view.sizes[d] * view.strides[d]
+            outer //= view.sizes[d]
         step *= view.sizes[d]
-    to += row * pitch + column * view.item
-    source += row * view.strides[near] + column * view.strides[last]
+    to += row * pitch + column * view.itemsize
+    source += row * view.strides[closest] + column * view.strides[last]
     for i in range(min(TALL, tall - row)):
         copy_line(
-            to + i * pitch, source + i * view.strides[near], view.strides[last],
-            min(across, wide - column), view.item,
+            to + i * pitch, source + i * view.strides[closest], view.strides[last],
+            min(across, wide - column), view.itemsize,
         )
     return 0
 
 
 cdef struct Spread:
-    # rows that stand side by side, and the array that they belong into, `pitch` bytes apart
+    # contiguous rows, and an output in which they are `pitch` bytes apart
     const uint8_t* source
     uint8_t* to
     int64_t rows
@@ -133,9 +134,25 @@ cdef struct Spread:
     int64_t parts
 
 
-cdef inline uint64_t spread_part(const void* call, int64_t part, int thread) noexcept nogil:
-    cdef const Spread* c = <const Spread*> call
+cdef inline uint64_t spread_part(const Spread* c, int64_t part) noexcept nogil:
     cdef int64_t i
     for i in range(c.rows * part // c.parts, c.rows * (part + 1) // c.parts):
         memcpy(c.to + i * c.pitch, c.source + i * c.width, c.width)
+    return 0
+
+
+cdef struct Copy:
+    # bytes to copy unchanged
+    const uint8_t* source
+    uint8_t* to
+    Py_ssize_t nbytes
+    int64_t parts
+    bint streamed
+
+
+cdef inline uint64_t copy_part(const Copy* c, int64_t part) noexcept nogil:
+    cdef Py_ssize_t begin = column_of(part, c.parts, c.nbytes)
+    write_window(
+        c.to + begin, c.source + begin, column_of(part + 1, c.parts, c.nbytes) - begin, c.streamed
+    )
     return 0

@@ -1,1 +1,1 @@
-"""What is allowed and what follows from it: pure, no I/O, no NumPy."""
+"""The rules of the operators: types, shapes, standards. Pure functions, no I/O, no NumPy."""

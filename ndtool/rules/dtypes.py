@@ -1,16 +1,16 @@
-"""Element types: name, size, byte order, and which reductions have a meaning for them."""
+"""Element types: name, size and byte order."""
 
 import re
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError, shown
-from ndtool.rules.operators import REDUCTIONS
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
-# Types with reductions, by the names that the kernels know them by.
+# Element types that have reductions, by the kernels' names.
 ARITHMETIC = (
     "bool",
     "int8", "int16", "int32", "int64",
@@ -18,8 +18,9 @@ ARITHMETIC = (
     "float16", "bfloat16", "float32", "float64",
     "complex64", "complex128",
 )  # fmt: skip
-_UNORDERED = ("complex64", "complex128")
-# Types that NumPy lacks and .npy stores as void, in whole bytes; ml_dtypes has them all.
+# Element types that indices may have.
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+# ml_dtypes' types, with their sizes in bytes: NumPy has no code for them, .npy stores void.
 EXTENDED = {
     "bfloat16": 2,
     "float8_e3m4": 1,
@@ -52,20 +53,20 @@ _SIZES = {
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _UNITS = frozenset(
     ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
-)  # of dates and spans of time
+)  # of datetime64 and timedelta64
 _DESCR = re.compile(r"([<>|=]?)([a-zA-Z])([0-9]+)(?:\[([0-9]*)([a-zA-Z]+)\])?")
 _KINDS = "biufcmMSUV"
-_DIGITS = 10  # of a number in a descr
-_LARGEST = 2**31 - 1  # NumPy's limit for one element, an axis of a field and a unit's number
-_AXES = 64  # of a field; NumPy's limit too
+_DIGITS = 10  # of a number in a descr, at most
+_LARGEST = 2**31 - 1  # NumPy's limit for an itemsize, a field's axis and a unit's multiple
+_AXES = 64  # of a field: NumPy's limit
 
 
 class Dtype(NamedTuple):
-    """An element type, known without NumPy.
+    """An element type, described without NumPy.
 
     name: NumPy's name, or the code of a flexible type (`U5`, `V2`); "struct" for records.
-    descr: what a .npy header says, as Python data. itemsize: bytes per element. kind: NumPy's
-    kind letter. order: "<", ">" or "|" where byte order has no meaning.
+    descr: the `descr` of a .npy header, as Python data. itemsize: bytes per element. kind: NumPy's
+    kind letter. order: the byte order, "<" or ">"; "|" where it has no meaning.
     """
 
     name: str
@@ -76,22 +77,15 @@ class Dtype(NamedTuple):
 
     @property
     def swapped(self) -> bool:
-        """Whether the bytes are in the other order than this machine's."""
+        """Whether the byte order is not the native one."""
         return self.order not in (NATIVE, "|")
 
     @property
     def unit(self) -> int:
-        """Bytes that byte order reverses together: a part of a complex number or string."""
+        """Bytes that a byte swap reverses: an element, half a complex number, or a character."""
         if self.order == "|":
             return 1
         return {"c": self.itemsize // 2, "U": 4}.get(self.kind, self.itemsize)
-
-    @property
-    def reductions(self) -> tuple[str, ...]:
-        """The reductions that this type has."""
-        if self.name in _UNORDERED:
-            return REDUCTIONS[:3]
-        return REDUCTIONS if self.name in ARITHMETIC else REDUCTIONS[:1]
 
 
 @lru_cache(maxsize=256)
@@ -104,7 +98,7 @@ def from_code(code: str) -> Dtype:
 
 
 def _from_code(code: str) -> Dtype:
-    """Return the type of a descr, perhaps text or void of no bytes, which a field may be."""
+    """Return the type of a descr; a field may also be text or void of 0 bytes."""
     match = _DESCR.fullmatch(code)
     order, kind, digits, count, unit = match.groups() if match else ("",) * 5
     known = kind and kind in _KINDS and (unit is None or unit in _UNITS)
@@ -123,7 +117,7 @@ def _from_code(code: str) -> Dtype:
         raise DtypeError(f"{code!r} has {itemsize} bytes per element: valid 1..{_LARGEST}")
     if kind in "SVb" or (itemsize == 1 and kind in "iu"):
         order = "|"
-    elif order not in ("<", ">"):  # "|" too: NumPy takes it as this machine's order
+    elif order not in ("<", ">"):  # "|" too: NumPy reads it as native
         order = NATIVE
     period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
     return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
@@ -145,10 +139,10 @@ _CODES = {_name(kind, size): f"{kind}{size}" for kind in _SIZES for size in _SIZ
 
 
 def from_descr(descr: Any) -> Dtype:
-    """Return the type that a .npy header's descr names; records become opaque bytes.
+    """Return the type of a .npy header's descr; records become opaque bytes.
 
-    A record's descr is written as NumPy writes it, so that equal records have equal ones.
-    Raises DtypeError for Python objects, sizes of zero and anything that is no descr.
+    A record's descr is normalized to NumPy's spelling, so that equal records have equal ones.
+    Raises DtypeError for Python objects, sizes of zero and a malformed descr.
     """
     if isinstance(descr, str):
         _refuse_objects(descr)
@@ -167,7 +161,7 @@ def _refuse_objects(code: str) -> None:
 
 
 def _part(descr: Any) -> tuple[Any, int]:
-    """Return the descr of a field's type as NumPy writes it, and its bytes."""
+    """Return a field's descr in NumPy's spelling, and its size in bytes."""
     if isinstance(descr, str):
         _refuse_objects(descr)
         dtype = _from_code(descr)
@@ -180,15 +174,15 @@ def _part(descr: Any) -> tuple[Any, int]:
 
 
 def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
-    """Return what `_part` does, for a field with a shape: one size or several."""
+    """Return descr and bytes of a field with a shape, which is an int or a tuple."""
     item, size = _part(descr)
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
         raise DtypeError(f"a field's shape is {shown(shape)}: expected sizes of 0..{_LARGEST}")
     if not size:
-        raise DtypeError("a field of 0 bytes has a shape: only one with bytes may")
+        raise DtypeError("a field of 0 bytes has a shape: expected at least one byte")
     count = prod(sizes)
-    # Zeros count as ones in strides, which must fit into 64 bits.
+    # Strides must fit into 64 bits; NumPy computes them with axes of 0 counted as 1.
     if len(sizes) > _AXES or prod(d or 1 for d in sizes) >= 2**63:
         raise DtypeError(f"a field's shape is {shown(shape)}: valid up to {_AXES} axes, 2^63 - 1")
     if max(count, size * count) > _LARGEST:
@@ -197,7 +191,7 @@ def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
 
 
 def _record(fields: list[Any]) -> tuple[list[Any], int]:
-    """Return what `_part` does, for a list of (name, descr[, shape])."""
+    """Return descr and bytes of a record, given as a list of (name, descr[, shape])."""
     result: list[Any] = []
     size = end = 0
     taken: set[str] = set()
@@ -218,7 +212,7 @@ def _record(fields: list[Any]) -> tuple[list[Any], int]:
 
 
 def _is_padding(item: Any) -> bool:
-    """Whether a field without a name is only there for its bytes, as NumPy's reader has it."""
+    """Whether NumPy's reader takes a field without a name as padding."""
     return isinstance(item, tuple) or (isinstance(item, str) and item.startswith("|V"))
 
 
@@ -227,7 +221,7 @@ def _padding(nbytes: int) -> list[tuple[str, str]]:
 
 
 def _field_name(name: Any, taken: set[str]) -> Any:
-    """Return a name or (title, name), none of which another field has; None is no title."""
+    """Return a field's name or (title, name); DtypeError for a duplicate."""
     title, plain = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
     if not isinstance(plain, str) or not isinstance(title, str | None):
         raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
@@ -250,8 +244,27 @@ def from_name(name: str) -> Dtype:
     return from_code(name)
 
 
+def little_endian(name: str) -> Dtype:
+    """Return the little-endian type of a name, as model files store it."""
+    dtype = from_name(name)
+    if dtype.order == "|":
+        return dtype
+    return dtype._replace(order="<", descr=dtype.descr.replace(">", "<"))
+
+
+def require_one_of(dtype: Dtype, names: Iterable[str], owner: str) -> None:
+    """Raise DtypeError unless `dtype` is one of `names`, the types that a file `owner` can hold."""
+    names = list(names)
+    if dtype.name not in names:
+        void = dtype.kind == "V" and dtype.name not in (*EXTENDED, "struct")
+        raise DtypeError(
+            f"{owner} cannot hold {dtype.name}: valid {', '.join(names)}",
+            hint="--dtype sets the type of elements that are stored as void" if void else "",
+        )
+
+
 def _void(name: str, size: int) -> Dtype:
-    """Return a type that NumPy has no code for: void with a name."""
+    """Return a named type that NumPy stores as void."""
     return Dtype(name, f"|V{size}", size, "V", NATIVE if size > 1 else "|")
 
 
@@ -262,7 +275,7 @@ def from_numpy(dtype: Any) -> Dtype:
         raise DtypeError(f"dtype {dtype} holds Python objects: elements must have a fixed size")
     if not dtype.itemsize:
         raise DtypeError(f"dtype {dtype} has 0 bytes per element: it must have at least one")
-    if dtype.isbuiltin == 2:  # another package's: its name tells it from others of its size
+    if dtype.isbuiltin == 2:  # of another package: void with its name
         void = _void(dtype.name, dtype.itemsize)
         return void._replace(order=">") if dtype.str.startswith(">") else void
     if dtype.names is not None:
@@ -273,11 +286,11 @@ def from_numpy(dtype: Any) -> Dtype:
 
 
 class Usual(str):
-    """The name of the type that elements stored as void have, where they may: of no others."""
+    """A default type name for void elements; arrays of other types ignore it."""
 
 
 def view_as(dtype: Dtype, name: str) -> Dtype:
-    """Return `dtype`, stored as void, as the type `name` that NumPy has no code for."""
+    """Return the type `name` in the place of `dtype`, which is void of the same size."""
     wanted = from_name(name)
     if wanted.name == dtype.name:
         return dtype
@@ -285,30 +298,7 @@ def view_as(dtype: Dtype, name: str) -> Dtype:
         if isinstance(name, Usual):
             return dtype
         raise DtypeError(
-            f"dtype {dtype.name} cannot be taken as {name}:"
+            f"dtype {dtype.name} cannot be read as {name}:"
             f" only V{wanted.itemsize} elements can, which are stored without a type"
         )
     return wanted._replace(descr=dtype.descr)
-
-
-_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
-
-
-def identity(dtype: Dtype, reduction: str) -> bytes:
-    """Return the element that a reduction leaves every other as it is with, before and after it.
-
-    b"" where it matters how updates are bracketed: where sums are rounded, and for bool, whose
-    bytes other than 0 and 1 become 1 when they are touched. Not for max and min: the result is the
-    first NaN, else the last (of float16 the first) of those equal to the extreme.
-    """
-    bits, extreme, signed = 8 * dtype.itemsize, reduction in ("max", "min"), dtype.kind == "i"
-    if dtype.kind in "iu" and reduction in ("add", "mul"):
-        value = int(reduction == "mul")
-    elif dtype.kind in "iu" and extreme:
-        value = 1 << (bits - 1) if signed else 0
-        value = value if reduction == "max" else (value - 1) % (1 << bits)
-    elif dtype.name in _INFINITY and extreme:
-        value = _INFINITY[dtype.name] | (reduction == "max") << (bits - 1)
-    else:
-        return b""
-    return value.to_bytes(dtype.itemsize, sys.byteorder)

@@ -1,4 +1,4 @@
-"""The element that takes the place of what an index out of bounds names."""
+"""Fill values: text to the bytes of an element, for the out-of-bounds mode "fill"."""
 
 import math
 import re
@@ -8,13 +8,18 @@ from ndtool.errors import DtypeError, shown
 from ndtool.rules.dtypes import NATIVE, Dtype
 
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "complex64": "f", "complex128": "d"}
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf(inity)?)", re.I)
+_REAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf(inity)?)"
+_NUMBER = re.compile(_REAL, re.I)
+_PART = re.compile(f"({_REAL})j?", re.I)
+
+_TRUTH = {"true": 1, "false": 0}
 
 
 def element(fill: str | None, dtype: Dtype) -> bytes:
-    """Return the bytes of an element; nothing said, and 0, are zeros of any type.
+    """Return the bytes of a fill value; None and "0" are zero bytes for every type.
 
-    Raises DtypeError for what the type cannot hold. Floats are rounded.
+    A number with a point or an exponent is rounded to the nearest element; an integer must be
+    exact. Raises DtypeError for a value that the type cannot hold.
 
     >>> from ndtool.rules import dtypes
     >>> element("-1", dtypes.from_name("int16"))
@@ -26,22 +31,38 @@ def element(fill: str | None, dtype: Dtype) -> bytes:
     order = "big" if dtype.order == ">" or (dtype.order == "|" and NATIVE == ">") else "little"
     if dtype.kind in "biu":
         lowest, highest = _range(dtype)
-        value = {"true": 1, "false": 0}.get(fill.lower()) if dtype.kind == "b" else None
+        value = _TRUTH.get(fill.lower()) if dtype.kind == "b" else None
         if value is None and re.fullmatch("[+-]?[0-9]{1,30}", fill):
             value = int(fill)
         if value is None or not lowest <= value <= highest:
-            raise _refusal(fill, dtype, f"expected a whole number in {lowest}..{highest}")
+            raise _refusal(fill, dtype, f"expected an integer in {lowest}..{highest}")
         return value.to_bytes(dtype.itemsize, order, signed=value < 0)  # type: ignore[arg-type]
     if dtype.name not in (*_CODES, "bfloat16"):
         raise _refusal(fill, dtype, "expected 0")
     try:
         parts = _parts(fill, dtype)
+        for text in _integers(fill):
+            if _rounded(float(text), dtype) != int(text):
+                raise _refusal(
+                    fill, dtype, f"expected an integer that it holds exactly; {text}.0 is rounded"
+                )
         if dtype.name == "bfloat16":
             return _bfloat16(parts[0]).to_bytes(2, order)  # type: ignore[arg-type]
         code = ("<" if order == "little" else ">") + len(parts) * _CODES[dtype.name]
         return struct.pack(code, *parts)
     except OverflowError:
         raise _refusal(fill, dtype, "it is too large") from None
+
+
+def is_value(fill: str) -> bool:
+    """Whether text is a valid fill value of some element type."""
+    if _NUMBER.fullmatch(fill) or fill.lower() in _TRUTH:
+        return True
+    try:
+        complex(fill)
+    except ValueError:
+        return False
+    return True
 
 
 def _range(dtype: Dtype) -> tuple[int, int]:
@@ -52,14 +73,14 @@ def _range(dtype: Dtype) -> tuple[int, int]:
 
 
 def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:
-    """Return a number, of complex ones its two parts."""
+    """Return (value,), or (real, imaginary) for a complex type."""
     if _NUMBER.fullmatch(fill):
         return (_finite(fill), 0.0)[: 1 + (dtype.kind == "c")]
     try:
         value = complex(fill) if dtype.kind == "c" else None
     except ValueError:
         value = None
-    if value is None:
+    if value is None or not fill.isascii() or "_" in fill:
         raise _refusal(fill, dtype, "expected a number")
     if "inf" not in fill.lower() and math.inf in (abs(value.real), abs(value.imag)):
         raise OverflowError
@@ -67,15 +88,35 @@ def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:
 
 
 def _finite(text: str) -> float:
-    """Return a number; OverflowError for one that is infinite without saying so."""
+    """Return the float of a text; OverflowError if it is infinite and the text is not "inf"."""
     value = float(text)
     if value in (math.inf, -math.inf) and "inf" not in text.lower():
         raise OverflowError
     return value
 
 
+def _integers(fill: str) -> list[str]:
+    """Return the integer literals in a number: up to two in a complex one."""
+    parts = [part.group().rstrip("jJ") for part in _PART.finditer(fill)]
+    return [_short(part) for part in parts if part.lstrip("+-").isdecimal()]
+
+
+def _short(text: str) -> str:
+    """Return an integer literal without leading zeros: Python limits the number of digits."""
+    return "-" * text.startswith("-") + (text.lstrip("+-0") or "0")
+
+
+def _rounded(value: float, dtype: Dtype) -> float:
+    """Return a value rounded to an element type."""
+    if dtype.name == "bfloat16":
+        bits = struct.pack("<I", _bfloat16(value) << 16)
+        return float(struct.unpack("<f", bits)[0])
+    code = "<" + _CODES[dtype.name]
+    return float(struct.unpack(code, struct.pack(code, value))[0])
+
+
 def _bfloat16(value: float) -> int:
-    """Return the upper half of the bits of a float32, rounded to the nearest, ties to even."""
+    """Return the bits of a bfloat16, rounded to the nearest, ties to even."""
     bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
     if value != value:
         return bits >> 16 | 0x40
@@ -86,4 +127,4 @@ def _bfloat16(value: float) -> int:
 
 
 def _refusal(fill: str, dtype: Dtype, expected: str) -> DtypeError:
-    return DtypeError(f"fill is {shown(fill)}: data of {dtype.name} cannot have it: {expected}")
+    return DtypeError(f"fill is {shown(fill)}: data of {dtype.name} cannot hold it: {expected}")

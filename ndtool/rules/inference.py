@@ -1,28 +1,30 @@
-"""Types, shapes, attributes and a spec in; what follows from them out, before any value is read."""
+"""Type and shape inference for a call: types, shapes, attributes and a spec in, a plan out."""
 
 import re
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 from typing import NamedTuple
 
-from ndtool import notebook
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, printable
-from ndtool.rules import dtypes, filling, shapes, specs
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, number, printable
+from ndtool.rules import dtypes, filling, mistakes, shapes, specs
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import Attributes
-from ndtool.rules.shapes import Plan, Shape
-from ndtool.rules.trace import Trace
+from ndtool.rules.modes import MODES, Handling, Mode
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.symbols import Sizes
+from ndtool.rules.trace import Step, Trace
 
 
 class Given(NamedTuple):
-    """An input as far as inference needs it; name: the argument, or the role of an array."""
+    """Type and shape of an input; name: the argument, or the role of an array in memory."""
 
     name: str
     dtype: Dtype
     shape: Shape
 
     def taken_as(self, dtype: str | None) -> "Given":
-        """Return the input with elements stored as void taken as another type."""
+        """Return the input with void elements reinterpreted as `dtype`."""
         if dtype is None:
             return self
         try:
@@ -31,8 +33,13 @@ class Given(NamedTuple):
             raise DtypeError(f"{called(self.name)}: {exc.message}") from None
 
     @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
     def described(self) -> str:
-        """What it is called, and where that does not say them, its type and shape."""
+        """The name, and the type and shape unless the name consists of them."""
         described = shapes.described(self.dtype, self.shape)
         return described if self.name == described else f"{called(self.name)}: {described}"
 
@@ -41,7 +48,7 @@ Inputs = dict[str, Given]  # by the standards' names: data, indices, updates
 
 
 class Inference(NamedTuple):
-    """What is known of a call: the spec's row that it satisfies, every rule, the plan."""
+    """Result of inference: the spec's row, the trace of every rule, the plan of shapes."""
 
     operator: str
     spec: str
@@ -52,13 +59,28 @@ class Inference(NamedTuple):
     plan: Plan
 
     @property
+    def scatters(self) -> bool:
+        """Whether the operator scatters updates into a copy of data; else it gathers."""
+        return OPERATORS[self.operator].scatters
+
+    @property
+    def handling(self) -> Handling:
+        """What happens to each index."""
+        return handling_of(self.attributes, self.row, self.inputs["indices"].dtype)
+
+    @property
+    def mode(self) -> Mode:
+        """The out-of-bounds mode."""
+        return MODES[self.attributes.out_of_bounds]
+
+    @property
     def dtype(self) -> Dtype:
         """The output's element type: data's."""
         return self.inputs["data"].dtype
 
     @property
     def filling(self) -> bytes:
-        """The element of what indices out of bounds name, if they are filled."""
+        """The bytes of the fill value, for indices out of bounds in mode "fill"."""
         return filling.element(self.attributes.fill, self.dtype)
 
     @property
@@ -66,12 +88,13 @@ class Inference(NamedTuple):
         """Bytes of the output's data."""
         return prod(self.plan.output) * self.dtype.itemsize
 
-    def _repr_html_(self) -> str:
-        inputs = [(role, given.described) for role, given in self.inputs.items()]
-        assumed = [("assumed", sentence) for sentence in self.trace.assumed]
-        output = ("output", shapes.described(self.dtype, self.plan.output))
-        call = notebook.table(self.operator, ("array", "type"), [*inputs, *assumed, output])
-        return call + self.trace._repr_html_()
+
+def handling_of(attributes: Attributes, row: specs.Row, indices: Dtype) -> Handling:
+    """Return what happens to each index; a pad that no index of the type can equal is none."""
+    pad, bits = attributes.pad, 8 * indices.itemsize
+    lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
+    pads = pad is not None and lowest <= pad < highest
+    return Handling(attributes.out_of_bounds, pad if pads else None, row.negatives)
 
 
 def infer(
@@ -83,9 +106,9 @@ def infer(
 ) -> Inference:
     """Infer the output of an operator.
 
-    dtype: what elements of data and updates are that are stored as void. Raises RuleError, with
-    the trace so far, and DtypeError, both with the inputs as places; UsageError for a reduction
-    or spec that does not exist.
+    dtype: the actual type of void elements of data and updates. Raises RuleError, with the trace
+    so far, or DtypeError, both with the inputs in `places`; UsageError for an unknown reduction or
+    spec.
     """
     inputs = {
         role: given if role == "indices" else given.taken_as(dtype)
@@ -97,7 +120,11 @@ def infer(
         row, trace, plan = check(operator, types, sizes, attributes, spec)
     except NdtoolError as error:
         point_out(error, inputs)
-        error.hint = error.hint or _swapped(operator, inputs, attributes, spec)
+        error.hint = (
+            error.hint
+            or _swapped(operator, inputs, attributes, spec)
+            or _fitting(operator, inputs, attributes)
+        )
         raise
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
@@ -109,18 +136,39 @@ def check(
     attributes: Attributes,
     spec: str,
 ) -> tuple[specs.Row, Trace, Plan]:
-    """Check types against a spec, then infer shapes; inputs that have no names but the roles'."""
+    """Check types against a spec, then infer shapes; errors name inputs by role only."""
     row = specs.accept(spec, operator, types, attributes)
     filling.element(attributes.fill, types["data"])
     trace, plan = shapes.infer(operator, sizes, attributes)
-    shapes.check_bytes(plan, types["data"].itemsize)
-    return row, trace, plan
+    assumed = check_bytes(plan, types["data"].itemsize, trace.sizes)
+    return row, trace._replace(steps=trace.steps + assumed), plan
+
+
+def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:
+    """Raise RuleError for an output of more than 2^63 - 1 bytes.
+
+    sizes: the assumptions about named sizes. If one may be 0, return the rule as an assumed step.
+    """
+    size = prod(plan.output) * itemsize
+    if int(size) <= shapes.MOST:
+        return ()
+    empty = (sizes or Sizes()).may_be_empty(size)
+    if not empty:
+        raise RuleError(
+            f"the output {shapes.written(plan.output)} would have {number(size)} bytes:"
+            " at most 2^63 - 1 fit"
+        )
+    sentence = f"the output has no elements: {' or '.join(empty)} is 0"
+    return (Step("bytes of output < 2^63", f"{number(size)} < 2^63", "assumed", (sentence,)),)
 
 
 def point_out(error: NdtoolError, inputs: Inputs) -> None:
-    """Add the names of the inputs to an error that knows only data, indices and updates."""
+    """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
-        error.name(called(inputs["indices"].name), called(inputs["data"].name))
+        name, dtype, _ = inputs["indices"]
+        error.name(called(name), called(inputs["data"].name))
+        if not error.hint and not is_literal(name):
+            error.hint = mistakes.likeliest(error.value, error.size, dtype)
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
         if error.hint.endswith(shapes.PLAIN):
@@ -128,8 +176,13 @@ def point_out(error: NdtoolError, inputs: Inputs) -> None:
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
 
 
+def is_literal(name: str) -> bool:
+    """Whether an argument is a literal list of indices."""
+    return name.lstrip()[:1] == "["
+
+
 def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
-    """Return in which other order the inputs would fit: the one that moves the fewest of them."""
+    """Return the hint to swap inputs, "" unless exactly one smallest swap fits."""
     roles, fitting = tuple(inputs), []
     for order in list(permutations(roles))[1:]:
         types = {role: inputs[given].dtype for role, given in zip(roles, order, strict=True)}
@@ -146,7 +199,53 @@ def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -
     return "swapped? " + ", ".join(f"{given} would fit as {role}" for given, role in best[0])
 
 
+# The operators that a call may have been meant for, where its shapes do not fit its own.
+_KIN = {
+    "scatter_nd": ("scatter", "scatter_elements"),
+    "scatter": ("scatter_nd", "scatter_elements"),
+    "scatter_elements": ("scatter", "scatter_nd"),
+    "gather_nd": ("gather",),
+    "gather_elements": ("gather",),
+}
+
+
+def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
+    """Return the hint at another operator that the shapes fit, "" if there is none."""
+    types = {role: given.dtype for role, given in inputs.items()}
+    sizes = {role: given.shape for role, given in inputs.items()}
+    names = " ".join(_quoted(given.name) for given in inputs.values())
+    try:
+        check(operator, types, sizes, attributes, "ndtool")
+        return ""  # shapes are not what was refused
+    except NdtoolError:
+        pass
+    for name in _KIN.get(operator, ()):
+        other = OPERATORS[name]
+        axes: Sequence[int | None] = (attributes.axis,)
+        if attributes.axis is None and "axis" in other.attributes:
+            axes = range(len(sizes["data"]))
+        for axis in axes:
+            meant = attributes._replace(axis=axis)
+            try:
+                check(name, types, sizes, meant, "ndtool")
+            except NdtoolError:
+                continue
+            flags = f" --axis {axis}" if axis else ""
+            flags += f" --batch-dims {meant.batch_dims}" if meant.batch_dims else ""
+            flags += f" --reduction {meant.reduction}" if meant.reduction != "none" else ""
+            return f"{_MEANT[name]} the shapes fit: ndtool {other.command} {names}{flags}"
+    return ""
+
+
+_MEANT = {
+    "gather": "plain numbers of rows?",
+    "scatter": "plain numbers of rows?",
+    "scatter_nd": "index tuples?",
+    "scatter_elements": "an index for each update?",
+}
+
+
 def _quoted(name: str) -> str:
-    """Return an argument as a shell takes it."""
+    """Return an argument quoted for a shell."""
     plain = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
     return name if plain else "'" + printable(name).replace("'", "'\\''") + "'"

@@ -1,32 +1,61 @@
-"""The operators: which inputs and attributes each has; every other place asks this table."""
+"""The operators: a table of their inputs and attributes, which every other module reads."""
 
 from typing import NamedTuple
 
-REDUCTIONS = ("none", "add", "mul", "max", "min")
-RULES = ("error", "clip", "wrap", "fill", "drop")  # for indices out of bounds
-
 
 class Attributes(NamedTuple):
-    """The attributes of one call, by the standards' names; an operator looks at those it has.
+    """The attributes of one call, by the standards' names; an operator ignores those it lacks.
 
-    out_of_bounds: what becomes of indices out of bounds, one of RULES, which no standard has. fill:
-    the element that "fill" puts there, as it is written; None if it was not said.
+    axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
+    out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
+    mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
+    negatives: whether negative indices count from the end.
     """
 
     batch_dims: int = 0
-    axis: int = 0
+    axis: int | None = None
     reduction: str = "none"
     out_of_bounds: str = "error"
     fill: str | None = None
+    pad: int | None = None
+    negatives: bool = True
+
+    @property
+    def axis_of(self) -> int:
+        """The axis as given; by default the first that is no batch axis."""
+        return self.batch_dims if self.axis is None else self.axis
+
+
+# The attributes that no standard's operator has, and that all of ndtool's do.
+COMMON = ("out_of_bounds", "fill", "pad", "negatives")
+
+
+class Example(NamedTuple):
+    """An example for the help. types: the inputs' types; at: the output element to explain."""
+
+    types: tuple[str, ...]
+    attributes: dict[str, int | str]
+    at: str
 
 
 class Operator(NamedTuple):
-    """name: ndtool's; title: the standards'; inputs, attributes: what it takes, in order."""
+    """An operator of the family.
+
+    name: ndtool's name. title: the standards' name. inputs, attributes: their names, in order.
+    does: the summary for the help.
+    """
 
     name: str
     title: str
     inputs: tuple[str, ...]
     attributes: tuple[str, ...]
+    does: str
+    example: Example
+
+    @property
+    def scatters(self) -> bool:
+        """Whether the operator scatters updates into a copy of data; else it gathers."""
+        return "updates" in self.inputs
 
     @property
     def command(self) -> str:
@@ -35,18 +64,46 @@ class Operator(NamedTuple):
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
         """Return the attributes that this operator has."""
-        return {name: getattr(attributes, name) for name in self.attributes}
+        resolved = attributes._replace(axis=attributes.axis_of)
+        return {name: getattr(resolved, name) for name in self.attributes}
 
 
 _GATHER = ("data", "indices")
 _SCATTER = (*_GATHER, "updates")
+# fmt: off
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("gather_nd", "GatherND", _GATHER, ("batch_dims",)),
-        Operator("scatter_nd", "ScatterND", _SCATTER, ("reduction",)),
-        Operator("gather_elements", "GatherElements", _GATHER, ("axis",)),
-        Operator("scatter_elements", "ScatterElements", _SCATTER, ("axis", "reduction")),
-        Operator("gather", "Gather", _GATHER, ("axis",)),
+        Operator(
+            "gather_nd", "GatherND", _GATHER, ("batch_dims",),
+            "Gather slices of DATA by index tuples (ONNX and OpenVINO GatherND).",
+            Example(("float32[8,128,64]", "int64[8,5,1]"), {"batch_dims": 1}, "0,0"),
+        ),
+        Operator(
+            "scatter_nd", "ScatterND", _SCATTER, ("reduction", "batch_dims"),
+            "Copy DATA and update slices by index tuples (ONNX ScatterND).",
+            Example(("float32[4,3]", "int64[2,1]", "float32[2,3]"), {"reduction": "max"}, "0,0,0"),
+        ),
+        Operator(
+            "gather_elements", "GatherElements", _GATHER, ("axis",),
+            "Gather one element of DATA per index along an axis (ONNX GatherElements).",
+            Example(("int32[3,3]", "int64[2,3]"), {"axis": 1}, "0,0"),
+        ),
+        Operator(
+            "scatter_elements", "ScatterElements", _SCATTER, ("axis", "reduction"),
+            "Copy DATA and update one element per index along an axis (ONNX ScatterElements).",
+            Example(("int8[3,3]", "int64[2,3]", "int8[2,3]"), {"axis": 1}, "0,0"),
+        ),
+        Operator(
+            "gather", "Gather", _GATHER, ("axis", "batch_dims"),
+            "Gather slices of DATA by indices along an axis (ONNX Gather, numpy.take).",
+            Example(("float32[128,64]", "int64[3]"), {"axis": 0}, "0,0,0"),
+        ),
+        Operator(
+            "scatter", "ScatterUpdate", _SCATTER, ("axis", "reduction", "batch_dims"),
+            "Copy DATA and update slices by indices along an axis (OpenVINO ScatterUpdate).",
+            Example(("float32[3,5]", "int64[2]", "float32[3,2]"), {"axis": 1}, "0,0"),
+        ),
     )
 }
+# fmt: on

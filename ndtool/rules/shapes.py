@@ -1,8 +1,8 @@
-"""Rank, shape and axis rules: shapes in, a Trace of every rule and a Plan out.
+"""Shape inference: rank, shape and axis rules; shapes in, a Trace and a Plan out.
 
 Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims,
 k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements. A size may also be a
-Symbol, which has a name: a rule that cannot be decided then is assumed.
+Symbol, an unknown size with a name: a rule that depends on it is assumed to hold.
 """
 
 from __future__ import annotations
@@ -10,77 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ndtool.errors import RuleError, number
+from ndtool.errors import number
 from ndtool.rules.operators import Attributes
+from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace, Tracer
 
 if TYPE_CHECKING:
     from ndtool.rules.dtypes import Dtype
 
-Shape = tuple[int, ...]
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
 MOST_RANK = 64  # NumPy's limit
-PLAIN = "ndtool gather DATA INDICES"  # the call for indices that are no tuples
-
-
-class NdPlan(NamedTuple):
-    """N index tuples of k components, each naming one run of elements of data.
-
-    batch: data's leading shape that the indices share. tuples: N, over all batches.
-    sizes: the k axis lengths that the components index. run: the shape of one slice.
-    repeated: whether every batch has the same index tuples, each one number that stands alone.
-    """
-
-    operator: str
-    data: Shape
-    indices: Shape
-    output: Shape
-    batch: Shape
-    tuples: int
-    sizes: Shape
-    run: Shape
-    repeated: bool = False
-
-    @property
-    def k(self) -> int:
-        """Components per index tuple."""
-        return len(self.sizes)
-
-    @property
-    def width(self) -> int:
-        """Elements of one run."""
-        return prod(self.run)
-
-    @property
-    def positions(self) -> Shape:
-        """How index tuples are numbered in indices."""
-        return self.indices if self.repeated else self.indices[:-1]
-
-    @property
-    def per_batch(self) -> int:
-        """Index tuples of one batch."""
-        return prod(self.positions[0 if self.repeated else len(self.batch) :])
-
-
-class ElementsPlan(NamedTuple):
-    """One index for each element, along one axis of data (counted from the front)."""
-
-    operator: str
-    data: Shape
-    indices: Shape
-    output: Shape
-    axis: int
-
-    @property
-    def positions(self) -> Shape:
-        """How indices are numbered."""
-        return self.indices
-
-
-Plan = NdPlan | ElementsPlan
+PLAIN = "ndtool gather DATA INDICES"  # the command for plain row indices
 
 
 def _ranks(t: Tracer, data: Shape, indices: Shape) -> None:
@@ -108,7 +51,7 @@ def _output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
         f"the output would have rank {rank}: at most {MOST_RANK} is possible",
     )
     if isinstance(count, Symbol) and int(count) <= MOST:
-        return  # how many they are is not known
+        return  # the number of elements is unknown
     t.require(
         int(count) <= MOST,
         "elements of output < 2^63",
@@ -132,7 +75,7 @@ def _same(t: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> Non
 
 
 def _components(t: Tracer, indices: Shape) -> int:
-    """Return k, which no name can stand for."""
+    """Return k; RuleError if it is a Symbol."""
     k = indices[-1]
     if isinstance(k, Symbol):
         t.require(
@@ -140,24 +83,24 @@ def _components(t: Tracer, indices: Shape) -> int:
             "k = indices.shape[-1]",
             str(k),
             f"indices.shape[-1] is {k}: it must be a number, how many axes of data an index"
-            " tuple is about",
+            " tuple indexes",
         )
     return k
 
 
 def _axis_of(name: str, axis: int, shape: Shape) -> str:
-    """Return how an assumption names a size: data's axis 0 (N)."""
+    """Return the description of a size for an assumption: data's axis 0 (N)."""
     owner = f"{name}'" if name.endswith("s") else f"{name}'s"
     return f"{owner} axis {axis} ({shape[axis]})"
 
 
 def written(shape: Shape) -> str:
-    """Return a shape as everything shows it: [8,5,64]."""
+    """Return a shape as text: [8,5,64]."""
     return "[" + ",".join(map(str, shape)) + "]"
 
 
 def described(dtype: Dtype, shape: Shape) -> str:
-    """Return a type and shape as everything shows them: float32[8,5,64]."""
+    """Return a type and shape as text: float32[8,5,64]."""
     return dtype.name + written(shape)
 
 
@@ -173,6 +116,59 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     t = Tracer("gather_nd")
     _ranks(t, data, indices)
     r, q, b = len(data), len(indices), batch_dims
+    _tuple_batches(t, data, indices, b)
+    k = _components(t, indices)
+    t.require(
+        1 <= k <= r - b,
+        "1 <= k <= r - b",
+        f"1 <= {k} <= {r} - {b}",
+        f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
+        f" 1..{r - b}",
+        hint=f"to select {k} rows by index: {PLAIN}" if q == 1 and k and b == 0 else "",
+    )
+    output = indices[:-1] + data[b + k :]
+    numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
+    _output(t, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
+    plan = _nd_plan(t, data, indices, output, b)
+    return t.trace(), plan
+
+
+@lru_cache(maxsize=1024)
+def scatter_nd(
+    data: Shape, indices: Shape, updates: Shape, batch_dims: int = 0
+) -> tuple[Trace, NdPlan]:
+    """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
+
+    With b batch axes it is indices.shape[:-1] + data.shape[b+k:]. Raises RuleError, with the trace
+    so far, for the first rule that does not hold.
+
+    >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
+    (4, 3)
+    """
+    t = Tracer("scatter_nd")
+    _ranks(t, data, indices)
+    r, b = len(data), batch_dims
+    if b:
+        _tuple_batches(t, data, indices, b)
+    k, less, rest = _components(t, indices), " - b" if b else "", "b+k" if b else "k"
+    t.require(
+        0 <= k <= r - b,
+        f"0 <= k <= r{less}",
+        f"0 <= {k} <= {r}" + (f" - {b}" if b else ""),
+        f"indices.shape[-1] is {k}: with rank(data) {r}"
+        + (f" and batch_dims {b}" if b else "")
+        + f" it must be in 0..{r - b}",
+    )
+    expected = indices[:-1] + data[b + k :]
+    _same(t, "updates", updates, f"indices.shape[:-1] + data.shape[{rest}:]", expected)
+    _output(t, "data.shape", written(data), data)
+    plan = _nd_plan(t, data, indices, data, b)
+    return t.trace(), plan
+
+
+def _tuple_batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+    """Check the batch axes of index tuples."""
+    r, q = len(data), len(indices)
     t.require(
         0 <= b < min(r, q),
         "0 <= b < min(r, q)",
@@ -180,6 +176,11 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
         f"batch_dims is {number(b)}: with rank(data) {r} and rank(indices) {q} it must be in"
         f" 0..{min(r, q) - 1}",
     )
+    _batches(t, data, indices, b)
+
+
+def _batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+    """Check that data and indices share their first b axes."""
     for d in range(b):
         t.require(
             t.sizes.equal(data[d], indices[d]),
@@ -190,53 +191,15 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
             f" the first {b} axes must be equal",
             f"{_axis_of('data', d, data)} and {_axis_of('indices', d, indices)} are equal",
         )
-    k = _components(t, indices)
-    t.require(
-        1 <= k <= r - b,
-        "1 <= k <= r - b",
-        f"1 <= {k} <= {r} - {b}",
-        f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
-        f" 1..{r - b}",
-        hint=f"{k} rows by their numbers? {PLAIN}" if q == 1 and k and b == 0 else "",
-    )
-    output = indices[:-1] + data[b + k :]
-    numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
-    _output(t, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
-    plan = _nd_plan(t, data, indices, output, b)
-    return t.trace(), plan
-
-
-@lru_cache(maxsize=1024)
-def scatter_nd(data: Shape, indices: Shape, updates: Shape) -> tuple[Trace, NdPlan]:
-    """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
-
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
-
-    >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
-    (4, 3)
-    """
-    t = Tracer("scatter_nd")
-    _ranks(t, data, indices)
-    r, k = len(data), _components(t, indices)
-    t.require(
-        0 <= k <= r,
-        "0 <= k <= r",
-        f"0 <= {k} <= {r}",
-        f"indices.shape[-1] is {k}: with rank(data) {r} it must be in 0..{r}",
-    )
-    _same(t, "updates", updates, "indices.shape[:-1] + data.shape[k:]", indices[:-1] + data[k:])
-    _output(t, "data.shape", written(data), data)
-    plan = _nd_plan(t, data, indices, data, 0)
-    return t.trace(), plan
 
 
 def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
     run = data[b + k :]
     t.derive(
-        "N = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
+        "tuples = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
     )
-    t.derive("W = prod(data.shape[b+k:])", written(run), f"{number(prod(run))} elements each")
+    t.derive("width = prod(data.shape[b+k:])", written(run), f"{number(prod(run))} elements each")
     return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], run)
 
 
@@ -274,33 +237,83 @@ def scatter_elements(
 
 
 @lru_cache(maxsize=1024)
-def gather(data: Shape, indices: Shape, axis: int) -> tuple[Trace, NdPlan]:
+def gather(
+    data: Shape, indices: Shape, axis: int | None = None, batch_dims: int = 0
+) -> tuple[Trace, NdPlan]:
     """Infer ONNX Gather: output.shape = data.shape[:a] + indices.shape + data.shape[a+1:].
 
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
+    With b batch axes indices.shape[b:] takes the place of axis a, which is b by default. Raises
+    RuleError, with the trace so far, for the first rule that does not hold.
 
     >>> gather((128, 64), (5,), 0)[1].output
     (5, 64)
     """
     t = Tracer("gather")
+    a, rule, expected, numbers = _plain(t, data, indices, axis, batch_dims)
+    _output(t, rule, numbers, expected)
+    return t.trace(), _plain_plan(t, data, indices, expected, a, batch_dims)
+
+
+@lru_cache(maxsize=1024)
+def scatter(
+    data: Shape, indices: Shape, updates: Shape, axis: int | None = None, batch_dims: int = 0
+) -> tuple[Trace, NdPlan]:
+    """Infer the inverse of `gather`: updates have the shape that it gives.
+
+    Raises RuleError, with the trace so far, for the first rule that does not hold.
+
+    >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
+    (128, 64)
+    """
+    t = Tracer("scatter")
+    a, rule, expected, _ = _plain(t, data, indices, axis, batch_dims)
+    _same(t, "updates", updates, rule, expected)
+    _output(t, "data.shape", written(data), data)
+    return t.trace(), _plain_plan(t, data, indices, data, a, batch_dims)
+
+
+def _plain(
+    t: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
+) -> tuple[int, str, Shape, str]:
+    """Check axis and batch axes of plain indices; return axis >= 0, and the gathered shape."""
     _rank(t, "data", data)
-    a = _axis(t, data, axis)
-    before, run, tuples = data[:a], data[a + 1 :], prod(data[:a]) * prod(indices)
-    output = before + indices + run
-    numbers = " + ".join(map(written, (before, indices, run)))
-    _output(t, "data.shape[:a] + indices.shape + data.shape[a+1:]", numbers, output)
+    r, q = len(data), len(indices)
+    a = None if axis is None and b else _axis(t, data, axis or 0)
+    if b:
+        most = min(r - 1 if a is None else a, q)
+        of = f"rank(data) {r}" if a is None else f"axis {a}"
+        t.require(
+            0 <= b <= most,
+            "0 <= b <= min(a, q)",
+            f"0 <= {number(b)} <= min({number(b) if a is None else a}, {q})",
+            f"batch_dims is {number(b)}: with {of} and rank(indices) {q} it must be in 0..{most}",
+        )
+        _batches(t, data, indices, b)
+    a = _axis(t, data, b) if a is None else a
+    parts, ids = (
+        (data[:a], indices[b:], data[a + 1 :]),
+        "indices.shape[b:]" if b else "indices.shape",
+    )
+    rule = f"data.shape[:a] + {ids} + data.shape[a+1:]"
+    return a, rule, sum(parts, ()), " + ".join(map(written, parts))
+
+
+def _plain_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int) -> NdPlan:
+    """Return the plan of plain indices along axis a; trace its slices."""
+    before, run, each = data[:a], data[a + 1 :], indices[b:]
+    tuples = prod(before) * prod(each)
     t.derive(
-        "N = prod(data.shape[:a]) * prod(indices.shape)",
-        f"{written(before)} * {written(indices)}",
+        f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
+        f"{written(before)} * {written(each)}",
         f"{number(tuples)} slices",
     )
-    t.derive("W = prod(data.shape[a+1:])", written(run), f"{number(prod(run))} elements each")
+    t.derive("width = prod(data.shape[a+1:])", written(run), f"{number(prod(run))} elements each")
     sizes = data[a : a + 1]
-    return t.trace(), NdPlan("gather", data, indices, output, before, tuples, sizes, run, True)
+    return NdPlan(t.operator, data, indices, output, before, tuples, sizes, run, True, b)
 
 
 def _elements_axis(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:
-    """Check what both elements operators ask of ranks, axis and sizes; return axis >= 0."""
+    """Check ranks, axis and sizes of an elements operator; return axis >= 0."""
     _ranks(t, data, indices)
     r, q = len(data), len(indices)
     t.require(
@@ -316,8 +329,8 @@ def _elements_axis(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:
                 t.sizes.at_most(indices[d], data[d]),
                 f"indices.shape[{d}] <= data.shape[{d}]",
                 f"{indices[d]} <= {data[d]}",
-                f"indices has {t.sizes.shown(indices[d])} along axis {d}: off axis {a} it must be"
-                f" at most data's {t.sizes.shown(data[d])}",
+                f"indices has {t.sizes.shown(indices[d])} along axis {d}: except on axis {a} it"
+                f" must be at most data's {t.sizes.shown(data[d])}",
                 f"{_axis_of('indices', d, indices)} is at most {_axis_of('data', d, data)}",
             )
     return a
@@ -337,25 +350,35 @@ def _axis(t: Tracer, data: Shape, axis: int) -> int:
 
 _RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
     "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
-    "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"]),
-    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.axis),
+    "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"], a.batch_dims),
+    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.axis_of),
     "scatter_elements": lambda s, a: scatter_elements(
-        s["data"], s["indices"], s["updates"], a.axis
+        s["data"], s["indices"], s["updates"], a.axis_of
     ),
-    "gather": lambda s, a: gather(s["data"], s["indices"], a.axis),
+    "gather": lambda s, a: gather(s["data"], s["indices"], a.axis, a.batch_dims),
+    "scatter": lambda s, a: scatter(s["data"], s["indices"], s["updates"], a.axis, a.batch_dims),
 }
 
 
+def _scattered(data: Shape, indices: Shape, attributes: Attributes) -> Shape:
+    a, b = attributes.axis_of % max(1, len(data)), attributes.batch_dims
+    return data[:a] + indices[b:] + data[a + 1 :]
+
+
+_UPDATES: dict[str, Callable[[Shape, Shape, Attributes], Shape]] = {
+    "scatter_nd": lambda data, indices, a: (
+        indices[:-1] + data[a.batch_dims + indices[-1] :] if indices else indices
+    ),
+    "scatter_elements": lambda data, indices, a: indices,
+    "scatter": _scattered,
+}
+
+
+def updates_of(operator: str, data: Shape, indices: Shape, attributes: Attributes) -> Shape:
+    """Return the shape that a scatter's updates must have; inference refuses invalid arguments."""
+    return _UPDATES[operator](data, indices, attributes)
+
+
 def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:
-    """Infer any of the operators; sizes by the inputs' names."""
+    """Infer the shapes of an operator; sizes: the inputs' shapes by role."""
     return _RULES[operator](sizes, attributes)
-
-
-def check_bytes(plan: Plan, itemsize: int) -> None:
-    """Raise RuleError for an output of more bytes than an offset can count."""
-    size = prod(plan.output) * itemsize
-    if int(size) > MOST:
-        raise RuleError(
-            f"the output {written(plan.output)} would have {number(size)} bytes:"
-            " at most 2^63 - 1 fit"
-        )

@@ -1,27 +1,37 @@
-"""What each standard and version allows, as a table, and the one check against it."""
+"""The standards' operator versions as a table, and the check of a call against it."""
 
+import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ndtool.errors import DtypeError, RuleError, UsageError, shown
-from ndtool.rules import dtypes
-from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import OPERATORS, REDUCTIONS, RULES, Attributes
+from ndtool.rules import dtypes, modes, reductions
+from ndtool.rules.dtypes import INTEGERS, Dtype
+from ndtool.rules.modes import MODES
+from ndtool.rules.operators import OPERATORS, Attributes, Operator
+from ndtool.rules.reductions import REDUCTIONS
 
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
-_ONNX_11 = ("bool", "string", *_INTEGERS, *_FLOATS, "complex64", "complex128")
+_ONNX_11 = ("bool", "string", *_WHOLE, *_FLOATS, "complex64", "complex128")
 _ONNX_13 = (*_ONNX_11, "bfloat16")
-_OPENVINO = ("bool", *_INTEGERS, *_FLOATS, "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_OPENVINO = ("bool", *_WHOLE, *_FLOATS, "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_OV_NUMBERS = _OPENVINO[1:]
+_WEBNN = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
+_WEB_IDS = ("int32", "uint32", "int64")
+_CLAMPED = ("error", "clip")
 _ANY = ("any fixed-size dtype",)
 
 
-class Row(NamedTuple):
-    """One version of one operator in one standard, and what it takes.
+UNNUMBERED = ("ndtool", "webnn")  # standards without versions
 
-    standard: "onnx", "openvino" or "ndtool". operator: ndtool's name. title: the standard's.
-    version: the first one with these rules. indices, data: dtype names. negatives: whether
-    indices count from the end. out_of_bounds: what may become of those out of bounds.
+
+class Row(NamedTuple):
+    """One version of one operator in one standard.
+
+    standard: "onnx", "openvino", "webnn" or "ndtool". operator: ndtool's name. title: the
+    standard's name. version: the first one with these rules. indices, data: dtype names. negatives:
+    whether negative indices count from the end. out_of_bounds: the names of the modes.
     """
 
     standard: str
@@ -35,16 +45,21 @@ class Row(NamedTuple):
     negatives: bool
     out_of_bounds: tuple[str, ...] = ("error",)
 
+    @property
+    def spec(self) -> str:
+        """The standard and its version, if it has versions."""
+        return self.standard if self.standard in UNNUMBERED else f"{self.standard}:{self.version}"
 
-_NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), REDUCTIONS
-_BATCH, _AXIS, _REDUCE = ("batch_dims",), ("axis",), ("reduction",)
+
+_NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), ("none", "add", "mul", "max", "min")
+_BATCH, _AXIS, _REDUCE, _SELF = ("batch_dims",), ("axis",), ("reduction",), ("include_self",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GND, _SND, _GEL, _SEL = "gather_nd", "scatter_nd", "gather_elements", "scatter_elements"
-_GAT = "gather"
-_FILL, _DROP = RULES[:4], (*RULES[:3], "drop")
+_GAT, _SCA = "gather", "scatter"
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    # standard, name, version, attributes, reductions, indices, data, negatives, out of bounds
+    # standard, name, version, attributes, reductions, indices, data, negatives, out_of_bounds;
+    # a standard's own title for its operator, if it has another, follows in _TITLES
     ("onnx", _GND, 11, (), _NONE, _I64, _ONNX_11, True),
     ("onnx", _GND, 12, _BATCH, _NONE, _I64, _ONNX_11, True),
     ("onnx", _GND, 13, _BATCH, _NONE, _I64, _ONNX_13, True),
@@ -54,6 +69,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("onnx", _SND, 18, _REDUCE, _ALL, _I64, _ONNX_13, True),
     ("onnx", _GEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
     ("onnx", _GEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+    ("onnx", _SEL, 9, _AXIS, _NONE, _I32, _ONNX_11, False),
     ("onnx", _SEL, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
     ("onnx", _SEL, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
     ("onnx", _SEL, 16, _AXIS + _REDUCE, _ADD_MUL, _I32, _ONNX_13, True),
@@ -61,14 +77,50 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("onnx", _GAT, 1, _AXIS, _NONE, _I32, _ONNX_11, False),
     ("onnx", _GAT, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
     ("onnx", _GAT, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+    ("openvino", _GND, 5, _BATCH, _NONE, _WHOLE, _OPENVINO, False),
     ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
-    ("ndtool", _GND, 1, _BATCH, _NONE, _INTEGERS, _ANY, True, _FILL),
-    ("ndtool", _SND, 1, _REDUCE, _ALL, _INTEGERS, _ANY, True, _DROP),
-    ("ndtool", _GEL, 1, _AXIS, _NONE, _INTEGERS, _ANY, True, _FILL),
-    ("ndtool", _SEL, 1, _AXIS + _REDUCE, _ALL, _INTEGERS, _ANY, True, _DROP),
-    ("ndtool", _GAT, 1, _AXIS, _NONE, _INTEGERS, _ANY, True, _FILL),
+    ("openvino", _SND, 3, (), _NONE, _I32, _OV_NUMBERS, False),
+    ("openvino", _SND, 15, _REDUCE, (*_ALL, "sub"), _I32, _OPENVINO, True),
+    ("openvino", _GEL, 6, _AXIS, _NONE, _I32, _OPENVINO, False),
+    ("openvino", _SEL, 3, _AXIS, _NONE, _WHOLE, _OV_NUMBERS, False),
+    ("openvino", _SEL, 12, _AXIS + _REDUCE + _SELF, (*_ALL, "mean"), _WHOLE, _OPENVINO, True),
+    ("openvino", _GAT, 1, _AXIS, _NONE, _WHOLE, _OPENVINO, False),
+    ("openvino", _GAT, 7, _AXIS + _BATCH, _NONE, _WHOLE, _OPENVINO, False),
+    ("openvino", _GAT, 8, _AXIS + _BATCH, _NONE, _WHOLE, _OPENVINO, True, ("error", "fill")),
+    ("openvino", _SCA, 3, _AXIS, _NONE, _WHOLE, _OV_NUMBERS, False),
+    ("webnn", _GND, 1, (), _NONE, _WEB_IDS, _WEBNN, True, _CLAMPED),
+    ("webnn", _SND, 1, (), _NONE, _WEB_IDS, _WEBNN, True, _CLAMPED),
+    ("webnn", _GEL, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLAMPED),
+    ("webnn", _SEL, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLAMPED),
+    ("webnn", _GAT, 1, _AXIS, _NONE, _WEB_IDS, _WEBNN, True, _CLAMPED),
 )
-TABLE = tuple(Row(row[0], row[1], OPERATORS[row[1]].title, *row[2:]) for row in _ROWS)
+_TITLES: dict[tuple[Any, ...], str] = {
+    ("onnx", _SEL, 9): "Scatter",  # where a standard calls an operator otherwise than ONNX does
+    ("openvino", _SND): "ScatterNDUpdate", ("openvino", _SEL): "ScatterElementsUpdate",
+    ("webnn", _GND): "gatherND", ("webnn", _SND): "scatterND", ("webnn", _GAT): "gather",
+    ("webnn", _GEL): "gatherElements", ("webnn", _SEL): "scatterElements",
+}  # fmt: skip
+_FUSES = {("openvino", _GND, 5): 1}  # batch_dims, at most: more axes are fused in the output
+
+
+def _title(standard: str, operator: str, version: int) -> str:
+    own = _TITLES.get((standard, operator, version), _TITLES.get((standard, operator)))
+    return own or OPERATORS[operator].title
+
+
+def _own(operator: Operator) -> Row:
+    """Return the row of ndtool's own spec: everything that an operator can do."""
+    return Row(
+        "ndtool", operator.name, operator.title, 1, operator.attributes,
+        tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY, True,
+        modes.of_operator(operator.scatters),
+    )  # fmt: skip
+
+
+TABLE = (
+    *(Row(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
+    *map(_own, OPERATORS.values()),
+)
 
 
 def rows(standard: str, operator: str) -> list[Row]:
@@ -76,26 +128,32 @@ def rows(standard: str, operator: str) -> list[Row]:
     return [row for row in TABLE if (row.standard, row.operator) == (standard, operator)]
 
 
+def require(spec: str) -> None:
+    """Raise UsageError for a malformed spec, whatever the operator."""
+    standard, _, digits = spec.partition(":")
+    known = standard in ("onnx", "openvino")
+    if spec not in UNNUMBERED and not (known and re.fullmatch("[0-9]{1,9}", digits)):
+        raise UsageError(f"spec is {shown(spec)}: expected ndtool, onnx:N, openvino:N or webnn")
+
+
 @lru_cache(maxsize=64)
 def resolve(spec: str, operator: str) -> Row:
-    """Return the row that a spec such as "onnx:13" means: the newest version <= 13.
+    """Return the row of a spec: for "onnx:13", the newest version <= 13.
 
-    Raises UsageError for a malformed spec, RuleError where the standard has no such operator
-    or had none yet.
+    Raises UsageError for a malformed spec, RuleError if the standard has no such operator, or had
+    none at that version.
     """
-    if spec == "ndtool":
-        return rows("ndtool", operator)[0]
-    standard, colon, digits = spec.partition(":")
-    known = standard in ("onnx", "openvino")
-    if not (known and colon and digits.isascii() and digits.isdecimal() and len(digits) < 10):
-        raise UsageError(f"spec is {shown(spec)}: expected ndtool, onnx:N or openvino:N")
+    require(spec)
+    standard, _, digits = spec.partition(":")
     versions = rows(standard, operator)
     if not versions:
         raise RuleError(f"{standard} has no {operator} in ndtool's table (see `ndtool spec`)")
+    if spec in UNNUMBERED:
+        return versions[0]
     allowed = [row for row in versions if row.version <= int(digits)]
     if not allowed:
         first = versions[0]
-        raise RuleError(f"{spec} has no {first.title}: it exists since {standard}:{first.version}")
+        raise RuleError(f"{spec} has no {first.title}: it was added in {standard}:{first.version}")
     return allowed[-1]
 
 
@@ -110,10 +168,10 @@ def accept(
     types: dict[str, Dtype],
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
 ) -> Row:
-    """Check types (by the inputs' names) and attributes against a spec; return the row it means.
+    """Check the inputs' types and the attributes against a spec; return its row.
 
-    Raises DtypeError or RuleError, which name the spec and the first version that allows it,
-    and UsageError for a reduction or spec that does not exist.
+    Raises DtypeError or RuleError, which name the first version that allows the call, and
+    UsageError for an unknown reduction or spec.
     """
     data, reduction = types["data"], attributes.reduction
     if reduction not in REDUCTIONS:
@@ -121,6 +179,8 @@ def accept(
         raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
     check_rule(spec, row, attributes)
+    if not attributes.negatives:
+        row = row._replace(negatives=False)
     _check_index_dtype(spec, row, types["indices"])
     if "any" not in row.data[0] and standard_name(data) not in row.data:
         raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
@@ -129,33 +189,51 @@ def accept(
         raise DtypeError(f"updates has dtype {theirs}: it must be data's, {mine} (no silent cast)")
     if reduction not in row.reductions:
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
-    if reduction not in data.reductions:
+    if not REDUCTIONS[reduction].takes(data):
         raise _no_arithmetic(data, reduction)
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
+    most = _FUSES.get((row.standard, operator, row.version))
+    if most is not None and attributes.batch_dims > most:
+        raise RuleError(
+            f"{spec} ({_called(row)}) takes batch_dims up to {most}:"
+            " it fuses more batch axes into one"
+        )
     return row
 
 
 def check_rule(spec: str, row: Row, attributes: Attributes) -> None:
-    """Check what is to become of indices out of bounds."""
+    """Check the out-of-bounds mode and the fill value."""
     rule = attributes.out_of_bounds
-    if rule not in RULES:
-        raise UsageError(f"out_of_bounds is {shown(rule)}: expected one of {', '.join(RULES)}")
-    scatters = "updates" in OPERATORS[row.operator].inputs
-    if rule == ("fill" if scatters else "drop"):
-        what, instead = ("scatter", "drop") if scatters else ("gather", "fill")
-        raise UsageError(f"a {what} has no out_of_bounds {rule}: expected {instead}, clip or wrap")
-    if attributes.fill is not None and rule != "fill":
-        raise UsageError(f"fill is given, and out_of_bounds is {rule}: expected out_of_bounds fill")
+    if rule not in MODES:
+        raise UsageError(f"out_of_bounds is {shown(rule)}: expected one of {', '.join(MODES)}")
+    scatters = OPERATORS[row.operator].scatters
+    if not MODES[rule].suits(scatters):
+        what, others = "scatter" if scatters else "gather", ", ".join(modes.of_operator(scatters))
+        raise UsageError(f"a {what} has no out_of_bounds {rule}: expected one of {others}")
+    if attributes.fill is not None and scatters:
+        raise UsageError("a scatter has no fill: it skips indices out of bounds and padding")
+    if attributes.fill is not None and rule != "fill" and attributes.pad is None:
+        raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {rule}")
+    for name, given in (
+        ("pad", attributes.pad is not None),
+        ("no negatives", not attributes.negatives),
+    ):
+        if given and row.standard != "ndtool":
+            raise RuleError(
+                f"{spec} ({_called(row)}) does not accept {name}: it requires spec ndtool"
+            )
     if rule not in row.out_of_bounds:
         raise _refused(RuleError, spec, row, "out_of_bounds", rule, f"out_of_bounds {rule}")
+    if row.standard != "ndtool" and attributes.fill not in (None, "0"):
+        raise RuleError(f"{spec} ({_called(row)}) fills with 0: fill is {attributes.fill}")
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
-    if indices.name not in _INTEGERS:
+    if indices.name not in INTEGERS:
         mask = "it looks like a mask: np.nonzero or np.argwhere gives indices"
         raise DtypeError(
-            f"indices has dtype {indices.name}: any integer dtype of 8 to 64 bits is accepted",
+            f"indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits",
             hint=mask if indices.name == "bool" else "",
         )
     if indices.name not in row.indices:
@@ -164,32 +242,36 @@ def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
 
 
 def _same_type(a: Dtype, b: Dtype) -> bool:
-    """Whether two types hold the same values; byte order may differ, a record's may not."""
+    """Whether two types are equal but for the byte order; records must be identical."""
     if a.name == b.name == "struct":
         return bool(a.descr == b.descr)
     return (a.name, a.itemsize) == (b.name, b.itemsize)
 
 
 def _no_arithmetic(data: Dtype, reduction: str) -> DtypeError:
-    allowed = ", ".join(data.reductions)
+    allowed = ", ".join(reductions.of_dtype(data))
     untyped = [n for n, size in dtypes.EXTENDED.items() if data.name == f"V{size}"]
     hint = ""
     if "bfloat16" in untyped:
-        hint = "a bfloat16 array is stored as V2: say so with --dtype bfloat16"
+        hint = "a bfloat16 array is stored as V2: read it with --dtype bfloat16"
     return DtypeError(
-        f"reduction {reduction} has no meaning for data of {data.name}: only {allowed}", hint=hint
+        f"reduction {reduction} is not defined for data of {data.name}: only {allowed}", hint=hint
     )
 
 
 def _refused(
     kind: type[RuleError] | type[DtypeError], spec: str, row: Row, column: str, key: str, what: str
 ) -> RuleError | DtypeError:
-    """Return the error that names the spec and the first version that has `key`."""
+    """Return the error that names the spec and the first version whose `column` has `key`."""
     since = [r for r in rows(row.standard, row.operator) if key in getattr(r, column)]
     if since:
-        where = f"{row.standard}:{since[0].version} is the first that does"
+        where = f"{row.standard}:{since[0].version} is the first that accepts it"
     else:
-        listed = ", ".join(getattr(row, column)) or "nothing"
-        where = f"no version of {row.standard} does; it has {column} {listed}"
-    title = f"{spec} ({row.title}-{row.version})"
-    return kind(f"{title} does not take {what}: {where}")
+        listed = ", ".join(getattr(row, column)) or "none"
+        where = f"no version of {row.standard} accepts it; valid {column}: {listed}"
+    return kind(f"{spec} ({_called(row)}) does not accept {what}: {where}")
+
+
+def _called(row: Row) -> str:
+    """Return an operator's title with its version, if the standard has versions."""
+    return row.title if row.standard in UNNUMBERED else f"{row.title}-{row.version}"

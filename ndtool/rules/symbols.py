@@ -1,18 +1,18 @@
-"""Sizes that have a name instead of a number, and what must be true of them."""
+"""Symbolic sizes, such as N in [N,3], and the assumptions made about them."""
 
 from __future__ import annotations
 
 
 class Symbol(int):
-    """A size that is not known: a name, or the product of some and of a number.
+    """An unknown size: the product of names and of a known factor.
 
-    As an int it is that number: what is known of it.
+    Its value as an int is the factor.
     """
 
     names: tuple[str, ...]
 
     def __new__(cls, *names: str, factor: int = 1) -> Symbol:
-        """Return the product of all."""
+        """Return the product of the names and the factor."""
         made = super().__new__(cls, factor)
         made.names = names
         return made
@@ -41,16 +41,16 @@ class Symbol(int):
 
 
 class Sizes:
-    """Compares sizes: True or False, or None where that depends on names, and is assumed then.
+    """Compares sizes: True or False, or None for a result that depends on names and is assumed.
 
-    What was assumed to be equal is so in all that follows.
+    Later comparisons use the equalities that earlier ones assumed.
     """
 
     def __init__(self) -> None:
         self._same: dict[int, int] = {}
 
     def equal(self, a: int, b: int) -> bool | None:
-        """Return whether two sizes are equal."""
+        """Return whether two sizes are equal; an open comparison is assumed to be."""
         a, b = self._known(a), self._known(b)
         if a == b or not (isinstance(a, Symbol) or isinstance(b, Symbol)):
             return a == b
@@ -67,13 +67,19 @@ class Sizes:
             return True if a == b or a == 0 else None
         return a <= b
 
+    def may_be_empty(self, size: int) -> list[str]:
+        """Return the names in a product whose sizes may be 0."""
+        names = size.names if isinstance(size, Symbol) else ()
+        known = {name: self._known(Symbol(name)) for name in names}
+        return [name for name, one in known.items() if isinstance(one, Symbol) or one == 0]
+
     def shown(self, size: int) -> str:
-        """Return a size, with what it was assumed to be."""
+        """Return a size as text, with the size it is assumed to equal."""
         known = self._known(size)
         return str(size) if known == size else f"{size} (assumed to be {known})"
 
     def _known(self, size: int) -> int:
-        """Return what a size was assumed to be, or itself."""
+        """Return the size that `size` is assumed to equal, or itself."""
         while size in self._same:
             size = self._same[size]
         return size

@@ -1,18 +1,17 @@
-"""Every rule that is checked for a call, with the numbers put in."""
+"""The trace of a call: every rule that inference checks, with its numbers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ndtool import notebook
 from ndtool.errors import RuleError
 from ndtool.rules.symbols import Sizes
 
 
 class Step(NamedTuple):
-    """One rule of a trace: the rule, the numbers put in, and what came of it.
+    """One rule of a trace: its formula, the formula with numbers, and the result.
 
-    assumed: sentences that must be true for it to hold.
+    assumed: the assumptions under which it holds, as sentences.
     """
 
     rule: str
@@ -22,23 +21,23 @@ class Step(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Every rule that was checked for one call, in order; a broken one is the last."""
+    """The rules that were checked for one call, in order; a broken one is the last.
+
+    sizes: the assumptions about symbolic sizes.
+    """
 
     operator: str
     steps: tuple[Step, ...]
+    sizes: Sizes
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What must be true of sizes that have names."""
+        """The assumptions about symbolic sizes, without duplicates."""
         return tuple(dict.fromkeys(one for step in self.steps for one in step.assumed))
-
-    def _repr_html_(self) -> str:
-        rows = [step[:3] for step in self.steps]
-        return notebook.table(self.operator, ("rule", "with", "result"), rows)
 
 
 class Tracer:
-    """Collects steps; a broken rule raises with all of them."""
+    """Collects the steps of a trace; a broken rule raises RuleError with the trace so far."""
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
@@ -54,7 +53,7 @@ class Tracer:
         *assumed: str,
         hint: str = "",
     ) -> None:
-        """Add a rule; where holds is None, names of sizes leave it open, and it is assumed."""
+        """Add a rule; holds: None if it depends on symbolic sizes and is assumed."""
         result = "assumed" if holds is None else "ok" if holds else "broken"
         self.steps.append(Step(rule, numbers, result, assumed if holds is None else ()))
         if holds is False:
@@ -66,4 +65,4 @@ class Tracer:
         self.steps.append(Step(what, numbers, str(result)))
 
     def trace(self) -> Trace:
-        return Trace(self.operator, tuple(self.steps))
+        return Trace(self.operator, tuple(self.steps), self.sizes)

@@ -1,1 +1,1 @@
-"""The operators from argument to argument."""
+"""Runs: an operator on files, from opening the inputs to publishing the output."""

@@ -1,29 +1,32 @@
-"""An array from one format to another: its values as they are, in row-major order."""
+"""Conversion of an array to another format: the same values, in row-major order."""
 
 from __future__ import annotations
 
 import time
 from typing import NamedTuple
 
-from ndtool.arrays import names, sink, source
+from ndtool.arrays import source
 from ndtool.arrays.sink import Sink, deliver
-from ndtool.arrays.source import Facts, Source
-from ndtool.arrays.streams import Streams
-from ndtool.arrays.targets import Storing
-from ndtool.engine import copies, layouts, threads
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
+from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
-from ndtool.engine.gathers import Tick, silent
+from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import DtypeError, OutputError, called
-from ndtool.rules.dtypes import Dtype
+from ndtool.formats import locators, outputs
+from ndtool.formats.outputs import Output
+from ndtool.formats.streams import Streams
+from ndtool.machine import threads
+from ndtool.publish import sinks
+from ndtool.publish.targets import Encoding
 from ndtool.rules.inference import Given
 from ndtool.runs import direct
 
 
 class Request(NamedTuple):
-    """A conversion as a user asks for it; source and output are arguments such as `a.npz:x`.
+    """The arguments of a conversion; source and output are locations such as `a.npz:x`.
 
-    dtype: what elements stored as void are. as_void: whether types that the output's format lacks
-    may be stored as void. The others as in a run.
+    dtype: the actual type of void elements. as_void: whether a type that the output's format lacks
+    may be stored as void. The other fields are those of a run's request.
     """
 
     source: str
@@ -39,55 +42,49 @@ class Request(NamedTuple):
 
 
 class Conversion:
-    """A conversion whose source is open; a context manager that lets go of it.
+    """A conversion with an open source; a context manager that closes it.
 
-    facts: of the array as it is written. stored: its type in the output. started: when, by
-    time.perf_counter.
+    metadata: the metadata of the array as written. output: the resolved output. started: the start
+    time by time.perf_counter.
     """
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.started = time.perf_counter()
-        self.source: Source = names.open_source(request.source, Streams())
+        self.source: Source = locators.open_source(request.source, Streams())
         try:
             if request.output == "-" and self.source.is_open_as(1):
-                what = f"standard output is {called(request.source)}"
+                what = f"standard output is redirected to {called(request.source)}"
                 raise OutputError(f"{what}, which is the input")
-            facts = self.source.facts
-            dtype = Given(request.source, facts.dtype, facts.shape).taken_as(request.dtype).dtype
-            self.stored = _stored(dtype, request)
-            self.facts = Facts(dtype, facts.shape, "C", facts.shape, {})
+            metadata = self.source.metadata
+            dtype = (
+                Given(request.source, metadata.dtype, metadata.shape).taken_as(request.dtype).dtype
+            )
+            self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
+            self.output = _resolved(request, self.metadata, metadata.layout)
         except BaseException:
             self.close()
             raise
 
     @property
     def warnings(self) -> list[str]:
-        """What is odd about the source without being wrong."""
+        """Warnings about the source."""
         return [self.source.warning] if self.source.warning else []
 
-    def run(self, tick: Tick = silent) -> tuple[str, ...] | None:
-        """Write the output and publish it, whole; return the members that stay in its file."""
-        request = self.request
-        output: Sink = names.create(
-            request.output,
-            self.facts,
-            clobber=request.clobber,
-            sync=request.sync,
-            only=request.only,
-            storing=Storing(request.chunks, request.shards, request.codec, self.source.facts.notes),
-        )
+    def run(self, progress: ProgressCallback = silent) -> tuple[str, ...] | None:
+        """Write the complete output and publish it; return the preserved members of its file."""
+        sink: Sink = outputs.create(self.output)
         try:
-            if self.facts.nbytes:
-                _copy(self.source, output, tick)
+            if self.metadata.nbytes:
+                _copy(self.source, sink, progress)
             self.source.recheck()
-            sink.commit(output)
+            sinks.commit(sink)
         finally:
-            output.abort()
-        return output.kept
+            sink.abort()
+        return sink.kept
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         self.source.close()
 
     def __enter__(self) -> Conversion:
@@ -97,31 +94,41 @@ class Conversion:
         self.close()
 
 
-def _stored(dtype: Dtype, request: Request) -> Dtype:
-    """Return the type that the output has; DtypeError if it would forget the element type."""
-    stored = names.stored(request.output, dtype)
-    if stored.name != dtype.name and not request.as_void:
-        output = "standard output" if request.output == "-" else called(request.output)
+def _resolved(request: Request, metadata: ArrayMetadata, like: ChunkLayout | None) -> Output:
+    """Resolve the output; DtypeError if its format cannot store the element type."""
+    output = outputs.resolve(
+        request.output, metadata, clobber=request.clobber, sync=request.sync, only=request.only,
+        encoding=Encoding(request.chunks, request.shards, request.codec, like),
+    )  # fmt: skip
+    dtype, stored = metadata.dtype.name, output.stored.name
+    if stored != dtype and not request.as_void:
+        name = "standard output" if request.output == "-" else called(request.output)
         raise DtypeError(
-            f"{output}: its format does not know {dtype.name}, which would be stored as"
-            f" {stored.name}: expected a format that does, such as .safetensors",
-            hint=f"--as-void stores it so, and --dtype {dtype.name} reads it again",
+            f"{name}: its format does not know {dtype}, which would be stored as"
+            f" {stored}: expected a format that does, such as .safetensors",
+            hint=f"--as-void stores it as {stored}, and --dtype {dtype} reads that",
         )
-    return stored
+    return output
 
 
-def _copy(origin: Source, output: Sink, tick: Tick) -> None:
-    """Copy all bytes; from column-major order they are put right on the way."""
-    facts = origin.facts
-    origin.tick = tick
-    stretch = source.whole(origin)
-    strides = layouts.contiguous(facts.shape, facts.dtype.itemsize, facts.order == "F")
-    if not copies.is_right(facts.shape, strides, facts.dtype, facts.dtype.order):
-        data = Operand(stretch.buffer, 0, strides)
-        with direct.whole_output(output, tick=tick) as (room, _):
-            copies.put_right(
-                data, facts.shape, facts.dtype, facts.dtype.order, room, threads.resolve(None), tick
+def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
+    """Copy all bytes; normalize them if the source is not in row-major order."""
+    metadata = origin.metadata
+    origin.progress = progress
+    byte_range = source.whole(origin)
+    strides = layouts.contiguous(metadata.shape, metadata.dtype.itemsize, metadata.order == "F")
+    if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
+        data = Operand(byte_range.buffer, 0, strides)
+        with direct.whole_output(output, progress=progress) as (buffer, _):
+            copies.normalize(
+                data,
+                metadata.shape,
+                metadata.dtype,
+                metadata.dtype.order,
+                buffer,
+                threads.resolve(None),
+                progress,
             )
         return
-    stretch.advise("sequential")
-    deliver(stretch.buffer, output, tick=tick)
+    byte_range.advise("sequential")
+    deliver(byte_range.buffer, output, progress=progress)

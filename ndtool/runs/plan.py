@@ -1,7 +1,7 @@
-"""What each way to run would cost, and which of them is taken.
+"""The plan of a run: the choice between direct and external execution by cost.
 
-A cost is a number of bytes read in order that take as long. Where what is accessed at random fits
-into memory, the direct way costs nothing of that kind.
+The unit of cost is a byte of sequential reading. Random access costs nothing if the bytes it
+touches fit into memory.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import MARKED, Piece
-from ndtool.arrays.local import Stretch
-from ndtool.arrays.source import Facts, Flat
-from ndtool.engine import memory, tuning
+from ndtool._kernels import MARKED, WorkItem
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
-from ndtool.rules.shapes import ElementsPlan
-from ndtool.runs.direct import Operands
+from ndtool.machine import memory
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall
+from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
-    from ndtool.runs.cut import Cut, Rows
+    from ndtool.formats.outputs import Output
+    from ndtool.runs.external.partitioning import Partitioning, Rows
 
-SHIFT = 32  # rows are numbered in two pieces
-SAMPLES = (
-    61  # places of indices that are looked at for order: a prime, to fall anywhere in their rows
-)
-PAGE = 1 << 12  # bytes that the system reads at least
-TOGETHER = 64  # tuples that are looked at in each
+SHIFT = 32  # a row number is a partition and a local number of so many bits
+SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
+PAGE = 1 << 12  # bytes: the system's smallest read
+TOGETHER = 64  # tuples sampled at each position
 
 
 class Plan(NamedTuple):
-    """How a run is done, and what that comes to at most.
+    """How a run is executed, and upper bounds of what it takes.
 
-    way: "direct", "sweep" or "cluster". tasks: how many there are, by phase. read, written,
-    spilled: bytes. memory: bytes that the run takes of its own. reason: what decided. cut: of what
-    is not direct.
+    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase. read, written,
+    spilled: bytes. memory: bytes that the run allocates. reason: why this way. partitioning: the
+    partitioning of external execution.
     """
 
     way: str
@@ -46,59 +49,102 @@ class Plan(NamedTuple):
     spilled: int
     memory: int
     reason: str
-    cut: Cut | None = None
+    partitioning: Partitioning | None = None
+
+    @property
+    def moved(self) -> int:
+        """The bytes read and written while the output is computed, for progress."""
+        if self.partitioning is None:
+            return self.written
+        return self.read + self.written + 2 * self.spilled
 
 
-def choose(operands: Operands, limit: int | None, to: Facts) -> Plan:
-    """Choose a way; limit: bytes of memory, None for what there is; to: what the output will be.
+def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
+    """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
+    to, at_once = destination(call, output)
+    chunked = _in_chunks(call, to)
+    partitioning, reason = (
+        _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
+    )
+    if partitioning is not None:
+        return planned("sweep", call, partitioning, reason)
+    gathers, written = not call.inference.scatters, call.inference.nbytes
+    given, data = _given(call)
+    read = given + (min(data, written) if gathers else data)
+    own = _own(call, to, at_once if chunked else None)
+    return Plan("direct", {}, read, written, 0, own, reason)
 
-    Where no array is in chunks, indices must be row-major, or have been checked.
+
+def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
+    """Return the metadata of the output, and how many of its chunks are worth writing at once."""
+    return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
+
+
+def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
+    """Return the bytes of memory that direct execution takes in addition to the arrays.
+
+    at_once: the number of output chunks to write concurrently; None if no array has chunks.
     """
-    chunked = in_chunks(operands, to)
-    cut, reason = _cut_chunks(operands, limit, to) if chunked else _cut(operands, limit)
-    if cut is not None:
-        return planned("sweep", operands, cut, reason)
-    gathers, output = "updates" not in operands.sources, operands.inference.nbytes
-    own = operands.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
-    given, data = _given(operands)
-    read = given + (min(data, output) if gathers else data)
-    return Plan("direct", {}, read, output, 0, own, reason)
+    data, gathers = call.sources["data"], not call.inference.scatters
+    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
+    if at_once is not None:
+        from ndtool.runs.external.partitioning import chunk_buffers
+
+        metadata = (source.metadata for source in call.sources.values())
+        each = max(chunk_buffers(to, True), *map(chunk_buffers, metadata))
+        own += max(call.threads, _at_once(call, at_once)) * each
+    if gathers and (not isinstance(data, Flat) or data.local_range is None):
+        from ndtool.runs import touched
+
+        own += touched.memory(data.metadata)
+    return own
 
 
-def planned(way: str, operands: Operands, cut: Cut, reason: str) -> Plan:
-    """Return what a run comes to that is cut."""
-    from ndtool.runs.cut import read_again
+def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
+    """Return the plan of external execution with a partitioning."""
+    from ndtool.runs.external.partitioning import read_again
 
-    tasks = {"split": cut.blocks, "sweep": cut.parts}
-    if cut.gathers:
-        tasks["replay"] = cut.blocks
-    facts = {role: source.facts for role, source in operands.sources.items()}
-    read = sum(_given(operands)) + cut.spilled + read_again(operands.inference, facts, cut)
-    written = operands.inference.nbytes + cut.spilled
-    return Plan(way, tasks, read, written, cut.spilled, cut.memory, reason, cut)
+    tasks = {"split": partitioning.blocks, "sweep": partitioning.parts}
+    if partitioning.gathers:
+        tasks["replay"] = partitioning.blocks
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    read = (
+        sum(_given(call))
+        + partitioning.spilled
+        + read_again(call.inference, metadata, partitioning)
+    )
+    written = call.inference.nbytes + partitioning.spilled
+    return Plan(
+        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason, partitioning
+    )
 
 
-def _given(operands: Operands) -> tuple[int, int]:
-    """Return the bytes of the inputs but data, and of data."""
-    sizes = {role: source.facts.nbytes for role, source in operands.sources.items()}
+def _given(call: OpenCall) -> tuple[int, int]:
+    """Return the bytes of indices and updates, and of data."""
+    sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = sizes.pop("data")
-    return sum(sizes.values()), data
+    return sum(sizes.values()), 0 if isinstance(call.sources["data"], Constant) else data
 
 
-def in_chunks(operands: Operands, to: Facts) -> bool:
-    """Whether an array of a run is in chunks."""
-    given = any(not isinstance(source, Flat) for source in operands.sources.values())
+def _in_chunks(call: OpenCall, to: ArrayMetadata) -> bool:
+    """Whether an input or the output has chunks."""
+    given = any(not isinstance(source, Flat) for source in call.sources.values())
     return given or to.in_chunks
 
 
-def _cut_chunks(operands: Operands, limit: int | None, to: Facts) -> tuple[Cut | None, str]:
-    """Return how a run with arrays in chunks is cut, and what decided.
+def _partition_chunked(
+    call: OpenCall, limit: int | None, to: ArrayMetadata, at_once: int
+) -> tuple[Partitioning | None, str]:
+    """Return the partitioning of a run with chunked arrays, None for direct, and the reason.
 
-    The direct way puts all chunks together that it reads and writes.
+    Direct execution holds all chunks that it reads and writes in memory.
     """
-    facts = {role: source.facts for role, source in operands.sources.items()}
-    data, gathers, rows = operands.sources["data"], "updates" not in facts, rows_in(operands, to)
-    if isinstance(data, Flat) and (data.there is None or data.facts.order == "F"):
+    from ndtool.runs.external.partitioning import chunk_buffers
+
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    data, rows = call.sources["data"], rows_in(call, to)
+    gathers = not call.inference.scatters
+    if isinstance(data, Flat) and (data.local_range is None or data.metadata.order == "F"):
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
@@ -106,131 +152,153 @@ def _cut_chunks(operands: Operands, limit: int | None, to: Facts) -> tuple[Cut |
     each = (
         PAGE + rows.width
         if isinstance(data, Flat)
-        else prod(facts["data"].grid) * to.dtype.itemsize
+        else prod(metadata["data"].grid) * to.dtype.itemsize
     )
-    held = min(facts["data"].nbytes, rows.tuples * each) if gathers else facts["data"].nbytes
-    held += sum(one.nbytes for role, one in facts.items() if role != "data") + to.nbytes
+    held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
+    held += sum(one.nbytes for role, one in metadata.items() if role != "data") + to.nbytes
     if memory.holds(held, allowed):
-        return None, f"memory of {allowed} bytes holds the {held} that are read and written"
-    for output in (to, to._replace(grid=to.shape, notes={})):  # or its chunks are put together
-        cut = cut_chunks(operands, output, min(allowed // 2, tuning.SWEPT))
-        if cut is not None and cut.memory > allowed:
-            cut = cut._replace(workers=1)
-        if cut is not None and cut.memory <= allowed:
+        return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
+    for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
+        partitioning = partition_chunks(call, output, at_once, min(allowed // 2, tuning.SWEPT))
+        if partitioning is None:
+            continue
+        chunk = max(partitioning.chunk, chunk_buffers(to, True))  # for the assembled chunks
+        partitioning = partitioning._replace(chunk=chunk).within(allowed)
+        if partitioning.memory <= allowed:
             break
     else:
-        return None, f"a part of data would take more than {allowed} bytes"
-    return cut, f"memory of {allowed} bytes does not hold the {held} that are read and written"
+        return None, f"a partition of data would take more than {allowed} bytes"
+    return (
+        partitioning,
+        f"the {held} bytes that are read and written do not fit in memory of {allowed}",
+    )
 
 
-def rows_in(operands: Operands, to: Facts) -> Rows:
-    """Return what a call is in rows, numbered in one order if data and output are flat."""
-    from ndtool.runs.cut import rows_of
+def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
+    """Return a call in rows; they have linear numbers if data and output are flat."""
+    from ndtool.runs.external.partitioning import rows_of
 
-    gathers = "updates" not in operands.sources
-    flat = isinstance(operands.sources["data"], Flat) and (gathers or not to.in_chunks)
-    return rows_of(operands.inference, flat)
+    gathers = not call.inference.scatters
+    flat = isinstance(call.sources["data"], Flat) and (gathers or not to.in_chunks)
+    return rows_of(call.inference, flat)
 
 
-def cut_chunks(operands: Operands, to: Facts, budget: int) -> Cut | None:
-    """Cut a run with arrays in chunks; None where parts would have more rows than are numbered."""
-    from ndtool.runs.cut import MOST_ROWS, cut_for, units_of
+def partition_chunks(
+    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int
+) -> Partitioning | None:
+    """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
+    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for, units_of
 
-    facts = {role: source.facts for role, source in operands.sources.items()}
-    rows, units = rows_in(operands, to), units_of(operands.inference, facts, to)
-    if not facts["data"].in_chunks and ("updates" not in facts or not to.in_chunks):
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    rows = rows_in(call, to)
+    units = units_of(call.inference, metadata, to, _at_once(call, at_once))
+    if not metadata["data"].in_chunks and (not call.inference.scatters or not to.in_chunks):
         units = units._replace(box=(1,))
-    cut = cut_for(rows, "updates" not in facts, budget, operands.threads, units)
-    return cut if prod(cut.step) <= MOST_ROWS else None
+    partitioning = partitioning_for(rows, not call.inference.scatters, budget, call.threads, units)
+    return partitioning if prod(partitioning.step) <= MOST_ROWS else None
 
 
-def _cut(operands: Operands, limit: int | None) -> tuple[Cut | None, str]:
-    """Return how a run is cut, None where the direct way is taken, and what decided."""
-    data, output = operands.sources["data"], operands.inference.nbytes
-    there = data.there if isinstance(data, Flat) else None
-    if there is None or (data.facts.order == "F" and len(data.facts.shape) > 1):
+def _at_once(call: OpenCall, written: int) -> int:
+    """Return how many chunks to read or write concurrently, independent of processors."""
+    return max(written, *(one.at_once for one in call.sources.values()))
+
+
+def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
+    """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
+    data, output = call.sources["data"], call.inference.nbytes
+    local_range = data.local_range if isinstance(data, Flat) else None
+    if local_range is None or (data.metadata.order == "F" and len(data.metadata.shape) > 1):
         return None, "data cannot be read in parts"
-    if limit is None and not there.mapped:
+    constant = isinstance(data, Constant)
+    if constant and not call.inference.scatters:
+        return None, "data are one value"
+    if limit is None and not local_range.mapped and not constant:
         return None, "data are in memory"
-    size = data.facts.nbytes
-    if isinstance(operands.inference.plan, ElementsPlan):
+    size = data.metadata.nbytes
+    if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
-        return None, f"memory of {allowed} bytes holds the {size} that are accessed at random"
-    from ndtool.runs.cut import cut_for, rows_of
+        return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
+    from ndtool.runs.external.partitioning import partitioning_for, rows_of
 
-    rows, gathers = rows_of(operands.inference), "updates" not in operands.sources
+    rows, gathers = rows_of(call.inference), not call.inference.scatters
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    cut = cut_for(rows, gathers, min(allowed // 2, tuning.SWEPT), operands.threads)
-    if cut.memory > allowed:
-        return None, f"a sweep would take {cut.memory} bytes of memory, more than {allowed}"
-    near, reach = sampled(operands, rows)
+    partitioning = partitioning_for(rows, gathers, min(allowed // 2, tuning.SWEPT), call.threads)
+    partitioning = partitioning.within(allowed)
+    if partitioning.memory > allowed:
+        return (
+            None,
+            f"a sweep would take {partitioning.memory} bytes of memory, more than {allowed}",
+        )
+    near, reach = sampled(call, rows)
     far = rows.tuples * (1 - near)
     jumps = far * max(1 - allowed / size, 0.25)
     if memory.holds(reach, allowed):
-        jumps = min(jumps, reach / PAGE)  # what was read stays there
-    jump, sweep = tuning.RANDOM, cost(cut)
-    if gathers and there.mapped and sweep < jumps * (jump + rows.width):
-        absent = 1 - there.cached(1, unknown=0.0) if limit is None else 1.0
+        jumps = min(jumps, reach / PAGE)  # the page cache keeps what was read
+    jump, sweep = tuning.RANDOM, cost(partitioning)
+    if gathers and local_range.mapped and sweep < jumps * (jump + rows.width):
+        absent = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(far * (PAGE + rows.width)), reach)
         if memory.holds(int(touched * absent), allowed):
-            ahead = not isinstance(operands.inference.plan, ElementsPlan)
-            jump = max(PAGE, int(absent * page_cost(there, ahead)))
+            ahead = not isinstance(call.inference.plan, ElementsPlan)
+            jump = max(PAGE, int(absent * page_cost(local_range, ahead)))
     direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
-    return (cut if sweep < direct else None), reason
+    return (partitioning if sweep < direct else None), reason
 
 
-def page_cost(data: Stretch, ahead: bool) -> int:
-    """Return how many bytes of a file are read in order in the time that a page of it takes.
+def page_cost(data: ByteRange, ahead: bool) -> int:
+    """Measure the cost of a random page read, in bytes of sequential reading.
 
-    ahead: whether many pages are asked for at once, as a gather of rows does.
+    ahead: whether many pages are prefetched at once, as a gather of rows does.
     """
     size = len(data.buffer)
-    room = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
-    places = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
+    buffer = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
+    starts = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
     started = perf_counter()
-    for place in places if ahead else ():
-        data.advise("willneed", place, 1)
-    for place in places:
-        data.read(place, room[:1])
+    for start in starts if ahead else ():
+        data.advise("willneed", start, 1)
+    for start in starts:
+        data.read(start, buffer[:1])
     found = perf_counter()
-    data.read(size // 4, room)
-    each, whole = (found - started) / len(places), perf_counter() - found
-    return min(int(each / whole * len(room)), tuning.RANDOM)
+    data.read(size // 4, buffer)
+    each, whole = (found - started) / len(starts), perf_counter() - found
+    return min(int(each / whole * len(buffer)), tuning.RANDOM)
 
 
-def cost(cut: Cut) -> int:
-    """Return what a sweep costs beyond what both ways read and write.
+def cost(partitioning: Partitioning) -> int:
+    """Return the cost of a sweep beyond the reads and writes that direct execution shares.
 
-    What a part needs of a block is one piece of the temporary file, found at random.
+    Each pair of a partition and a block takes one random read of the temporary file.
     """
-    rows, pieces = cut.rows, cut.blocks * cut.parts
-    found = 2 * min(pieces, rows.tuples) * tuning.RANDOM * cut.spilled // cut.kept
+    rows, pieces = partitioning.rows, partitioning.blocks * partitioning.parts
+    found = 2 * min(pieces, rows.tuples) * tuning.RANDOM * partitioning.spilled // partitioning.kept
     sorting = (rows.tuples + pieces) * tuning.SORTING
-    return rows.height * rows.width * cut.gathers + 2 * cut.spilled + sorting + found
+    return (
+        rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled + sorting + found
+    )
 
 
-def sampled(operands: Operands, rows: Rows) -> tuple[float, int]:
-    """Return about which share of tuples names a row not far from that of the tuple before.
+def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
+    """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
 
-    And about how many bytes of data there are from the first row that is named to the last.
+    A tuple is local if its row is near that of the preceding tuple. Both are from a sample.
     """
-    addressing = bind_rows(operands.inference.plan, operands.negatives)
+    addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
     boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
-    given = operands.indices or operands.stretch("indices").buffer
-    rule = "error" if operands.outside is None else "clip"
-    indices = operands._replace(indices=given).bound_by(rule)
+    strict = call.inference.handling == Handling()
+    handling = Handling("error" if strict else "clip")
+    indices = operands.bound(call.inference, operands.load_indices(call), handling)
     marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
     found = total = highest = 0
     lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
-        piece = Piece(first, min(TOGETHER, rows.tuples - first), 0, 0)
+        piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
         if _kernels.mark(addressing, indices, 0, piece, boxes, marks, local, starts):
-            continue  # out of bounds, as the run itself will find
+            continue  # out of bounds: the run reports it
         wide = boxes.parts > MARKED
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]

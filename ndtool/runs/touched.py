@@ -1,7 +1,7 @@
-"""Which parts of data a gather comes to, told by its indices before anything of data is read.
+"""The parts of data that a gather reads, computed from its indices before data are read.
 
-Needed only where data cannot be mapped where they stand: then NumPy walks over the indices, in
-slabs. What comes out may be a little more than is touched, never less.
+Only data that cannot be mapped need this: then NumPy processes the indices in slabs. The result is
+a superset of the bytes that the gather reads.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ndtool.arrays import grid
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import layouts
+from ndtool.rules import grid
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import ElementsPlan, Plan, Shape
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,19 +23,37 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-SLAB = 1 << 18  # index components that are looked at together
-GRANULE = 1 << 16  # bytes that are told apart where they stand together
-FLAGS = 1 << 25  # numbers up to which each has a flag of its own
+SLAB = 1 << 18  # index components that are processed together
+GRANULE = 1 << 16  # bytes of contiguous data that one mark covers
+FLAGS = 1 << 25  # marks, at most, for which an array of flags is used
+_ARRAYS = 6  # arrays of SLAB int64 numbers that exist at a time
+
+
+def memory(metadata: ArrayMetadata) -> int:
+    """Estimate the bytes of memory that computing the touched parts takes."""
+    count = (
+        grid.blocks(metadata.shape, metadata.grid)
+        if metadata.in_chunks
+        else metadata.nbytes // GRANULE
+    )
+    return min(count, FLAGS) + _ARRAYS * 8 * SLAB
 
 
 class Gathered:
-    """What a gather touches.
+    """The parts of data that a gather reads.
 
-    indices: bytes in row-major order of the type `dtype`. rule: for those out of bounds.
+    indices: their bytes, of type `dtype`, in row-major order. handling: what
+    happens to each.
     """
 
-    def __init__(self, plan: Plan, indices: memoryview, dtype: Dtype, rule: str = "error") -> None:
-        self._plan, self._indices, self._rule = plan, indices, rule
+    def __init__(
+        self,
+        plan: Plan,
+        indices: memoryview,
+        dtype: Dtype,
+        handling: Handling = Handling(),  # noqa: B008 - a value that never changes
+    ) -> None:
+        self._plan, self._indices, self._handling = plan, indices, handling
         self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
         if isinstance(plan, ElementsPlan):
             self._lead: Shape = plan.data
@@ -44,31 +64,31 @@ class Gathered:
             b = len(plan.batch)
             self._lead, self._run = plan.data[: b + plan.k], plan.run
             self._axes = tuple(range(b, b + plan.k))
-            self._positions = plan.batch + plan.indices if plan.repeated else plan.positions
-        self._cut: Shape | None = None
+            self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
+        self._partition_flat: Shape | None = None
         self._marks: Marks | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
-        """Yield the numbers of the blocks of a grid that hold what is touched, ascending."""
+        """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
         along = grid.blocks_along(self._plan.data, step)
         lead = len(self._lead)
-        if self._marks is None or self._cut != step:
+        if self._marks is None or self._partition_flat != step:
             strides = layouts.contiguous(along[:lead], 1)
             self._marks = self._marked(step[:lead], strides, 1, prod(along[:lead]))
-            self._cut = step
-        each = prod(along[lead:])  # a run goes through all blocks of its axes
+            self._partition_flat = step
+        each = prod(along[lead:])  # a slice is in all blocks along its axes
         for numbers in self._marks.ascending():
             for number in numbers:
                 yield from range(number * each, (number + 1) * each)
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
-        """Yield where the bytes that are touched begin and stop, ascending, none twice.
+        """Yield the disjoint byte ranges (start, stop) that the gather reads, ascending.
 
-        order: "C" or "F", how the elements of data follow each other.
+        order: the memory order of data, "C" or "F".
         """
         fortran = order == "F"
         width = prod(self._run)
-        item = itemsize if fortran else itemsize * width  # bytes that belong together
+        item = itemsize if fortran else itemsize * width  # contiguous bytes that are read together
         if not item:
             return
         lead = prod(self._lead)
@@ -89,14 +109,22 @@ class Gathered:
         if stop > first:
             yield first, stop
 
+    def _stored(self, numbers: Numbers) -> Numbers:
+        """Return the numbers of tuples as stored: once for all batches that share them."""
+        plan = self._plan
+        if isinstance(plan, ElementsPlan) or plan.repeats == 1:
+            return numbers
+        per = plan.per_batch
+        return numbers // (plan.repeats * per) * per + numbers % per
+
     def _marked(self, cut: Shape, strides: Shape, granule: int, count: int) -> Marks:
-        """Mark places // granule of all tuples: the sum of strides times coordinates // cut."""
+        """Mark position // granule of tuples; position: sum of strides * (coordinate // cut)."""
         marks = Marks(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
             return marks
         import numpy as np
 
-        from ndtool.runs import within
+        from ndtool.runs import bounds
 
         k, tuples = len(self._axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
@@ -104,12 +132,12 @@ class Gathered:
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
             numbers = np.arange(first, min(first + step, tuples))
-            slab = values[numbers % len(values)]  # every batch of a plan that repeats them
+            slab = values[self._stored(numbers)]
             places = np.zeros(len(slab), np.int64)
             for component, axis in enumerate(self._axes):
                 size = self._lead[axis]
-                along = within.within(slab[:, component], size, self._rule)
-                # one that names nothing may touch anything; one changed since is found in the run
+                along = bounds.within(slab[:, component], size, self._handling)
+                # clip dropped indices: any block will do
                 places += along.clip(0, size - 1) // cut[axis] * strides[axis]
             for axis, size in enumerate(self._lead):
                 if axis not in self._axes and cut[axis] < size:
@@ -120,7 +148,7 @@ class Gathered:
 
 
 class Marks:
-    """Numbers below `count`, each of them once: flags, or where they would be too many a list."""
+    """A set of numbers below `count`: an array of flags, or a sorted list if that is too large."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -143,7 +171,7 @@ class Marks:
             self._merge()
 
     def ascending(self) -> Iterator[list[int]]:
-        """Yield all marked numbers, some at a time."""
+        """Yield all marked numbers in batches."""
         import numpy as np
 
         if self._flags is not None:

@@ -7,11 +7,11 @@ from contextlib import closing, suppress
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.arrays import names, npy
-from ndtool.arrays.grid import blocks
-from ndtool.arrays.source import Entry, Source, whole
-from ndtool.arrays.streams import Streams
+from ndtool.arrays.source import MemberInfo, Source, whole
 from ndtool.errors import NdtoolError, Status
+from ndtool.formats import locators, npy
+from ndtool.formats.streams import Streams
+from ndtool.rules.grid import blocks
 
 MOST, MANY = 1 << 20, 1000  # bytes and chunks of an array that is put together
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
@@ -67,9 +67,9 @@ def check_header(content: bytes) -> None:
     assert array.dtype.itemsize == found.dtype.itemsize
 
 
-def _described(path: str) -> list[Entry]:
+def _described(path: str) -> list[MemberInfo]:
     try:
-        return names.describe(path)
+        return locators.describe(path)
     except NdtoolError as error:
         _is_plain(error)
         return []
@@ -77,7 +77,7 @@ def _described(path: str) -> list[Entry]:
 
 def _read(argument: str) -> None:
     try:
-        with closing(names.open_source(argument, Streams(-1))) as source:
+        with closing(locators.open_source(argument, Streams(-1))) as source:
             _hold(source)
             source.recheck()
     except NdtoolError as error:
@@ -86,11 +86,11 @@ def _read(argument: str) -> None:
 
 def _hold(source: Source) -> None:
     """Check that an array is what it says, also to NumPy, and that its header can be written."""
-    dtype, shape, order, grid, _ = facts = source.facts
-    if grid != shape and (facts.nbytes > MOST or blocks(shape, grid) > MANY):
+    dtype, shape, order, grid, _, _ = metadata = source.metadata
+    if grid != shape and (metadata.nbytes > MOST or blocks(shape, grid) > MANY):
         return  # a store has nothing that says how much of it is there
     buffer = whole(source).buffer
-    assert len(buffer) == facts.nbytes == prod(shape) * dtype.itemsize
+    assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)
     assert dtype.itemsize > 0
     assert len(shape) <= npy.RANK

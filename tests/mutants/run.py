@@ -27,23 +27,29 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "ndtool"
+# C in strings, and what decides how fast or how a process ends, but no value.
+WITHOUT_VALUES = {"_endings.pxd", "_process.pxi", "loops/startable.pxd", "loops/pages.pxd"}
+
+
+def below_package(*patterns: str) -> tuple[str, ...]:
+    """Return the paths of the files that match, below the package, so that none is forgotten."""
+    found = (path.relative_to(PACKAGE).as_posix() for one in patterns for path in PACKAGE.glob(one))
+    return tuple(sorted(set(found) - WITHOUT_VALUES))
+
+
 SOURCES = (
-    "rules/shapes.py", "engine/layouts.py", "engine/bind.py", "engine/check.py",
-    "engine/columns.py", "engine/copies.py", "engine/gathers.py", "engine/scatters.py",
-    "engine/scratch.py", "arrays/grid.py",
+    *below_package("engine/[a-z]*.py"), "rules/shapes.py", "rules/grid.py", "machine/scratch.py",
 )  # fmt: skip
-KERNELS = (
-    "loops/indices.pxd", "loops/blocks.pxd", "loops/moves.pxd", "loops/checks.pxd", "loops/gathers.pxd",
-    "loops/runs.pxd", "loops/parts.pxd", "loops/panels.pxd", "loops/views.pxd",
-    "loops/arithmetic.pxd", "loops/reductions.pxd", "loops/memory.pxd", "_kernels.pyx",
-)  # fmt: skip
+KERNELS = below_package("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
 # The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
 TESTS = (
     "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
-    "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_report.py",
+    "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
+    "test_small_calls.py", "test_columns.py", "test_sweep.py", "test_report.py",
     "test_spec_examples.py", "test_cli.py",
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:8]  # the others call the same kernels with less
+KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with less
 # One seed, so that a mutant is noticed again, and no time for a smaller example.
 # A test that takes 15 seconds of a processor hangs, and ends with SIGPROF.
 PROFILE = """
@@ -79,16 +85,17 @@ FUNCTION = re.compile(
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # What decides how fast, and not what comes out; text; and what no caller of ours gets wrong.
 SPEED = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|shares\(|tick\(|team\("
+    r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|work_items\(|progress\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|sharing|often|last_index|lowest \+=|highest \+="
     r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
-    r"|run\.rank == 1|group \+ 1|_door\(|_reaches\(|_rooms\(|&\w+\[0|\.shape\["
+    r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
+    r"|in_cache|load_lines|locality|n_local|closest"
 )
 # A condition of the kernels that is followed by this refuses what no caller does.
 DOOR = "raise ValueError"
 # These refuse the same, or only ask for what is needed soon.
-UNSEEN = ("_door", "_reach", "_reaches", "_rooms", "will_need", "prefetch_line")
+UNSEEN = ("_bind", "_extend", "_check_span", "_buffers", "will_need", "prefetch_strided")
 TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
 
 # (file, a part of the line, the token): why no test can notice it.
@@ -104,12 +111,15 @@ EQUIVALENT = {
     ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
-    ("_kernels.pyx", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
-    ("_kernels.pyx", "self.nd.reach = ", "-"): "fewer bytes are asked for ahead of time",
-    ("_kernels.pyx", "found = -1, bad", "1"): "below 0 is none",
-    ("_kernels.pyx", "component = -1", "1"): "nobody reads it where nothing is bad",
-    ("_kernels.pyx", "component = -1", "-"): "the same",
-    ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_run does the same",
+    ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
+    ("_operands.pxi", "self.nd.span = ", "-"): "fewer bytes are asked for ahead of time",
+    (
+        "loops/checks.pxd",
+        "found = Found(-1, 0, -1)",
+        "1",
+    ): "below 0 is none; nobody reads the other",
+    ("loops/checks.pxd", "found = Found(-1, 0, -1)", "-"): "the same",
+    ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
@@ -128,7 +138,7 @@ EQUIVALENT = {
         "change, s.out, True, how",
         "True",
     ): "threads share otherwise: one result",
-    ("engine/scratch.py", "if len(room) >= size", ">="): "a fresh room instead",
+    ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
     ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 

@@ -38,8 +38,8 @@ def batches_on_one_place(overlap: bool) -> None:
     batches = _kernels.Addressing((size,), (4,), size, (count // size,), (stride,), True)
     out = bytearray(count * 4)
     indices = _kernels.Indices(bytearray(count), 1, False, False)
-    change = _kernels.Change(bytearray(count * 4), 4, "add", "int32")
-    piece, how = _kernels.Piece(0, count, 0, 4), _kernels.How(THREADS)
+    change = _kernels.UpdateSpec(bytearray(count * 4), 4, "add", "int32")
+    piece, how = _kernels.WorkItem(0, count, 0, 4), _kernels.KernelOptions(THREADS)
     _kernels.scatter(batches, indices, piece, change, out, True, how)
 
 

@@ -7,9 +7,12 @@ or of signals (SIGTERM) that the process gets before the call, and with a + (SIG
 NAMELESS is 0 for a file system without O_TMPFILE. After each run a line of JSON on stdout tells
 [call, wrong, number, status, stderr]; the next run waits for a line on stdin. The last number of
 each call is one that the run did not come to, and UNREACHED its status: nothing went wrong.
+A call may also be import, of a module that is not loaded yet, or import/7: every seventh of them.
+For the other calls the modules of a run are imported before: that is most of its time.
 """
 
 import errno
+import importlib
 import json
 import mmap
 import os
@@ -19,6 +22,14 @@ from collections.abc import Callable
 from typing import Any
 
 UNREACHED = 99
+MODULES = (
+    "cli.commands",
+    "cli.reporter",
+    "runs.steps",
+    "formats.npy",
+    "formats.npz.writer",
+    "publish.newfile",
+)
 
 
 def wrong(name: str) -> Callable[[], None]:
@@ -36,8 +47,19 @@ def wrong(name: str) -> Callable[[], None]:
 
 def patch(call: str, name: str, at: int) -> Callable[[], bool]:
     """Let the call go wrong the time `at`; return what tells whether it came to that."""
+    happen, count = wrong(name), 0
+
+    def imported(event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "import"
+        if count == at and event == "import":
+            happen()
+
+    if call == "import":
+        sys.addaudithook(imported)
+        return lambda: count >= at
     home: Any = mmap if call == "mmap" else os
-    real, happen, count = getattr(home, call), wrong(name), 0
+    real = getattr(home, call)
 
     def instead(*arguments: Any, **named: Any) -> Any:
         nonlocal count
@@ -59,9 +81,9 @@ def run(call: str, name: str, at: int, said: int) -> int:
     child = os.fork()
     if child == 0:
         os.dup2(said, 2)
-        reached = patch(call, name, at)
         from ndtool.__main__ import main
 
+        reached = patch(call, name, at)
         status = main()
         os._exit(UNREACHED if status == 0 and not reached() else status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -72,12 +94,15 @@ def main() -> None:
     if nameless == "0":
         del os.O_TMPFILE
     sys.argv = ["ndtool", *arguments]
+    if not calls.startswith("import"):
+        for name in MODULES:
+            importlib.import_module(f"ndtool.{name}")
 
-    for call in calls.split(","):
+    for call, _, step in (call.partition("/") for call in calls.split(",")):
         for name in wrongs.split(","):
-            at, status = 0, 0
+            at, status = 1 - int(step or 1), 0
             while status != UNREACHED:
-                at += 1
+                at += int(step or 1)
                 said = os.memfd_create("stderr")
                 status = run(call, name, at, said)
                 text = os.pread(said, 1 << 16, 0).decode("utf-8", "replace")

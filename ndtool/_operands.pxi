@@ -1,0 +1,432 @@
+# Arguments of the kernels besides buffers: which tuples (Addressing, Indices, WorkItem), which
+# updates (UpdateSpec, RadixPartitions), which elements (Layout, Grid, Boxes), and kernel options
+# (KernelOptions).
+
+
+@cython.final
+cdef class Indices:
+    """Contiguous, row-major indices of an integer type.
+
+    rule: the out-of-bounds mode. filling: for "fill", the elements that replace a slice, as many as
+    a piece has of one. below: if not 0, the indices are validated: all are in 0..below-1, in memory
+    that nobody else writes, so that no loop checks them again.
+    """
+
+    cdef const uint8_t[::1] bytes, filling
+    cdef int kind, mode
+    cdef readonly str rule
+    cdef int64_t bound
+    cdef readonly object pad
+    cdef readonly bint negatives
+    cdef bint pads
+    cdef int64_t pad_bits
+
+    def __cinit__(
+        self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
+        str rule="error", const uint8_t[::1] filling=None, int64_t below=0, object pad=None,
+        bint negatives=True,
+    ):
+        if itemsize not in (1, 2, 4, 8):
+            raise ValueError("an index has 1, 2, 4 or 8 bytes")
+        if below and (
+            itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
+            or below > <int64_t> 1 << (16 if itemsize == 2 else 31)
+        ):
+            raise ValueError("what is not checked again is uint16 or int32, in native order")
+        self.bytes = buffer
+        self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
+        self.rule, self.mode = rule, _MODES[rule]
+        self.filling = filling
+        self.bound = below
+        if below:
+            self.kind |= VALIDATED
+        self.pad, self.negatives = pad, negatives
+        if pad is not None:    # as an exact integer: -1 equals no unsigned index
+            self.pads = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
+            self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.pads else 0
+        if self.pads or (not negatives and rule != "error"):
+            self.kind |= SPECIAL
+
+    @property
+    def skips(self) -> bool:
+        """Whether tuples may select nothing."""
+        return self.pads or self.mode == REDIRECT
+
+    cdef const uint8_t* _filling(self, Py_ssize_t nbytes) except? NULL:
+        """Return the bytes that replace a slice of a skipped tuple, NULL if none is skipped."""
+        if self.mode != REDIRECT and not self.pads:
+            return NULL
+        if self.filling is None or self.filling.shape[0] < nbytes:
+            raise ValueError("the filling is shorter than a run")
+        return &self.filling[0]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per index."""
+        return self.kind & BYTES
+
+    def since(self, Py_ssize_t number) -> Indices:
+        """Return the indices from `number` on, without a copy."""
+        cdef Py_ssize_t size = self.kind & BYTES
+        return Indices(
+            self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
+            self.rule, self.filling, self.bound, self.pad, self.negatives,
+        )
+
+    def value(self, Py_ssize_t number) -> int:
+        """Return one index as stored: neither wrapped nor clamped."""
+        cdef Py_ssize_t size = self.kind & BYTES
+        raw = bytes(self.bytes[number * size:(number + 1) * size])
+        little = (sys.byteorder == "little") != bool(self.kind & SWAPPED)
+        return int.from_bytes(
+            raw, "little" if little else "big", signed=not self.kind & UNSIGNED
+        )
+
+
+@cython.final
+cdef class WorkItem:
+    """A work item: bytes [column, column + width) of the slices of `tuples` tuples from `first`."""
+
+    cdef readonly int64_t first, tuples
+    cdef readonly Py_ssize_t column, width
+
+    def __cinit__(self, int64_t first, int64_t tuples, Py_ssize_t column, Py_ssize_t width):
+        if first < 0 or tuples < 0 or column < 0 or width < 0:
+            raise ValueError("a piece begins and ends within its runs")
+        self.first, self.tuples, self.column, self.width = first, tuples, column, width
+
+    def place(self, Py_ssize_t run) -> slice:
+        """Return the piece's byte range in an output of contiguous slices of `run` bytes."""
+        cdef int64_t at = self.first * run + self.column
+        return slice(at, at + self.tuples * self.width)
+
+
+@cython.final
+cdef class UpdateSpec:
+    """An update spec: the updates and their reduction ("none" copies them).
+
+    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order.
+    """
+
+    cdef const uint8_t[::1] updates
+    cdef Py_ssize_t pitch
+    cdef int code, op
+
+    def __cinit__(
+        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name
+    ):
+        self.updates = updates
+        self.pitch = pitch
+        self.op = _OPS[reduction]
+        self.code = _TYPES[name] if self.op else -1
+        if self.op == ADD or self.op == MUL:
+            self.code = _UNSIGNED.get(self.code, self.code)
+
+    cdef int _bind(self, Updates* u, int64_t first, int64_t count) except -1:
+        if self.updates.shape[0] < (first + count) * self.pitch:
+            raise ValueError("the updates buffer is shorter than its shape")
+        u.first = &self.updates[0] + first * self.pitch
+        u.pitch = self.pitch
+        u.code = self.code
+        u.op = self.op
+        return 0
+
+
+@cython.final
+cdef class KernelOptions:
+    """Kernel options: number of threads, scratch for each of them, and non-temporal stores.
+
+    streamed: use non-temporal stores, for outputs that exceed the cache. rooms: scratch, divided
+    evenly among the threads.
+    """
+
+    cdef readonly int threads
+    cdef readonly bint streamed
+    cdef uint8_t[::1] buffers
+
+    def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] rooms=None):
+        if threads < 1:
+            raise ValueError("work needs a thread")
+        self.threads, self.streamed, self.buffers = threads, streamed, rooms
+
+    cdef uint8_t* _buffers(self, Py_ssize_t each) except? NULL:
+        """Return the scratch, `each` bytes per thread, NULL if there is none."""
+        if self.buffers is None:
+            return NULL
+        if self.buffers.shape[0] < self.threads * each:
+            raise ValueError("the scratch buffer is too short")
+        return &self.buffers[0]
+
+
+@cython.final
+cdef class Addressing:
+    """How index tuples become byte offsets: k components with sizes and strides, in batches.
+
+    sizes, strides: length of and bytes per step along each indexed axis. per_batch: tuples of
+    one batch. batch_sizes, batch_strides: the batch axes, in row-major order. negatives: whether
+    negative indices count from the end. repeats: how many consecutive batches share their tuples,
+    which are stored once.
+    """
+
+    cdef Nd nd
+    cdef int64_t lowest, highest     # range of the byte offsets of valid tuples
+    cdef int64_t batches
+
+    def __cinit__(
+        self, tuple sizes, tuple strides, int64_t per_batch, tuple batch_sizes,
+        tuple batch_strides, bint negatives, int64_t repeats=1,
+    ):
+        cdef int j
+        cdef bint often
+        self.nd.k = len(sizes)
+        self.nd.per_batch = max(per_batch, 1)
+        self.nd.batch_rank = len(batch_sizes)
+        self.nd.repeats = max(repeats, 1)
+        self.batches = 1
+        if repeats > 1 and self.nd.k != 1:
+            raise ValueError("tuples of one component can be repeated")
+        if self.nd.k > _blocks.MOST_RANK or self.nd.batch_rank > _blocks.MOST_RANK:
+            raise ValueError("more axes than an array can have")
+        for j in range(self.nd.k):
+            self.nd.sizes[j] = sizes[j]
+            self.nd.wraps[j] = self.nd.sizes[j] if negatives else 0
+            self.nd.strides[j] = strides[j]
+            self._extend(self.nd.sizes[j], self.nd.strides[j])
+        self.nd.lowest = self.lowest
+        self.nd.span = self.highest - self.lowest
+        often = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= self.nd.span
+        self.nd.in_cache = self.nd.span <= CACHED and (self.nd.batch_rank == 0 or often)
+        for j in range(self.nd.batch_rank):
+            self.nd.batch_sizes[j] = batch_sizes[j]
+            self.nd.batch_strides[j] = batch_strides[j]
+            self.batches *= self.nd.batch_sizes[j]
+            self._extend(self.nd.batch_sizes[j], self.nd.batch_strides[j])
+        if self.batches % self.nd.repeats:
+            raise ValueError("groups of batches share tuples")
+        self.nd.one_group = self.nd.repeats == self.batches
+
+    cdef void _extend(self, int64_t size, int64_t stride):
+        if size > 0:
+            self.lowest += min(0, (size - 1) * stride)
+            self.highest += max(0, (size - 1) * stride)
+
+    cdef int _bind(
+        self, Walk* walk, Indices indices, int64_t first, int64_t count
+    ) except -1:
+        """Bind a walk to tuples [first, first + count)."""
+        cdef Py_ssize_t tuple_bytes = self.nd.k * (indices.kind & BYTES)
+        cdef bint shared = self.nd.repeats > 1
+        cdef int64_t stored = first + count
+        if shared:
+            stored = self.batches // self.nd.repeats * self.nd.per_batch
+        if indices.bytes.shape[0] < stored * tuple_bytes:
+            raise ValueError("the indices buffer is shorter than its shape")
+        if indices.bound and (self.nd.k != 1 or indices.bound > self.nd.sizes[0]):
+            raise ValueError("the indices were checked for other rows")
+        walk.nd = &self.nd
+        walk.index = &indices.bytes[0] + (0 if shared else first * tuple_bytes)
+        walk.kind = indices.kind
+        walk.tuple_bytes = tuple_bytes
+        walk.first = first
+        walk.mode = indices.mode
+        walk.redirect = DROPPED
+        walk.pads, walk.pad = indices.pads, indices.pad_bits
+        return 0
+
+    cdef int _check_span(
+        self, Py_ssize_t nbytes, Py_ssize_t origin, Py_ssize_t begin, Py_ssize_t end
+    ) except -1:
+        """Raise if bytes [begin, end) of a valid tuple's slice may be outside of the buffer.
+
+        Only a bug in the caller leads here, never the input.
+        """
+        if origin + self.lowest + begin < 0 or origin + self.highest + end > nbytes:
+            raise ValueError("the data buffer is shorter than its shape")
+        return 0
+
+
+@cython.final
+cdef class RadixPartitions:
+    """Tuples radix-partitioned by destination, stably, into partitions of 2^shift rows.
+
+    width: bytes of a row. Each GROUP of tuples fills one region of scratch: row indices within
+    their partitions, then the updates (for long slices, their positions in the group). ends: where
+    each partition of each group ends; the last partition of a group holds the dropped tuples.
+    """
+
+    cdef Sorted sorted
+    cdef int64_t rows, first, count
+    cdef readonly int64_t parts
+    cdef uint8_t[::1] scratch
+    cdef uint32_t[::1] ends
+
+    def __cinit__(
+        self, int64_t rows, Py_ssize_t width, int shift, uint8_t[::1] scratch, uint32_t[::1] ends
+    ):
+        if not 0 <= shift <= 32 or width < 1 or rows < 1:
+            raise ValueError("rows are numbered by 32 bits within their part")
+        self.rows = rows
+        self.parts = ((rows - 1) >> shift) + 1
+        self.scratch, self.ends = scratch, ends
+        self.sorted.width = width
+        self.sorted.shift = shift
+        self.sorted.partitions = self.parts + 1
+        self.sorted.regions = &scratch[0]
+        self.sorted.ends = &ends[0]
+
+    def place(self, int64_t part, int64_t stop) -> slice:
+        """Return the byte range of partitions [part, stop) in the output."""
+        cdef int64_t end = min(self.rows, stop << self.sorted.shift)
+        return slice((part << self.sorted.shift) * self.sorted.width, end * self.sorted.width)
+
+
+@cython.final
+cdef class Layout:
+    """An array's shape, byte strides and itemsize."""
+
+    cdef View view
+    cdef readonly int64_t strips     # see copy_strips; 0 for an array of one axis
+    cdef int closest
+    cdef int64_t lowest, highest
+    cdef Py_ssize_t nbytes
+
+    def __cinit__(self, tuple sizes, tuple strides, Py_ssize_t item):
+        cdef int d
+        self.view.rank = len(sizes)
+        self.view.itemsize = item
+        self.nbytes = item
+        if not 1 <= self.view.rank <= _blocks.MOST_RANK:
+            raise ValueError("a layout has 1 to 64 axes")
+        for d in range(self.view.rank):
+            self.view.sizes[d] = sizes[d]
+            self.view.strides[d] = strides[d]
+            self.nbytes *= self.view.sizes[d]
+            self.lowest += min(0, (self.view.sizes[d] - 1) * self.view.strides[d])
+            self.highest += max(0, (self.view.sizes[d] - 1) * self.view.strides[d])
+            if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.closest]):
+                self.closest = d
+        if self.view.rank > 1:
+            self.strips = strips_of(&self.view, self.closest)
+
+    cdef int _bind(self, Py_ssize_t nbytes, Py_ssize_t origin) except -1:
+        if origin + self.lowest < 0 or origin + self.highest + self.view.itemsize > nbytes:
+            raise ValueError("the data buffer is shorter than its shape")
+        return 0
+
+
+@cython.final
+cdef class Grid:
+    """An elements operator along an axis that is not the last, as units (see loops/panels.pxd).
+
+    sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
+    along: the indexed axis (length of indices, stride in elements, size of data, stride in bytes).
+    across: the last axis (columns, bytes per column, columns of a unit).
+    within: (first row, rows, bytes per output row). Data has one panel; a scatter updates only
+    this band of its rows, in packed tiles. The output's rows have this stride.
+    """
+
+    cdef Panels p
+    cdef readonly int64_t units
+    cdef int64_t lowest, highest, last_index
+
+    def __cinit__(
+        self, tuple sizes, tuple index_strides, tuple data_strides, tuple along, tuple across,
+        Py_ssize_t item, bint negatives, tuple within=None,
+    ):
+        cdef int d
+        self.p.rank = len(sizes)
+        if self.p.rank > _blocks.MOST_RANK:
+            raise ValueError("more axes than an array can have")
+        self.p.itemsize = item
+        self.p.length, self.p.index_step, self.p.size, self.p.step = along
+        self.p.columns, self.p.column_stride, self.p.tile = across
+        self.p.wrap = self.p.size if negatives else 0
+        self.p.low, self.p.band, self.p.pitch = within or (0, self.p.size, 0)
+        if within is not None and (
+            self.p.rank or self.p.low < 0 or self.p.band < 1
+            or self.p.low + self.p.band > self.p.size or self.p.pitch < self.p.columns * item
+        ):
+            raise ValueError("a band is some rows of one panel")
+        if not 1 <= self.p.tile <= _blocks.BLOCK:
+            raise ValueError("a unit has 1 to 512 columns")
+        self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
+        self.units = self.p.tiles
+        self.last_index = (self.p.length - 1) * self.p.index_step + self.p.columns - 1
+        self._extend(self.p.size, self.p.step)
+        self._extend(self.p.columns, self.p.column_stride)
+        for d in range(self.p.rank):
+            self.p.sizes[d] = sizes[d]
+            self.p.index_strides[d] = index_strides[d]
+            self.p.data_strides[d] = data_strides[d]
+            self.units *= self.p.sizes[d]
+            self.last_index += (self.p.sizes[d] - 1) * self.p.index_strides[d]
+            self._extend(self.p.sizes[d], self.p.data_strides[d])
+
+    cdef void _extend(self, int64_t size, int64_t stride):
+        self.lowest += min(0, (size - 1) * stride)
+        self.highest += max(0, (size - 1) * stride)
+
+    cdef int _bind(
+        self, Units* c, Indices indices, int64_t unit, int64_t stop, KernelOptions how
+    ) except -1:
+        """Bind units [unit, stop) to their indices and scratch."""
+        if (
+            indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
+            or not 0 <= unit <= stop <= self.units
+        ):
+            raise ValueError("the indices buffer is shorter than its shape")
+        if indices.bound > self.p.size:
+            raise ValueError("the indices were checked for other rows")
+        c.p = &self.p
+        c.index = &indices.bytes[0]
+        c.kind = indices.kind
+        c.mode = indices.mode
+        c.pads, c.pad = indices.pads, indices.pad_bits
+        c.first = unit
+        c.buffers = how._buffers(packed_rows(&self.p) * self.p.tile * self.p.itemsize)
+        c.streamed = how.streamed
+        return 0
+
+    cdef int _check_span(
+        self, Py_ssize_t data_bytes, Py_ssize_t origin, Py_ssize_t element_bytes
+    ) except -1:
+        """Raise if units may access more than buffers of data's and of the indices' shape."""
+        if origin + self.lowest < 0 or origin + self.highest + self.p.itemsize > data_bytes:
+            raise ValueError("the data buffer is shorter than its shape")
+        if element_bytes <= self.last_index * self.p.itemsize:
+            raise ValueError("a buffer of the indices' shape is shorter than it")
+        return 0
+
+    cdef Py_ssize_t _output_bytes(self, int64_t rows):
+        """Return the bytes that this many rows of a panel span in the output."""
+        return (rows - 1) * self.p.pitch + self.p.columns * self.p.itemsize
+
+
+@cython.final
+cdef class Boxes:
+    """Linear row indices over `sizes`, partitioned into boxes of `steps`, smaller at the ends."""
+
+    cdef Partitioning partitioning
+    cdef int64_t rows
+
+    def __cinit__(self, tuple sizes, tuple steps):
+        cdef int d
+        cdef object held = 1, parts = 1, rows = 1
+        if not 0 < len(sizes) == len(steps) <= _blocks.MOST_RANK:
+            raise ValueError("a box has a step along each axis")
+        self.partitioning.rank = len(sizes)
+        for d, (size, step) in enumerate(zip(sizes, steps)):
+            if not 0 < step <= size:
+                raise ValueError("a box is within the rows")
+            self.partitioning.sizes[d], self.partitioning.steps[d] = size, step
+            held, parts, rows = held * step, parts * -(-size // step), rows * size
+        if held > 1 << 32 or parts > 65536 or rows > PY_SSIZE_T_MAX:
+            raise ValueError("the rows are more than the parts hold")
+        self.partitioning.partitions, self.rows = parts, rows
+        power = len(sizes) == 1 and held & (held - 1) == 0
+        self.partitioning.shift = held.bit_length() - 1 if power else -1
+
+    @property
+    def parts(self) -> int:
+        """The number of partitions."""
+        return self.partitioning.partitions

@@ -1,0 +1,224 @@
+# Small calls on plain arrays: one entry point for all operators, with a cache of bound plans.
+
+cdef enum:
+    MAX_AXES = 8        # axes of an array in a small call
+    MAX_BOUND = 1024    # cached plans
+
+
+@cython.final
+cdef class SmallCall:
+    """An operator bound to shapes and types, as BoundCalls caches it: one loop on one thread.
+
+    addressing: of the tuples; if there is a grid, as `check` needs it. grid: of an elements
+    operator along an axis that is not the last. indices: their type and mode. change: None for a
+    gather. shape: of the output. width: slice size. views: of data, indices, updates, output.
+    """
+
+    cdef Addressing addressing
+    cdef Grid grid
+    cdef Indices indices
+    cdef UpdateSpec change
+    cdef tuple shape
+    cdef int64_t tuples
+    cdef Py_ssize_t width
+    cdef const uint8_t* filling
+
+    def __cinit__(
+        self, Addressing addressing, Grid grid, Indices indices, UpdateSpec change, tuple shape,
+        int64_t tuples, Py_ssize_t width,
+    ):
+        self.addressing, self.grid, self.indices, self.change = addressing, grid, indices, change
+        self.shape, self.tuples, self.width = shape, tuples, width
+        self.filling = indices._filling(width) if change is None else NULL
+
+    cdef void _walk(self, Walk* walk, const uint8_t* index) noexcept:
+        walk.nd = &self.addressing.nd
+        walk.index = index
+        walk.kind = self.indices.kind
+        walk.tuple_bytes = self.addressing.nd.k * (walk.kind & BYTES)
+        walk.first = 0
+        walk.mode = self.indices.mode
+        walk.redirect = DROPPED
+        walk.pads, walk.pad = self.indices.pads, self.indices.pad_bits
+
+    cdef uint64_t _units(self, const uint8_t* data, Py_buffer* views) noexcept:
+        """Gather or scatter every unit of the grid."""
+        cdef Units c
+        cdef uint64_t bad = 0
+        cdef int64_t unit
+        c.p = &self.grid.p
+        c.data = data
+        c.index = <const uint8_t*> views[1].buf
+        c.kind, c.mode = self.indices.kind, self.indices.mode
+        c.pads, c.pad = self.indices.pads, self.indices.pad_bits
+        c.filling = self.filling
+        c.to = <uint8_t*> views[3].buf
+        c.buffers = NULL
+        c.first = 0
+        c.streamed = False
+        if self.change is not None:
+            c.updates = Updates(
+                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
+            )
+        for unit in range(self.grid.units):
+            bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
+        return bad
+
+    cdef uint64_t gather(self, Py_buffer* views) noexcept:
+        """Gather from views[0] to views[3]; non-zero if an index is out of bounds."""
+        cdef Gather g
+        if self.grid is not None:
+            return self._units(<const uint8_t*> views[0].buf, views)
+        self._walk(&g.walk, <const uint8_t*> views[1].buf)
+        g.source = <const uint8_t*> views[0].buf
+        g.walk.redirect = self.filling - g.source
+        g.to = <uint8_t*> views[3].buf
+        g.count, g.width = self.tuples, self.width
+        g.parts = 1
+        g.by_columns = g.streamed = g.local = False
+        return gather_part(&g, 0)
+
+    cdef uint64_t scatter(self, Py_buffer* views) noexcept:
+        """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
+        cdef Scatter s
+        if views[3].buf != views[0].buf:
+            memcpy(views[3].buf, views[0].buf, views[0].len)
+        if self.grid is not None:
+            return self._units(<const uint8_t*> views[3].buf, views)
+        self._walk(&s.walk, <const uint8_t*> views[1].buf)
+        s.updates = Updates(
+            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
+        )
+        s.to = <uint8_t*> views[3].buf
+        s.count, s.width = self.tuples, self.width
+        s.sharing, s.parts, s.streamed = BY_COLUMNS, 1, False
+        return scatter_part(&s, 0)
+
+    cdef bint refuses(self, Py_buffer* views) noexcept:
+        """Return whether an index is out of bounds in mode "error"."""
+        cdef Walk walk
+        self._walk(&walk, <const uint8_t*> views[1].buf)
+        return walk.mode == REFUSE and check_range(
+            &walk, 0, views[1].len // max(1, walk.tuple_bytes)
+        ) != 0
+
+
+cdef inline bint overlap(const Py_buffer* a, const Py_buffer* b) noexcept:
+    cdef size_t begin = <size_t> a.buf, other = <size_t> b.buf
+    return begin < other + <size_t> b.len and other < begin + <size_t> a.len
+
+
+@cython.final
+cdef class BoundCalls:
+    """The entry point of small calls on plain arrays, where dispatch would cost more than the work.
+
+    It caches what `bind` returns for a kind of call (arguments, shapes, types): a SmallCall, or
+    None. Everything unusual, and every failure, goes to `otherwise`, the general path, which raises
+    the errors. array, empty: numpy.ndarray and numpy.empty. tuning: has SMALL, a limit in bytes.
+    """
+
+    cdef object array, empty, bind, fallback, tuning
+    cdef dict bound
+
+    def __cinit__(self, type array, object empty, object bind, object otherwise, object tuning):
+        self.array, self.empty, self.tuning = array, empty, tuning
+        self.bind, self.fallback = bind, otherwise
+        self.bound = {}
+
+    def call(
+        self, tuple how, object data, object indices, object updates, object out
+    ) -> object:
+        """Call an operator. how: its name and all arguments but arrays. updates, out: or None."""
+        cdef Py_buffer views[4]
+        cdef object result = None
+        cdef int at
+        if type(data) is not self.array or type(indices) is not self.array or not (
+            (updates is None or type(updates) is self.array)
+            and (out is None or type(out) is self.array)
+        ):
+            return self.fallback(how, data, indices, updates, out)
+        memset(views, 0, sizeof(views))
+        try:
+            result = self._small(how, (data, indices, updates), out, views)
+        except (ValueError, BufferError, MemoryError):    # such as arrays not C-contiguous
+            pass
+        finally:
+            for at in range(4):
+                PyBuffer_Release(&views[at])
+        return self.fallback(how, data, indices, updates, out) if result is None else result
+
+    cdef object _small(self, tuple how, tuple arrays, object out, Py_buffer* views):
+        """Return the result, or None if the general path must be taken."""
+        cdef int64_t sizes[3 * (1 + MAX_AXES)]
+        cdef int at, d, n = 0, flags = 0
+        cdef Py_ssize_t moved = 0
+        cdef object entry, dtype = arrays[0].dtype
+        cdef SmallCall bound
+        cdef bint scatters = arrays[2] is not None, done
+        for entry in how:    # of these types, none equals one of another but True and 1
+            if type(entry) is bool:
+                flags = 2 * flags + 1 + entry
+            elif type(entry) is not int and type(entry) is not str and entry is not None:
+                return None
+        for at in range(3 if scatters else 2):
+            PyObject_GetBuffer(arrays[at], &views[at], PyBUF_ND)
+            if views[at].ndim > MAX_AXES:
+                return None
+            moved += views[at].len if at else 0
+            sizes[n] = views[at].ndim
+            n += 1
+            for d in range(views[at].ndim):
+                sizes[n] = views[at].shape[d]
+                n += 1
+        if scatters and out is not arrays[0]:
+            moved += views[0].len
+        if moved > self.tuning.SMALL:
+            return None
+        key = (
+            how, flags, dtype, arrays[1].dtype, arrays[2].dtype if scatters else None,
+            PyBytes_FromStringAndSize(<char*> sizes, n * sizeof(int64_t)),
+        )
+        entry = self.bound.get(key, self)
+        if entry is self:
+            entry = self.bind(how, *arrays)
+            if len(self.bound) >= MAX_BOUND:
+                self.bound.clear()
+            self.bound[key] = entry
+        if entry is None:
+            return None
+        bound = entry
+        if not scatters and bound.width * bound.tuples > self.tuning.SMALL:
+            return None
+        result = self.empty(bound.shape, dtype) if out is None else out
+        PyObject_GetBuffer(result, &views[3], PyBUF_ND | PyBUF_WRITABLE)
+        if out is not None and not self._fits(bound, dtype, out, out is arrays[0], views):
+            return None
+        if bound.change is None:
+            done = not bound.gather(views)
+        elif bound.change.op and not are_aligned(views):
+            return None
+        else:
+            done = not bound.scatter(views)
+        return result if done else None
+
+    cdef bint _fits(
+        self, SmallCall bound, object dtype, object out, bint in_place, Py_buffer* views
+    ):
+        """Return whether out fits and may be written, and every index is within bounds."""
+        cdef int d
+        if out.dtype is not dtype or views[3].ndim != len(bound.shape):
+            return False
+        for d in range(views[3].ndim):
+            if views[3].shape[d] != <Py_ssize_t> bound.shape[d]:
+                return False
+        if overlap(&views[3], &views[1]) or overlap(&views[3], &views[2]):
+            return False
+        if overlap(&views[3], &views[0]) and not (in_place and bound.change is not None):
+            return False
+        return not bound.refuses(views)
+
+
+cdef inline bint are_aligned(const Py_buffer* views) noexcept:
+    """Return whether data, updates and the output are aligned for arithmetic."""
+    cdef size_t addresses = <size_t> views[0].buf | <size_t> views[2].buf | <size_t> views[3].buf
+    return addresses & (<size_t> min(views[0].itemsize, 8) - 1) == 0

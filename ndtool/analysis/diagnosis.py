@@ -1,0 +1,157 @@
+"""Diagnosis of a wrong scatter output: elements that lack an update, or have one twice.
+
+Racing threads leave such elements behind, rounding does not. A max or min may also come from an
+engine that compares NaN or signed zeros by another rule; then no update is lost.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.analysis import tuples
+from ndtool.analysis.oracle.blocks import in_order
+from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import Plan
+
+Numbers = NDArray[np.int64]
+
+EXAMINED = 1000  # elements to diagnose, at most
+_MOST = 1 << 18  # updates of them in memory at a time
+
+
+class Diagnosis(NamedTuple):
+    """Counts of elements: examined, lacking one update, with one twice, compared by other rules."""
+
+    examined: int = 0
+    lost: int = 0
+    doubled: int = 0
+    otherwise: int = 0
+
+
+def diagnose(
+    plan: Plan,
+    arrays: dict[str, Array],
+    reduction: str,
+    wrong: Numbers,
+    output: Array,
+    expected: Array,
+    handling: Handling = Handling(),  # noqa: B008 - a value that never changes
+) -> Diagnosis:
+    """Diagnose elements of an output that differ from the expected ones.
+
+    wrong: linear indices of elements of the output, the most telling first; the first ones are
+    examined. expected: the correct output. handling: what happens to each index.
+    """
+    if not len(wrong):
+        return Diagnosis()
+    wrong, met = _met(plan, arrays, handling, wrong)
+    old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
+    lost = doubled = otherwise = 0
+    with np.errstate(all="ignore"):
+        for n, updates in enumerate(met):
+            one = slice(n, n + 1)
+            chain = np.concatenate([old[one], updates])
+            if reduction in ("max", "min") and _compared_otherwise(chain, reduction, found[one]):
+                otherwise += 1
+                continue
+            without, twice = _candidates(chain, reduction, right[one])
+            is_it = _comparer(chain, reduction, found[one], right[one])
+            if is_it(without):
+                lost += 1
+            elif is_it(twice):
+                doubled += 1
+    return Diagnosis(len(wrong), lost, doubled, otherwise)
+
+
+def _met(
+    plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
+) -> tuple[Numbers, list[Array]]:
+    """Return linear indices of elements, ascending, and the updates of each, in order.
+
+    Halves the number of elements for as long as their updates are too many.
+    """
+    few = min(len(wrong), EXAMINED)
+    examined, stays = np.sort(wrong[:few]), np.ones(few, np.bool_)
+    who, what = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
+    for elements, updates in tuples.meetings(plan, arrays["indices"], handling, examined):
+        who = np.concatenate([who, elements[stays[elements]]])
+        what = np.concatenate([what, updates[stays[elements]]])
+        while len(who) > _MOST and few > 1:
+            few //= 2
+            stays = np.isin(examined, wrong[:few])
+            what, who = what[stays[who]], who[stays[who]]
+    order = np.argsort(who, kind="stable")
+    taken, who = _taken(arrays["updates"], what[order]), who[order]
+    begin, end = (np.searchsorted(who, np.flatnonzero(stays), side) for side in ("left", "right"))
+    return examined[stays], [taken[a:b] for a, b in zip(begin, end, strict=True)]
+
+
+def _taken(array: Array, numbers: Numbers) -> Array:
+    """Return elements by their linear indices, in native byte order."""
+    return native(np.asarray(in_order(opaque(array))[numbers]))
+
+
+def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:
+    """Return an element's values without each of its updates, and with each one twice."""
+    nothing = chain[:0]
+    if len(chain) == 1:
+        return nothing, nothing
+    if reduction == "none":
+        return chain[-2:-1], nothing
+    ufunc = REDUCTIONS[reduction].ufunc
+    if ufunc is None:
+        return nothing, nothing
+    extreme = reduction in ("max", "min")
+    wide = chain if extreme else _wide(chain)
+    before = ufunc.accumulate(wide, dtype=wide.dtype)[:-1]
+    after = ufunc.accumulate(wide[::-1], dtype=wide.dtype)[::-1]
+    without = np.concatenate([ufunc(before[:-1], after[2:]), before[-1:]])
+    return without, nothing if extreme else ufunc(_wide(expected), wide[1:])
+
+
+def _compared_otherwise(chain: Array, reduction: str, found: Array) -> bool:
+    """Whether an element is the max or min of its updates by other rules for NaN and signed zeros.
+
+    Comparisons with NaN are false, so an engine keeps the current value or takes the update: it
+    skips NaN, or loses all updates up to the last NaN in its own order.
+    """
+    if chain.dtype.kind in "biu":
+        return False
+    nans, parts = np.isnan(chain), [chain]
+    if nans.any():
+        if np.isnan(found).any():
+            return True  # a NaN of other bits
+        first, last = nans.argmax(), len(chain) - nans[::-1].argmax()
+        parts = [chain[~nans], chain[:first], chain[last:]]
+    if not (bits(chain) == bits(found)).all(axis=1).any():
+        return False
+    ufunc = REDUCTIONS[reduction].ufunc  # for which signed zeros are equal
+    assert ufunc is not None, "they are max and min"
+    return any(len(one) > 0 and bool((ufunc.reduce(one) == found).all()) for one in parts)
+
+
+def _comparer(
+    chain: Array, reduction: str, found: Array, expected: Array
+) -> Callable[[Array], bool]:
+    """Return a function: whether one of some candidates equals the element, up to rounding."""
+    if reduction not in ("add", "mul") or _wide(chain).dtype.kind not in "fc":
+        return lambda some: bool((bits(some) == bits(found)).all(axis=1).any())
+    value, right = _wide(found), _wide(expected)
+    eps = 2.0**-8 if found.dtype.name == "bfloat16" else float(np.finfo(found.dtype).eps)
+    size = np.abs(_wide(chain)).sum() if reduction == "add" else np.abs(right)
+    rounding = len(chain) * eps * size
+    if not np.abs(value - right) > rounding:
+        return lambda some: False
+    return lambda some: bool((np.abs(some - value) <= rounding).any())
+
+
+def _wide(numbers: Array) -> Array:
+    """Return numbers in a type wide enough to neglect rounding; integers stay, and wrap."""
+    kind: Any = {"f": np.float64, "c": np.complex128}.get(numbers.dtype.kind)
+    if numbers.dtype.name == "bfloat16":
+        kind = np.float64
+    return numbers if kind is None else numbers.astype(kind)

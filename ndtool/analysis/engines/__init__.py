@@ -1,0 +1,364 @@
+"""Comparison of other engines on a call's inputs with the correct output.
+
+Each runs in its own process, as some crash on an index out of bounds, and with one and with
+several threads, as some lose updates with several. Its inputs are files that it maps, its output
+is a file; all are unnamed. The script of that process is side.py.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.analysis.engines.process import EngineProcess
+from ndtool.analysis.oracle.blocks import in_order, pieces
+from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.reductions import native
+from ndtool.analysis.verify import (
+    OTHERWISE,
+    Comparison,
+    Opened,
+    compare,
+    difference,
+    exactly,
+    recomputed,
+)
+from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
+from ndtool.machine import threads
+from ndtool.rules import shapes, specs
+from ndtool.rules.operators import OPERATORS
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
+from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
+from ndtool.storage.local import ByteRange
+
+Arrays = dict[str, NDArray[Any]]
+Told = Callable[[float, str], None]  # progress: the fraction done, and the engine at work
+RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
+TIMEOUT = 600  # seconds for one run
+_OURS = 0.2  # the recomputation's share of the progress bar
+_LONG = 500  # characters of an engine's message
+LISTED = 5  # engines whose first difference an error lists
+
+
+class Engine(NamedTuple):
+    """An engine.
+
+    modules: the modules it needs, first its own. packages: their names for pip. parallel: whether
+    it may use several threads.
+    """
+
+    modules: tuple[str, ...]
+    packages: str
+    parallel: bool = True
+
+
+ENGINES = {
+    "onnxruntime": Engine(("onnxruntime", "onnx"), "onnxruntime onnx"),
+    "openvino": Engine(("openvino",), "openvino"),
+    "torch": Engine(("torch",), "torch"),
+    "tensorflow": Engine(("tensorflow",), "tensorflow"),
+    "jax": Engine(("jax",), "jax"),
+    "numpy": Engine(("numpy",), "numpy", parallel=False),
+    "onnx": Engine(("onnx",), "onnx", parallel=False),
+}
+
+
+class Report(NamedTuple):
+    """The report on an engine with some number of threads, None if it never ran.
+
+    result: "same", "different", "unstable" (different bits from run to run, at worst wrong),
+    "refused", "crashed" or "missing". different: the number of different elements, None if unknown.
+    message: the explanation. compared: the comparison of the worst answer.
+    """
+
+    engine: str
+    version: str | None
+    threads: int | None
+    result: str
+    different: int | None = None
+    message: str | None = None
+    compared: Comparison | None = None
+
+
+class Verdict(NamedTuple):
+    """The result of `verify`.
+
+    reports: the reports on all engines. compared: the comparison of the output, if there is one.
+    error: an index out of bounds, or a difference, that of the output first.
+    """
+
+    reports: list[Report]
+    compared: Comparison | None
+    error: NdtoolError | None
+
+
+class How(NamedTuple):
+    """Settings: accepted distance in ulps, runs, most threads, seconds for each run."""
+
+    within: int = 0
+    runs: int = RUNS
+    threads: int | None = None
+    timeout: int = TIMEOUT
+
+
+def chosen(words: str) -> tuple[str, ...]:
+    """Return the engines in a comma-separated list; "auto" means all that are installed."""
+    names: list[str] = []
+    for word in words.replace(" ", "").split(","):
+        if word in ("all", "auto"):
+            names += [name for name in ENGINES if word == "all" or not lacking(name)]
+        elif word in ENGINES:
+            names.append(word)
+        else:
+            known = ", ".join([*ENGINES, "all", "auto"])
+            raise UsageError(f"{printable(word)!r} is not an engine: valid {known}")
+    return tuple(dict.fromkeys(names))
+
+
+def lacking(name: str) -> bool:
+    """Whether a module that an engine needs is not installed."""
+    return any(find_spec(module) is None for module in ENGINES[name].modules)
+
+
+def require_any(names: tuple[str, ...]) -> None:
+    """Raise UsageError where none of some engines is installed."""
+    if all(map(lacking, names)):
+        packages = " ".join(ENGINES[name].packages for name in names)
+        raise UsageError(
+            f"no engine to compare with is installed: expected one of {', '.join(names)}",
+            hint=f"pip install {packages}",
+        )
+
+
+def verify(request: Request, names: tuple[str, ...], how: How, progress: Told) -> Verdict:
+    """Compare engines, and `request.output` if there is one, with the operator's output."""
+    require_any(names)
+    compared, expected = None, None
+    error: NdtoolError | None = None
+    with Opened(request) as call:
+        arrays, result = dict(call.arrays), call.arrays.get("output")
+        arrays.pop("output", None)
+        try:
+            expected = recomputed(
+                request, arrays, lambda share: progress(_OURS * share, ""), result
+            )
+        except BoundsError as exc:
+            error = exc
+        asked = Asked(request, arrays, expected, how, call.range_boxes)
+        reports = asked.reports(
+            names, lambda share, who: progress(_OURS + (1 - _OURS) * share, who)
+        )
+        if result is not None and expected is not None:
+            compared = compare(request, arrays, result, expected, within=how.within)
+            error = difference(compared, call.label, request.operator)
+        call.recheck()
+    return Verdict(reports, compared, error or disagreement(request.operator, reports))
+
+
+class Asked:
+    """A call to run on engines, with its expected output, None if an index is out of bounds.
+
+    range_boxes: the inputs' bytes; those of mapped files are passed without a copy.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        arrays: Arrays,
+        expected: NDArray[Any] | None,
+        how: How,
+        range_boxes: dict[str, ByteRange] | None = None,
+    ) -> None:
+        self._request, self._how, self._arrays = request, how, arrays
+        self._expected = None if expected is None else _native(expected)
+        self._stretches = range_boxes or {}
+
+    def reports(self, names: tuple[str, ...], progress: Told) -> list[Report]:
+        """Return the reports on engines, each with one thread and with several."""
+        most = max(2, threads.default()) if self._how.threads is None else self._how.threads
+        cases: list[tuple[str, int | None]] = []
+        for name in names:
+            several = (1, most) if ENGINES[name].parallel else (1,)
+            cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
+            cases += [(name, None)] if lacking(name) else []
+        found = []
+        with ExitStack() as kept:
+            job = self._job(kept)
+            for done, (name, team) in enumerate(cases):
+                words = f"{name}, {counted(team or 0, 'thread')}"
+                progress(done / len(cases), words)
+                if team is None:
+                    found.append(missing(name))
+                else:
+                    found.append(self._report(name, team, job))
+        progress(1, "")
+        return found
+
+    def _job(self, kept: ExitStack) -> dict[str, Any]:
+        """Return the job for an engine's process; its files stay open as long as `kept`."""
+        operator = OPERATORS[self._request.operator]
+        versions = specs.rows("onnx", operator.name)
+        if not versions and not specs.rows("openvino", operator.name):
+            raise UsageError(
+                f"no standard has {operator.command}: other engines cannot be compared"
+            )
+        room = 0 if self._expected is None else self._expected.nbytes
+        output = _temporary(room, kept)
+        return {
+            "operator": operator.name,
+            "title": operator.title,
+            "version": versions[-1].version if versions else 0,
+            "attributes": operator.given(self._request.attributes),
+            "arrays": [self._lent(role, kept) for role in operator.inputs],
+            "output": output,
+            "room": room,
+        }
+
+    def _lent(self, role: str, kept: ExitStack) -> dict[str, Any]:
+        """Return an input's description, in its own file if mapped natively, else in a copy."""
+        array, byte_range = self._arrays[role], self._stretches.get(role)
+        dtype = _plain(array.dtype)
+        code = dtype.name if dtype.isbuiltin == 2 else dtype.str
+        told = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
+        if array.dtype.isnative and byte_range is not None and byte_range.mapped:
+            assert byte_range.file is not None
+            order = "C" if array.flags.c_contiguous else "F"
+            return {**told, "fd": byte_range.file.fd, "offset": byte_range.position, "order": order}
+        fd = _temporary(array.nbytes, kept)
+        flat = in_order(opaque(array))
+        for piece in pieces(array.size, array.itemsize):
+            write_at(fd, piece.start * array.itemsize, bits(native(flat[piece])))
+        return {**told, "fd": fd, "offset": 0, "order": "C"}
+
+    def _report(self, name: str, team: int, job: dict[str, Any]) -> Report:
+        """Run an engine several times and report."""
+        runs = self._how.runs if team > 1 else min(ALONE, self._how.runs)
+        report = Report(name, None, team, "same")
+        with EngineProcess({**job, "engine": name, "threads": team}, self._how.timeout) as side:
+            told = side.reply()
+            report = report._replace(version=told.get("version"))
+            found: dict[str, Comparison] = {}
+            for _ in range(runs if report.version is not None else 0):
+                told = side.ask()
+                if "digest" not in told:
+                    break
+                if wrong := self._unlike(told):
+                    return report._replace(result="different", message=wrong)
+                if told["digest"] not in found:
+                    found[told["digest"]] = self._answer(job["output"])
+            if "refused" in told:
+                return report._replace(result="refused", message=printable(told["refused"], _LONG))
+            if "missing" in told:
+                return missing(name, told["missing"])
+            if "digest" not in told:
+                return report._replace(result="crashed", message=printable(side.ending(), _LONG))
+        return judged(report, list(found.values()))
+
+    def _unlike(self, told: dict[str, Any]) -> str:
+        """Return what is wrong with an answer's type or shape, "" if nothing."""
+        found = f"{told['dtype']}{shapes.written(told['shape'])}"
+        if self._expected is None:
+            return f"returns {found}, although an index is out of bounds"
+        wanted = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+        return "" if found == wanted else f"returns {found}, not {wanted}"
+
+    def _answer(self, fd: int) -> Comparison:
+        expected = self._expected
+        assert expected is not None
+        view = map_bytes(fd, 0, expected.nbytes)
+        try:
+            answer = np.ndarray(expected.shape, expected.dtype, view)
+            within = self._how.within
+            return compare(self._request, self._arrays, answer, expected, within=within)
+        finally:
+            release(view)
+
+
+def missing(name: str, reason: str = "") -> Report:
+    """Return the report on an engine that is not installed, or not completely."""
+    message = f"pip install {ENGINES[name].packages}"
+    if reason:
+        message += f" ({printable(reason)})"
+    return Report(name, None, None, "missing", message=message)
+
+
+def judged(report: Report, found: list[Comparison]) -> Report:
+    """Return the report with the verdict on all distinct answers."""
+    worst = max(found, key=lambda one: (one.beyond, one.different))
+    report = report._replace(different=worst.different, compared=worst)
+    if not worst.beyond:
+        message = f"{_differing(worst)}, within {worst.within} ulp" if worst.different else None
+        return report._replace(message=message)
+    if len(found) == 1:
+        return report._replace(result="different", message=_differing(worst))
+    message = f"bits vary between runs; at worst {_differing(worst)}"
+    return report._replace(result="unstable", message=message)
+
+
+def _differing(compared: Comparison) -> str:
+    """Describe how many elements differ, and how."""
+    text = f"{compared.different} of {compared.total} elements differ"
+    lost, doubled = compared.lost or 0, compared.doubled or 0
+    reasons = []
+    if lost or doubled:
+        reasons.append(
+            f"{lost + doubled} of {compared.looked_into} off by exactly one update"
+            f" ({lost} lost one, {doubled} applied one twice)"
+        )
+    if compared.otherwise:
+        reasons.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
+    if reasons:
+        text += f": {'; '.join(reasons)}"
+    elif compared.largest is not None and compared.largest.ulps is not None:
+        text += f", by up to {compared.largest.ulps} ulp"
+    return text
+
+
+def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
+    """Return the error about engines that differ from the operator, or None."""
+    wrong = {one.engine: one for one in reports if one.result in ("different", "unstable")}
+    if not wrong:
+        return None
+    verb = "differs" if len(wrong) == 1 else "differ"
+    places = []
+    for one in wrong.values():
+        if one.compared is not None and one.compared.first is not None:
+            first = one.compared.first
+            position = ", ".join(map(str, first.position))
+            found, wanted = exactly(first.output), exactly(first.expected)
+            places.append(f"{one.engine}[{position}] = {found}, not {wanted}")
+    return DifferenceError(
+        f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])
+    )
+
+
+def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type to pass to engines: numbers in native byte order, all others as void."""
+    known = dtype.kind in "biufc" or dtype.isbuiltin == 2
+    return dtype.newbyteorder("=") if known else np.dtype(f"V{dtype.itemsize}")
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the type that engines have; a copy may exceed memory."""
+    dtype = _plain(array.dtype)
+    if dtype.kind == "V" or array.dtype.isnative:
+        return array if dtype.isbuiltin == 2 else array.view(dtype)
+    result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
+    flat, room = in_order(array), result.reshape(-1)
+    for piece in pieces(array.size, array.itemsize):
+        room[piece] = native(flat[piece])
+    return result
+
+
+def _temporary(nbytes: int, kept: ExitStack) -> int:
+    """Return the descriptor of a new unnamed file of some bytes, open as long as `kept`."""
+    fd = tempfiles.unnamed_file()
+    kept.callback(os.close, fd)
+    if nbytes:
+        reserve(fd, nbytes, "temporary copy")
+    return fd

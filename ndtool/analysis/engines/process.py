@@ -1,0 +1,110 @@
+"""The process of an engine: started, run by run, and killed at a timeout."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Self
+
+from ndtool.analysis.engines import side
+from ndtool.storage import tempfiles
+from ndtool.storage.descriptors import write_next
+
+_STEP = 100  # milliseconds between checks that it is alive
+_LAST = 1 << 12  # bytes of its last output to read
+# Keep engines off GPUs, and silent.
+_SETTINGS = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
+
+class EngineProcess:
+    """A process that runs one call on an engine; a context manager that kills it.
+
+    job: the description of the call. timeout: the seconds for a reply.
+    """
+
+    def __init__(self, job: dict[str, Any], timeout: int) -> None:
+        self._timeout, self._late = timeout, False
+        self._chat = tempfiles.unnamed_file()
+        replies, theirs = os.pipe()
+        self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
+        team = str(job["threads"])
+        lent = [one["fd"] for one in job["arrays"]]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", side.__file__],
+                stdin=subprocess.PIPE,
+                stdout=self._chat,
+                stderr=self._chat,
+                pass_fds=(theirs, job["output"], *lent),
+                start_new_session=True,
+                env={**os.environ, **_SETTINGS, "OMP_NUM_THREADS": team},
+            )
+        except BaseException:
+            self._replies.close()
+            os.close(self._chat)
+            raise
+        finally:
+            os.close(theirs)
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
+        self._send(json.dumps({**job, "replies": theirs}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._replies.close()
+        os.close(self._chat)
+
+    def ask(self) -> dict[str, Any]:
+        """Request one more run; return the reply."""
+        self._send("again")
+        return self.reply()
+
+    def reply(self) -> dict[str, Any]:
+        """Return the next reply, empty if the process ended."""
+        deadline = time.monotonic() + self._timeout
+        while not self._poll.poll(_STEP) and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._late = True
+                self._kill()
+        line = self._replies.readline() if self._poll.poll(0) else b""  # even if it ended since
+        reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        return reply
+
+    def ending(self) -> str:
+        """Return how the process ended, with the last line of its output."""
+        code = self._process.wait()
+        if self._late:
+            return f"no result in {self._timeout} s"
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        size = os.fstat(self._chat).st_size
+        said = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
+        last = " ".join(said.rstrip().rpartition("\n")[2].split())
+        return f"{how}: {last}" if last else how
+
+    def _kill(self) -> None:
+        """Kill the process and its children."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # it ended
+            pass
+        self._process.wait()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            write_next(self._process.stdin.fileno(), line.encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it ended: the next reply is empty

@@ -1,0 +1,382 @@
+"""Script of an engine's process: run one call on the engine.
+
+It reads a JSON description of the call from the first line of standard input. It replies on a
+descriptor of its own: first with the engine's version, then, for each further line, that an
+output is in the output's file. It imports nothing of ndtool, as an engine may crash the process.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Compute = Callable[[], Any]
+_WORDS = 1000  # characters of a message, at most
+_TELLTALES: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
+_UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+class NotOfferedError(Exception):
+    """An engine does not support the call; the message says what it lacks."""
+
+
+class Call(NamedTuple):
+    """A call of an operator. title: its name in ONNX. version: its version there, 0 for none."""
+
+    operator: str
+    title: str
+    version: int
+    attributes: dict[str, Any]
+    data: Array
+    indices: Array
+    updates: Array | None
+    threads: int
+
+    @property
+    def operands(self) -> dict[str, Array]:
+        """The inputs by their names."""
+        named = {"data": self.data, "indices": self.indices}
+        return named if self.updates is None else {**named, "updates": self.updates}
+
+    @property
+    def axis(self) -> int:
+        """The non-negative axis that indices select along."""
+        return int(self.attributes.get("axis", self.batch_dims)) % max(self.data.ndim, 1)
+
+    @property
+    def reduction(self) -> str:
+        """How an update is combined with the current value."""
+        return str(self.attributes.get("reduction", "none"))
+
+    @property
+    def batch_dims(self) -> int:
+        """The number of leading axes that data and indices share."""
+        return int(self.attributes.get("batch_dims", 0))
+
+    @property
+    def reached(self) -> tuple[slice, ...]:
+        """The slices of data that indices can select: as long as indices off the axis."""
+        sizes = enumerate(self.indices.shape)
+        return tuple(slice(None) if d == self.axis else slice(n) for d, n in sizes)
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """The index arrays for data, as NumPy takes them."""
+        indices = self.indices
+        if self.operator.endswith("_nd"):
+            batches = np.ix_(*map(np.arange, indices.shape[:-1]))[: self.batch_dims]
+            return *batches, *np.moveaxis(indices, -1, 0)
+        if self.operator in ("gather", "scatter"):
+            batch, ids = self.data.shape[: self.axis], indices.shape[self.batch_dims :]
+            along = np.ix_(*map(np.arange, batch + ids))[: self.axis]
+            shared = indices.shape[: self.batch_dims] + (1,) * (self.axis - self.batch_dims)
+            return *along, indices.reshape(shared + ids)
+        grid = list(np.ix_(*map(np.arange, indices.shape)))
+        grid[self.axis] = indices
+        return tuple(grid)
+
+
+def _numpy(_: Any, call: Call) -> Compute:
+    """Index with arrays, as in NumPy."""
+    data, indices, axis = call.data, call.indices, call.axis
+    if call.operator == "gather" and not call.batch_dims:
+        return lambda: np.take(data, indices, axis)
+    if call.operator == "gather_elements":
+        return lambda: np.take_along_axis(data[call.reached], indices, axis)
+    _require_tuples(call, "NumPy")
+    places = call.places
+
+    def compute() -> Any:
+        if call.updates is None:
+            return data[places]
+        out = data.copy()
+        if call.reduction == "none":
+            out[places] = call.updates
+        else:
+            _UFUNCS[call.reduction].at(out, places, call.updates)
+        return out
+
+    return compute
+
+
+def _lacks(lacks: object, what: str) -> None:
+    """Refuse a call that an engine does not have."""
+    if lacks:
+        raise NotOfferedError(what)
+
+
+def _require_tuples(call: Call, engine: str) -> None:
+    _lacks(
+        call.operator.endswith("_nd") and not call.indices.shape[-1],
+        f"{engine} has no empty index tuples",
+    )
+
+
+def _torch(torch: Any, call: Call) -> Compute:
+    """Index with tensors; along an axis, gather, scatter and scatter_reduce."""
+    torch.set_num_threads(call.threads)
+    _lacks(
+        call.indices.dtype.name not in ("int32", "int64"),
+        f"torch does not accept {call.indices.dtype} indices: int32, int64",
+    )
+    _require_tuples(call, "torch")
+    axis, reduction = call.attributes.get("axis"), call.reduction
+    _lacks(call.batch_dims, "torch has no batch_dims")
+    _lacks(
+        call.operator == "scatter_nd" and reduction not in ("none", "add"),
+        f"torch has no {reduction} for index tuples",
+    )
+    _lacks(
+        call.operator == "scatter" and call.indices.ndim != 1,
+        f"torch has no {reduction} for indices of rank {call.indices.ndim}",
+    )
+    data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
+    updates = None if call.updates is None else _tensor(torch, call.updates)
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+    def compute() -> Any:
+        if call.operator == "gather":
+            return data[(*[slice(None)] * call.axis, indices)]
+        if call.operator == "gather_nd":
+            return data[indices.unbind(-1)]
+        if call.operator == "gather_elements":
+            return torch.gather(data, axis, indices)
+        if call.operator == "scatter":
+            return _torch_scatter(data, call.axis, indices, updates, names.get(reduction))
+        if call.operator == "scatter_nd":
+            return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
+        if reduction == "none":
+            return torch.scatter(data, axis, indices, updates)
+        return torch.scatter_reduce(data, axis, indices, updates, names[reduction])
+
+    return lambda: _from_torch(torch, compute())
+
+
+def _torch_scatter(data: Any, axis: int, indices: Any, updates: Any, reduce: str | None) -> Any:
+    """Call index_copy, index_add or index_reduce."""
+    if reduce is None:
+        return data.index_copy(axis, indices, updates)
+    if reduce == "sum":
+        return data.index_add(axis, indices, updates)
+    return data.index_reduce(axis, indices, updates, reduce)
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _from_torch(torch: Any, tensor: Any) -> Array:
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.contiguous().view(torch.int16).numpy()).view(_dtype("bfloat16"))
+    return np.asarray(tensor.numpy())
+
+
+def _tensorflow(tf: Any, call: Call) -> Compute:
+    """Call gather_nd, tensor_scatter_nd_…, gather; for elements NumPy's function in TensorFlow."""
+    tf.config.threading.set_intra_op_parallelism_threads(call.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    _lacks(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
+    _lacks(
+        call.operator == "scatter" and (call.axis or call.batch_dims),
+        "tensorflow scatters along the first axis only",
+    )
+    _lacks(
+        call.operator == "scatter_nd" and call.batch_dims,
+        "tensorflow has no batch_dims for updates",
+    )
+    _lacks(call.reduction == "mul", "tensorflow has no mul for index tuples")
+    data, indices = tf.constant(call.data), tf.constant(call.indices)
+    updates = None if call.updates is None else tf.constant(call.updates)
+    names = {"none": "update", "add": "add", "max": "max", "min": "min"}
+
+    def compute() -> Any:
+        if call.operator == "gather":
+            return tf.gather(data, indices, axis=call.axis, batch_dims=call.batch_dims)
+        if call.operator == "gather_nd":
+            return tf.gather_nd(data, indices, call.batch_dims)
+        if call.operator == "gather_elements":
+            along = tf.experimental.numpy.take_along_axis
+            return along(data[call.reached], indices, call.axis)
+        tuples = indices[..., None] if call.operator == "scatter" else indices
+        return getattr(tf, f"tensor_scatter_nd_{names[call.reduction]}")(data, tuples, updates)
+
+    return lambda: compute().numpy()
+
+
+def _jax(jax: Any, call: Call) -> Compute:
+    """Index with arrays, and `.at[...]`, under vmap for each batch axis."""
+    jax.config.update("jax_enable_x64", True)
+    jnp = jax.numpy
+    _require_tuples(call, "jax")
+    data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
+    updates = None if call.updates is None else jnp.asarray(call.updates)
+    method = "set" if call.reduction == "none" else call.reduction
+
+    def taken(data: Any, indices: Any) -> Any:
+        return data[tuple(jnp.moveaxis(indices, -1, 0))]
+
+    for _ in range(call.batch_dims):
+        taken = jax.vmap(taken)
+
+    def compute() -> Any:
+        if call.operator == "gather" and call.batch_dims:
+            return data[call.places]
+        if call.operator == "gather":
+            return jnp.take(data, indices, call.axis)
+        if call.operator == "gather_nd":
+            return taken(data, indices)
+        if call.operator == "gather_elements":
+            return jnp.take_along_axis(data[call.reached], indices, call.axis)
+        return getattr(data.at[call.places], method)(updates)
+
+    return lambda: np.asarray(compute())
+
+
+def _openvino(ov: Any, call: Call) -> Compute:
+    """Compile a model of the one node of its own operator set."""
+    ops: Any = import_module("openvino.opset15")
+    operands = list(call.operands.values())
+    inputs = [ops.parameter(array.shape, array.dtype.type) for array in operands]
+    names = {"add": "sum", "mul": "prod"}
+    reduction = names.get(call.reduction, call.reduction)
+    axis = np.array(call.attributes.get("axis", 0))
+    if call.operator == "gather_nd":
+        node = ops.gather_nd(*inputs, batch_dims=call.batch_dims)
+    elif call.operator == "gather":
+        node = ops.gather(*inputs, axis, call.batch_dims)
+    elif call.operator == "gather_elements":
+        node = ops.gather_elements(*inputs, int(axis))
+    elif call.batch_dims:
+        raise NotOfferedError("openvino has no batch_dims for updates")
+    elif call.operator == "scatter":
+        _lacks(reduction != "none", f"ScatterUpdate has no {call.reduction}")
+        node = ops.scatter_update(*inputs, axis)
+    elif call.operator == "scatter_nd":
+        node = ops.scatter_nd_update(*inputs, reduction=reduction)
+    else:
+        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction)
+    settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
+    return lambda: compiled(operands)[0]
+
+
+def _onnxruntime(ort: Any, call: Call) -> Compute:
+    """Make a session on the CPU for a model of the one node."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = call.threads, 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(
+        _model(call).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, call.operands)[0]
+
+
+def _onnx(_: Any, call: Call) -> Compute:
+    """Let the reference evaluator of the onnx package run a model of the one node."""
+    reference: Any = import_module("onnx.reference")
+    evaluator = reference.ReferenceEvaluator(_model(call))
+    return lambda: evaluator.run(None, call.operands)[0]
+
+
+def _model(call: Call) -> Any:
+    """Return a model of the one node, of the operator's newest version that ndtool knows."""
+    _lacks(not call.version, f"ONNX has no {call.title}")
+    _lacks(
+        call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
+    )
+    try:
+        return import_module("sidehost").model(call)
+    except (KeyError, ValueError):
+        raise NotOfferedError(f"ONNX has no {call.data.dtype}") from None
+
+
+ENGINES = {
+    "onnxruntime": _onnxruntime, "openvino": _openvino, "torch": _torch,
+    "tensorflow": _tensorflow, "jax": _jax, "numpy": _numpy, "onnx": _onnx,
+}  # fmt: skip
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        extended: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
+        return extended
+
+
+def _array(told: dict[str, Any], engine: str) -> Array:
+    """Map an input, copy-on-write, and align it."""
+    dtype, shape = _dtype(told["dtype"]), tuple(told["shape"])
+    _lacks(
+        dtype.kind == "V" and dtype.isbuiltin != 2 and engine != "numpy",
+        f"{engine} has no {told['type']}",
+    )
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    with open(told["fd"], "rb", closefd=False) as file:
+        mapped = np.memmap(file, dtype, "c", told["offset"], shape, told["order"])
+    return np.require(np.asarray(mapped), requirements=("C", "A"))
+
+
+def _call(job: dict[str, Any]) -> Call:
+    data, indices, *updates = (_array(one, job["engine"]) for one in job["arrays"])
+    return Call(
+        job["operator"],
+        job["title"],
+        job["version"],
+        job["attributes"],
+        data,
+        indices,
+        updates[0] if updates else None,
+        job["threads"],
+    )
+
+
+def _refusal(exc: Exception) -> dict[str, str]:
+    if isinstance(exc, NotOfferedError):
+        return {"refused": f"not offered: {exc}"}
+    words = " ".join(str(exc).split()) or type(exc).__name__
+    return {"refused": words[:_WORDS]}
+
+
+def main() -> None:
+    """Run one call as often as requested."""
+    sys.path.append(os.path.dirname(__file__))
+    import_module("sidehost").follow_parent()
+    with open(os.dup(0), "rb") as lines:
+        _serve(lines)
+
+
+def _serve(lines: IO[bytes]) -> None:
+    job = json.loads(lines.readline())
+    os.dup2(2, 1)  # engines print to stdout
+    host: Any = import_module("sidehost")
+    host.limit(job["threads"])
+    sys.modules.update(_TELLTALES)  # None blocks an import
+
+    def tell(**fields: Any) -> None:
+        os.write(job["replies"], json.dumps(fields).encode() + b"\n")
+
+    try:
+        engine = import_module(job["engine"])
+    except ImportError as exc:
+        tell(missing=str(exc)[:_WORDS])
+        return
+    tell(version=getattr(engine, "__version__", ""))
+    try:
+        compute = ENGINES[job["engine"]](engine, _call(job))
+        while lines.readline():
+            tell(**host.answer(compute(), job["output"], job["room"]))
+    except Exception as exc:
+        tell(**_refusal(exc))
+
+
+if __name__ == "__main__":
+    main()

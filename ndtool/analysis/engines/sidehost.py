@@ -1,0 +1,62 @@
+"""What an engine's process does beside the call: its limits, its output, models of one node.
+
+side.py imports it from its own folder, as it imports nothing of ndtool.
+"""
+
+import ctypes
+import hashlib
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+_PR_SET_PDEATHSIG = 1  # Linux's: the signal to get when the parent ends
+
+
+def limit(threads: int) -> None:
+    """Pin the process to as many processors as threads: some engines have no such setting."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def answer(answer: Any, fd: int, room: int) -> dict[str, Any]:
+    """Write an output of the expected size to its file; return its description."""
+    result = np.asarray(answer)
+    told = {"dtype": result.dtype.name, "shape": result.shape, "digest": ""}
+    if result.nbytes == room and not result.dtype.hasobject:
+        flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+        told["digest"] = hashlib.blake2b(flat.data).hexdigest()
+        with open(fd, "wb", closefd=False) as file:
+            file.seek(0)
+            flat.tofile(file)
+    return told
+
+
+def follow_parent() -> None:
+    """End with the parent process, also in a hanging engine, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def model(call: Any) -> Any:
+    """Return a model of the one node, of the operator's newest version that ndtool knows.
+
+    Raises KeyError or ValueError for an element type that ONNX lacks.
+    """
+    helper: Any = import_module("onnx.helper")
+    named: dict[str, Any] = {}
+    for name, array in call.operands.items():
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        named[name] = helper.make_tensor_value_info(name, element, array.shape)
+    element = named["data"].type.tensor_type.elem_type
+    output = helper.make_tensor_value_info("output", element, None)
+    given = {name: value for name, value in call.attributes.items() if value != "none"}
+    if not call.batch_dims:
+        given.pop("batch_dims", None)
+    node = helper.make_node(call.title, list(named), ["output"], **given)
+    graph = helper.make_graph([node], "one node", list(named.values()), [output])
+    opset = helper.make_opsetid("", call.version)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)

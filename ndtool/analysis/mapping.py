@@ -1,0 +1,84 @@
+"""Positions in data, indices, updates and output that belong together; pure functions."""
+
+from collections.abc import Iterator
+from operator import floordiv, mul
+
+from ndtool.engine import layouts
+from ndtool.rules import grid
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
+
+Position = tuple[int, ...]
+
+
+def tuple_of(plan: Plan, at: Position) -> Position:
+    """Return the position of the index tuple that selects an element of a gather's output."""
+    if isinstance(plan, ElementsPlan):
+        return at
+    if plan.plain:
+        b, groups = len(plan.batch), len(plan.groups)
+        return (*at[:groups], *at[b : b + len(plan.indices) - groups])
+    return at[: len(plan.positions)]
+
+
+def source_of(plan: Plan, at: Position, index: Position) -> Position:
+    """Return the position in data of an element of a gather's output."""
+    front = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
+    if isinstance(plan, ElementsPlan):
+        return (*at[: plan.axis], *front, *at[plan.axis + 1 :])
+    b, q = len(plan.batch), len(plan.positions)
+    return (*at[:b], *front, *at[b + q - len(plan.groups) :])
+
+
+def sizes(plan: Plan) -> Shape:
+    """Return the sizes of the axes of data that the components of a tuple index."""
+    return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
+
+
+def runs(plan: Plan) -> Shape:
+    """Return the shape of all slices that tuples can select; for elements operators, data's."""
+    if isinstance(plan, ElementsPlan):
+        return plan.data
+    return plan.groups + plan.sizes
+
+
+def named(plan: Plan, place: Position) -> Position:
+    """Return the index tuple, without negative components, that selects an element of data."""
+    if isinstance(plan, ElementsPlan):
+        return (place[plan.axis],)
+    return place[len(plan.batch) :][: plan.k]
+
+
+def copied_to(plan: Plan, place: Position, where: Position) -> Position:
+    """Return the position in a gather's output of the copy that the tuple at `where` makes."""
+    if isinstance(plan, ElementsPlan):
+        return where
+    b = len(plan.batch)
+    return (*place[:b], *where[len(plan.groups) :], *place[b + plan.k :])
+
+
+def update_for(plan: Plan, place: Position, where: Position) -> Position:
+    """Return the position of the update that the tuple at `where` applies to an element of data.
+
+    It is where a gather would copy the element to.
+    """
+    return copied_to(plan, place, where)
+
+
+class Positions:
+    """A few elements of an array as the region to read; implements the protocol Touched."""
+
+    def __init__(self, shape: Shape, positions: list[Position]) -> None:
+        self._shape, self._positions = shape, positions
+
+    def blocks(self, step: Shape) -> Iterator[int]:
+        """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
+        strides = layouts.contiguous(grid.blocks_along(self._shape, step), 1)
+        yield from sorted(
+            {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
+        )
+
+    def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
+        """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
+        strides = layouts.contiguous(self._shape, itemsize, order == "F")
+        firsts = {sum(map(mul, at, strides)) for at in self._positions}
+        yield from ((first, first + itemsize) for first in sorted(firsts))

@@ -1,0 +1,127 @@
+"""Validation of a model: the onnx package's evaluator also runs models that no runtime accepts."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib import import_module
+from typing import Any
+
+from ndtool.errors import NdtoolError, ResourceError, RuleError, printable, words
+from ndtool.formats.onnx import tensorproto
+from ndtool.formats.onnx.modelproto import DOMAINS
+from ndtool.formats.onnx.tensordata import Folder
+from ndtool.formats.onnx.wire import Message
+from ndtool.storage import locations
+
+_NO_MEMORY = ("bad_alloc", "failed to map segment", "Cannot allocate memory")  # in messages
+_LONG = 500  # characters of a message of the package
+_SMALL = 1 << 16  # bytes of a tensor whose values shape inference reads
+
+
+@contextmanager
+def calling(path: str, verb: str = "cannot run") -> Iterator[None]:
+    """Turn exceptions of the onnx package into ours; verb: what it does with the model."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except Exception as exc:
+        reason = words(exc, _LONG)
+        if isinstance(exc, MemoryError) or any(sign in reason for sign in _NO_MEMORY):
+            raise ResourceError(f"{printable(path)}: not enough memory: {reason}") from None
+        raise RuleError(f"{printable(path)}: the onnx package {verb} it: {reason}") from None
+
+
+def check(path: str) -> None:
+    """Raise RuleError for a model with invalid structure, operators or types."""
+    onnx: Any = import_module("onnx")
+    checker: Any = import_module("onnx.checker")
+    inference: Any = import_module("onnx.shape_inference")
+    with calling(path, "refuses"):
+        model = onnx.load(path, load_external_data=False)
+        _check_version(path, model, onnx.defs.onnx_opset_version())
+        _fill(model)
+        checker.check_model(model, skip_opset_compatibility_check=True)  # of functions
+        model = onnx.load(path, load_external_data=False)
+        for graph in (model.graph, *_subgraphs(_nodes(model))):
+            for value in (*graph.output, *graph.value_info):
+                if value.type.HasField("tensor_type"):
+                    value.type.tensor_type.ClearField("shape")  # elsewhere only a warning
+        _load_small(path, model)
+        inference.infer_shapes(model, check_type=True, strict_mode=True)
+
+
+def _check_version(path: str, model: Any, known: int) -> None:
+    for opset in model.opset_import:
+        if opset.domain in DOMAINS and opset.version > known:
+            raise RuleError(
+                f"{printable(path)} uses ONNX operator set {opset.version}:"
+                f" the installed onnx package supports 1..{known}"
+            )
+
+
+def _fill(model: Any) -> None:
+    """Add the shapes of inputs and outputs that only the checker requires.
+
+    It would search external data in the current directory: their tensors become empty ones.
+    """
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.HasField("tensor_type"):
+            if not value.type.tensor_type.elem_type:
+                raise ValueError(f"{value.name} has no element type")
+            value.type.tensor_type.shape.SetInParent()
+    for tensor in _external(model):
+        tensor.dims[:] = [0]
+        _hold(tensor, b"")
+
+
+def _load_small(path: str, model: Any) -> None:
+    """Load the external data of small tensors into a model; the others' types need no values."""
+    with closing(locations.open_storage(path)) as place:
+        folder = Folder(path, place)
+        for tensor in _external(model):
+            label = f"{path}:{tensor.name}"
+            known = _header(tensor.SerializeToString(), label)
+            if known.stored <= _SMALL:
+                beside, start = folder.find(known, label)
+                with closing(locations.open_storage(beside)) as data:
+                    _hold(tensor, bytes(data.peek(start, known.stored)))
+
+
+def _header(raw: bytes, label: str) -> tensorproto.Tensor:
+    return tensorproto.read(Message(lambda at, count: raw[at : at + count], 0, len(raw), label))
+
+
+def _hold(tensor: Any, raw: bytes) -> None:
+    """Store the bytes of an external tensor in the model."""
+    tensor.ClearField("data_location")
+    tensor.ClearField("external_data")
+    tensor.raw_data = raw
+
+
+def _external(model: Any) -> list[Any]:
+    """Return the tensors of a model whose data are in other files."""
+    tensors = (*model.graph.initializer, *_tensors(_nodes(model)))
+    return [one for one in tensors if one.data_location == one.EXTERNAL]
+
+
+def _nodes(model: Any) -> list[Any]:
+    """Return the nodes of a model's graph and of its functions."""
+    scopes = (model.graph.node, *(function.node for function in model.functions))
+    return [node for nodes in scopes for node in nodes]
+
+
+def _subgraphs(nodes: Any) -> Iterator[Any]:
+    """Yield the subgraphs of nodes, and theirs."""
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield graph
+            yield from _subgraphs(graph.node)
+
+
+def _tensors(nodes: Any) -> Iterator[Any]:
+    """Yield the tensors in nodes, and in their subgraphs."""
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from graph.initializer
+            yield from _tensors(graph.node)

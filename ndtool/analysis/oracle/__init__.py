@@ -1,0 +1,1 @@
+"""The slow reference of every operator, and distances between elements."""

@@ -1,0 +1,314 @@
+"""The slow reference of every operator: the oracle of the tests and of `verify`.
+
+Each function is the loop of the ONNX text, in row-major order, over validated indices. It shares
+only errors with the fast implementation, so both agree only if both are right. Arrays may exceed
+memory: `new` allocates the output, and all work is in blocks. `progress` is the progress callback.
+
+Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamps to the first or
+last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
+element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
+nothing; without `negatives`, negative indices are out of bounds.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ndtool.analysis.oracle.blocks import (
+    Blocks,
+    Index,
+    Position,
+    ProgressCallback,
+    Rule,
+    elements_blocks,
+    in_order,
+    nd_blocks,
+    part,
+    pieces,
+    plain_blocks,
+    silent,
+)
+from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, native
+from ndtool.analysis.oracle.refusals import Array, check_types, elements_axis, require
+
+New = Callable[[Position, np.dtype[Any]], Array]
+
+
+def gather_nd(
+    data: Array,
+    indices: Array,
+    batch_dims: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    filling: bytes = b"",
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return the slices of `data` that index tuples select, as ONNX GatherND does.
+
+    output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
+    """
+    data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
+    check_types(data, indices)
+    r, q = data.ndim, indices.ndim
+    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
+    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    k = indices.shape[-1]
+    require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
+
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    rule.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
+    output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
+    run = prod(data.shape[b + k :]) * data.itemsize
+    return _filled(output, data, filling, nd_blocks(indices, b, run, rule, part(progress, 0.1, 1)))
+
+
+def scatter_nd(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    reduction: str = "none",
+    *,
+    batch_dims: int = 0,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return a copy of `data` with slices updated, as ONNX ScatterND does.
+
+    output[i[:b], indices[i]] = f(output[i[:b], indices[i]], updates[i]) for every i in
+    indices.shape[:-1], b = batch_dims.
+    """
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    check_types(data, indices, updates, reduction)
+    r, q, b = data.ndim, indices.ndim, whole(batch_dims)
+    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
+    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    k = indices.shape[-1]
+    require(k <= r - b, f"index tuples of {k}: valid 0..{r - b}")
+    expected = indices.shape[:-1] + data.shape[b + k :]
+    require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    rule.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
+    output = _copied(data, new, part(progress, 0.1, 0.2))
+    run = prod(data.shape[b + k :]) * data.itemsize
+    blocks = nd_blocks(indices, b, run, rule, part(progress, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, b + k)
+
+
+def gather_elements(
+    data: Array,
+    indices: Array,
+    axis: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    filling: bytes = b"",
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return the elements of `data` that `indices` select along `axis`, as ONNX GatherElements.
+
+    output[i][j][k] = data[i][indices[i][j][k]][k] where axis = 1, and so on.
+    """
+    data, indices = np.asarray(data), np.asarray(indices)
+    check_types(data, indices)
+    axis = elements_axis(data, indices, axis)
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    output = new(indices.shape, data.dtype)
+    blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.1, 1))
+    return _filled(output, data, filling, blocks)
+
+
+def gather(
+    data: Array,
+    indices: Array,
+    axis: int | None = None,
+    batch_dims: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    filling: bytes = b"",
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return the slices of `data` that `indices` select along `axis`, as ONNX Gather does.
+
+    output[p][i][q] = data[p][indices[p[:b], i]][q] for p in data.shape[:axis], i in
+    indices.shape[b:], q in data.shape[axis+1:], b = batch_dims.
+    """
+    data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
+    check_types(data, indices)
+    axis = _plain_axis(data, indices, axis, b)
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    output = new(_plain_shape(data, indices, axis, b), data.dtype)
+    return _filled(
+        output, data, filling, plain_blocks(data, indices, axis, b, rule, part(progress, 0.1, 1))
+    )
+
+
+def scatter(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int | None = None,
+    reduction: str = "none",
+    batch_dims: int = 0,
+    *,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return a copy of `data` with slices along `axis` updated: the inverse of `gather`.
+
+    output[p][indices[p[:b], i]][q] = f(output[p][indices[p[:b], i]][q], updates[p][i][q]).
+    """
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    check_types(data, indices, updates, reduction)
+    b = whole(batch_dims)
+    axis = _plain_axis(data, indices, axis, b)
+    expected = _plain_shape(data, indices, axis, b)
+    require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    output = _copied(data, new, part(progress, 0.1, 0.2))
+    blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, axis + 1)
+
+
+def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:
+    """Check the axis and the batch axes of plain indices; return the non-negative axis."""
+    require(data.ndim >= 1, "rank 0: data must have an axis")
+    axis = b if axis is None else whole(axis)
+    require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
+    axis %= data.ndim
+    most = min(axis, indices.ndim)
+    require(0 <= b <= most, f"batch_dims {b}: valid 0..{most}")
+    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    return axis
+
+
+def _plain_shape(data: Array, indices: Array, axis: int, b: int) -> Position:
+    shape: Position = data.shape[:axis] + indices.shape[b:] + data.shape[axis + 1 :]
+    return shape
+
+
+def scatter_elements(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int = 0,
+    reduction: str = "none",
+    *,
+    out_of_bounds: str = "error",
+    pad: int | None = None,
+    negatives: bool = True,
+    new: New = np.empty,
+    progress: ProgressCallback = silent,
+) -> Array:
+    """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
+
+    output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
+    """
+    data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
+    check_types(data, indices, updates, reduction)
+    axis = elements_axis(data, indices, axis)
+    require(
+        updates.shape == indices.shape,
+        f"updates {updates.shape}: it must be {indices.shape} as indices are",
+    )
+    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    output = _copied(data, new, part(progress, 0.1, 0.2))
+    blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.2, 1))
+    return _updated(output, updates, reduction, blocks, data.ndim)
+
+
+def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
+    """Copy slices of data, or `filling` where a tuple selects none, to `output`; return it."""
+    source, target = _bytes(data), _bytes(output)
+    empty: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
+    for positions, places in blocks:
+        for i, place in zip(positions, places, strict=True):
+            target[*i, ...] = empty if place is None else source[*place, ...]
+    return output
+
+
+def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
+    output = new(data.shape, data.dtype)
+    source, target = in_order(_bytes(data)), in_order(_bytes(output))
+    for piece in pieces(data.size, data.itemsize, progress):
+        target[piece] = source[piece]
+    return output
+
+
+def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: int) -> Array:
+    """Update slices of `output`, each at coordinates along its first m axes; return it."""
+    if not updates.size:
+        return output  # skips loops over many empty slices
+    if reduction != "none":
+        _reduce(output, updates, REDUCTIONS[reduction], blocks, m)
+        return output
+    same = updates.dtype == output.dtype
+    target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
+    for positions, places in blocks:
+        for i, place in zip(positions, places, strict=True):
+            if place is not None:
+                target[*place, ...] = source[*i, ...]
+    return output
+
+
+def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m: int) -> None:
+    """Apply updates in row-major order, several at a time if their slices are distinct."""
+    lead, width = output.shape[:m], prod(output.shape[m:])
+    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
+    for _, places in blocks:
+        kept = [n for n, place in enumerate(places) if place is not None]
+        rows = _row_numbers([places[n] or () for n in kept], lead)
+        for columns in pieces(width, output.itemsize):  # several only if the block is one slice
+            first, shape = start + columns.start, (len(places), columns.stop - columns.start)
+            new = native(flat[first : first + prod(shape)].reshape(shape)[kept])
+            for some in _without_duplicates(rows):
+                at = rows[some], columns
+                with np.errstate(all="ignore"):
+                    runs[at] = reduce.apply(native(runs[at]), new[some])
+        start += len(places) * width
+
+
+def _row_numbers(places: list[Index], shape: Position) -> Array:
+    """Return the linear indices of coordinates in `shape`; negative ones count from the end."""
+    numbers = np.zeros(len(places), np.int64)
+    for axis, size in enumerate(shape):
+        numbers = numbers * size + np.array([place[axis] for place in places], np.int64) % size
+    return numbers
+
+
+def _without_duplicates(rows: Array) -> Iterator[slice]:
+    """Yield consecutive slices of the rows, each without duplicates."""
+    start, seen = 0, set[int]()
+    for n, row in enumerate(rows.tolist()):
+        if row in seen:
+            yield slice(start, n)
+            start, seen = n, set()
+        seen.add(row)
+    yield slice(start, len(rows))
+
+
+def _bytes(array: Array) -> Array:
+    """Return the array as void bytes: moves copy padding, and booleans other than 0 and 1, too."""
+    return array.view(np.dtype((np.void, array.dtype.itemsize)))

@@ -1,0 +1,55 @@
+"""The reference's checks of types and shapes."""
+
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ndtool.analysis.oracle.reductions import REDUCTIONS
+from ndtool.errors import DtypeError, RuleError, UsageError
+
+Array = np.ndarray[Any, Any]
+KINDS = "iu"  # dtype kinds of indices
+
+
+def check_types(
+    data: Array, indices: Array, updates: Array | None = None, reduction: str = "none"
+) -> None:
+    """Raise DtypeError or UsageError for types that an operator does not take together."""
+    if data.dtype.hasobject or not data.dtype.itemsize:
+        raise DtypeError(f"data {data.dtype}: elements must have a fixed size above 0")
+    if indices.dtype.kind not in KINDS:
+        raise DtypeError(f"indices {indices.dtype}: they must be integers")
+    if updates is not None and not _same_type(data.dtype, updates.dtype):
+        raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
+    if reduction == "none":
+        return
+    if reduction not in REDUCTIONS:
+        raise UsageError(f"reduction {reduction!r}: valid none, {', '.join(REDUCTIONS)}")
+    names = REDUCTIONS[reduction].types
+    if data.dtype.name not in names:
+        raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
+
+
+def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
+    """Whether two types are equal up to byte order; for records including it."""
+    if data.names is None and updates.names is None:
+        return data.newbyteorder("=") == updates.newbyteorder("=")
+    return data == updates
+
+
+def elements_axis(data: Array, indices: Array, axis: int) -> int:
+    """Check ranks and sizes of an elements operator; return the non-negative axis."""
+    axis, r = whole(axis), data.ndim
+    require(r >= 1 and indices.ndim == r, f"ranks {r} and {indices.ndim}: equal, at least 1")
+    require(-r <= axis < r, f"axis {axis}: valid {-r}..{r - 1}")
+    axis %= r
+    for d, (size, limit) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        require(d == axis or size <= limit, f"indices axis {d} has size {size}: at most {limit}")
+    return axis
+
+
+def require(holds: bool, rule: str) -> None:
+    """Raise RuleError for a rule that does not hold."""
+    if not holds:
+        raise RuleError(rule)

@@ -1,0 +1,75 @@
+"""Help pages: first an example, then options and commands in groups."""
+
+from collections.abc import Mapping
+
+import click
+
+from ndtool.cli import options
+
+_VARIABLES = "Environment variables set defaults, such as NDTOOL_JSON for --json."
+
+Rows = list[tuple[str, str]]
+
+
+class Command(click.Command):
+    """A command whose help shows the epilog, an example, before the options."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+        self.format_options(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(_VARIABLES)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, first those without a group."""
+        every = [param for param in self.params if isinstance(param, click.Option)]
+        groups: dict[str, list[click.Option]] = {"Options": []}
+        for title, members in options.GROUPS.items():
+            own = [option for option in every if option in members]
+            groups |= {title: own} if len(own) > 1 else {}
+        grouped = {option for own in groups.values() for option in own}
+        groups["Options"] = [option for option in every if option not in grouped]
+        records = {
+            title: [record for one in group if (record := one.get_help_record(ctx))]
+            for title, group in groups.items()
+        }
+        _write(records, formatter)
+
+
+class Group(click.Group):
+    """A group of commands. sections: the commands, by the titles of the help."""
+
+    def __init__(self, sections: Mapping[str, list[click.Command]], **settings: object) -> None:
+        below = [command for commands in sections.values() for command in commands]
+        super().__init__(commands=below, **settings)  # type: ignore[arg-type]
+        self._sections = sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in order of definition."""
+        return list(self.commands)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+        self.format_options(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by sections."""
+        listed = {
+            title: [(str(one.name), one.get_short_help_str()) for one in commands]
+            for title, commands in self._sections.items()
+        }
+        _write(listed, formatter)
+
+
+def _write(lists: dict[str, Rows], formatter: click.HelpFormatter) -> None:
+    """Write definition lists whose second columns are aligned."""
+    width = max(len(term) for rows in lists.values() for term, _ in rows)
+    for title, rows in lists.items():
+        with formatter.section(title):
+            formatter.write_dl([(term.ljust(width), text) for term, text in rows])

@@ -1,0 +1,76 @@
+"""HTML and SVG elements; their contents are always text, never markup."""
+
+import json
+from typing import Any
+from xml.etree.ElementTree import Element, tostring
+
+from ndtool.errors import printable
+from ndtool.redaction import in_fields
+
+_LONGEST = 100_000  # characters of a text, more than any has
+
+
+def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
+    """Return an element; attributes None or False are omitted, `_` in names becomes `-`."""
+    made = Element(
+        tag, {_name(key): _value(value) for key, value in attributes.items() if _is_there(value)}
+    )
+    for child in children:
+        if isinstance(child, Element):
+            made.append(child)
+        elif child is not None:
+            _add_text(made, printable(child, _LONGEST))
+    return made
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def _name(key: str) -> str:
+    return key.strip("_").replace("_", "-")
+
+
+def _value(value: Any) -> str:
+    return "" if value is True else printable(str(value), _LONGEST)
+
+
+def _add_text(made: Element, text: str) -> None:
+    if len(made):
+        made[-1].tail = (made[-1].tail or "") + text
+    else:
+        made.text = (made.text or "") + text
+
+
+def verbatim(tag: str, text: str, **attributes: Any) -> Element:
+    """Return an element with unescaped text: our own style or script."""
+    made = element(tag, **attributes)
+    made.text = text
+    return made
+
+
+def data_block(name: str, value: Any) -> Element:
+    """Return JSON as a script element, escaped so that it cannot end the element."""
+    text = json.dumps(in_fields(value), separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return verbatim("script", text, type="application/json", id=name)
+
+
+def table(columns: tuple[str, ...], rows: Any, **attributes: Any) -> Element:
+    """Return a table whose cells are texts or elements."""
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    return element("table", element("thead", head), element("tbody", *body), **attributes)
+
+
+def page(root: Element) -> bytes:
+    """Return an HTML document as bytes."""
+    text: bytes = tostring(root, "utf-8", method="html")
+    return b"<!DOCTYPE html>\n" + text + b"\n"
+
+
+def picture(root: Element) -> bytes:
+    """Return an SVG picture as bytes."""
+    text: bytes = tostring(root, "utf-8", xml_declaration=True)
+    return text + b"\n"

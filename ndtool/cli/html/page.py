@@ -1,0 +1,308 @@
+"""HTML reports (`--html`) about a call or a model: one self-contained file each.
+
+Reports are reproducible: they contain no times and nothing about the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import closing
+from math import prod
+from typing import TYPE_CHECKING, cast
+from xml.etree.ElementTree import Element
+
+import click
+
+from ndtool.analysis import drawing, stats
+from ndtool.analysis.stats import Stats
+from ndtool.arrays.sink import Sink
+from ndtool.cli import answers, figures, pictures, records
+from ndtool.cli.html import fragments, markup
+from ndtool.cli.html.fragments import section, wide
+from ndtool.cli.html.grids import Found, Grids
+from ndtool.cli.html.markup import element
+from ndtool.cli.html.sentences import number_of
+from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, printable
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.publish import document, sinks
+from ndtool.rules.inference import Given
+from ndtool.rules.shapes import described
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+
+if TYPE_CHECKING:
+    from ndtool.analysis.engines import Report as Answer
+    from ndtool.analysis.explain import Element as Explained
+    from ndtool.analysis.explain import Origin
+    from ndtool.analysis.model import Outcome
+    from ndtool.analysis.verify import Comparison
+    from ndtool.cli.reporter import Reporter
+
+    Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
+
+
+class Report:
+    """The HTML report about an open call: collects results, then publishes them."""
+
+    def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
+        request = call.request
+        document.check(path, clobber=request.clobber)
+        require_apart("--html", path, *request.arguments.values(), request.output)
+        self._path, self._call, self._reporter = path, call, reporter
+        self.warnings = call.warnings
+        self._answers: list[Element] = []
+        self._asked: list[str] = []
+        self._verifies = False
+        self._sink: Sink | None = None
+        self.stats: Stats | None = None
+
+    def explained(self, elements: list[Explained], origins: list[Origin]) -> None:
+        """Add explanations, and highlight their elements."""
+        plan = self._call.inference.plan
+        told = answers.told(self._call, elements, origins)
+        self._answers.append(section("Explanation", *map(_told, told)))
+        for role, shape, positions in (
+            ("output", plan.output, [one.at for one in elements]),
+            ("data", plan.data, [one.position for one in origins]),
+        ):
+            self._asked += [f"{role}-{number_of(at, shape)}" for at in positions]
+
+    def compared(self, compared: Comparison) -> None:
+        """Add the comparison of the output."""
+        self._verifies = True
+        parts = fragments.comparison(compared)
+        self._answers.append(section("Comparison", *parts))
+
+    def answered(self, answers: list[Answer]) -> None:
+        """Add the reports on engines, and highlight the first difference of each."""
+        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine, answers))
+        parts = [wide(table), *fragments.differing(answers)]
+        self._answers.append(section("Other engines", *parts))
+        firsts = [
+            one.compared.first.position for one in answers if one.compared and one.compared.first
+        ]
+        shape = self._call.inference.plan.output
+        self._asked += [f"output-{number_of(at, shape)}" for at in firsts]
+
+    def as_sink(self, error: NdtoolError | None = None) -> Sink:
+        """Return the complete report as a sink to publish; error: that of the call."""
+        content, request = markup.page(self._root(error)), self._call.request
+        self._sink = document.create(
+            self._path, content, clobber=request.clobber, sync=request.sync
+        )
+        return self._sink
+
+    def publish(self, error: NdtoolError | None = None) -> None:
+        """Write the report alone, unless it was published with an output; see `as_sink`."""
+        if self._sink is not None and error is None:
+            return
+        self.close()  # the sink for an output that failed
+        if isinstance(error, DifferenceError) and error.comparison is not None:
+            self.compared(cast("Comparison", error.comparison))
+        sinks.commit(self.as_sink(error))
+
+    def close(self) -> None:
+        """Drop the report if it was not published."""
+        if self._sink is not None:
+            self._sink.abort()
+
+    def _root(self, error: NdtoolError | None) -> Element:
+        call = self._call
+        if self.stats is None:
+            with self._reporter.progress() as progress:
+                nbytes = call.sources["indices"].metadata.nbytes
+                self.stats = stats.stats(call, progress.of(nbytes))
+        drawn = self._drawing()
+        command = click.get_current_context().command_path
+        return fragments.document_of(
+            f"{command}: {called(call.inference.inputs['data'].name)}",
+            element("h1", command),
+            element("p", records.title(call.inference), class_="call"),
+            fragments.command(self._reporter.arguments),
+            None if error is None else fragments.failure(error),
+            *(element("p", warning, class_="warning") for warning in self.warnings),
+            *self._answers,
+            *drawn[:1],
+            section("Arrays", _arrays(call)),
+            _statistics(call, self.stats),
+            section("Shape inference", _trace(call)),
+            *drawn[1:],
+        )
+
+    def _drawing(self) -> list[Element]:
+        """Return the drawing, and the table of sources."""
+        call = self._call
+        drawn = drawing.draw(call)
+        if drawn is None:
+            large = [
+                f"{prod(shape)} {what}"
+                for what, shape in drawing.sizes(call).items()
+                if prod(shape) > drawing.LIMIT
+            ]
+            text = f"Not drawn: {', '.join(large)} (at most {drawing.LIMIT} are drawn)."
+            return [section("Drawing", element("p", text, class_="hint"))]
+        expected = drawn.grids.get("output")
+        found = self._given_output(drawn) if expected is not None else None
+        wrong = [f"found-{n}" for n, (_, differs) in enumerate(found or []) if differs]
+        grids = Grids(call, drawn, found)
+        listed = grids.sources()
+        text = "There is no output, because an index is out of bounds."
+        missing = element("p", text, class_="hint") if expected is None else None
+        parts = [section("Drawing", missing, grids.figure(self._asked + wrong))]
+        return parts + ([] if listed is None else [section("Sources", listed)])
+
+    def _given_output(self, drawn: drawing.Drawing) -> Found | None:
+        """Return the elements of the output to verify; None if its type or shape differs."""
+        call, expected = self._call, drawn.grids["output"].elements
+        if not self._verifies or expected is None:
+            return None
+        with closing(locators.open_source(call.request.output or "", Streams())) as given:
+            metadata, dtype = given.metadata, call.inference.dtype
+            taken = Given(given.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
+            if (taken.dtype, taken.shape) != (dtype, call.inference.plan.output):
+                return None
+            elements = drawing.elements(given, dtype)
+        pairs = zip(elements, expected, strict=True)
+        return [(one, one.tobytes() != right.tobytes()) for one, right in pairs]
+
+
+def check_plot(path: str, call: OpenCall, html: str | None) -> None:
+    """Raise errors about the file of `plot` before statistics; html: the report's path."""
+    document.check(path)
+    require_apart("--plot", path, *call.request.arguments.values(), html)
+    pictures.require(path)
+
+
+def plot(path: str, call: OpenCall, found: Stats, reporter: Reporter) -> None:
+    """Write the picture of statistics, in the format of its suffix."""
+    picture = pictures.picture(call, found)
+    content = pictures.file(path, picture)
+    if content is None:
+        content = markup.page(
+            fragments.document_of(
+                picture.title,
+                element("p", records.title(call.inference), class_="call"),
+                fragments.command(reporter.arguments),
+                wide(pictures.svg(picture)),
+            )
+        )
+    document.publish(path, content)
+    reporter.written(path)
+
+
+def require_apart(option: str, path: str, *others: str | None) -> None:
+    """Raise UsageError if a report would replace another file of the call.
+
+    Also if it is within a store that is replaced, or is standard input or output.
+    """
+    real = os.path.realpath(path)
+    for other in filter(None, others):
+        place = os.path.realpath(locators.parse(other).path)
+        if real == place or (os.path.isdir(place) and real.startswith(place + os.sep)):
+            where = "is" if real == place else "is in"
+            raise UsageError(
+                f"{option} {printable(path)} {where} {called(other)}: expected another file"
+            )
+    for fd, stream in enumerate(("standard input", "standard output")):
+        if stat.S_ISREG(_mode(path)) and _is_open_as(path, fd):
+            raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
+
+
+def _is_open_as(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False
+
+
+def call_to_verify(request: Request) -> OpenCall:
+    """Open a call to verify once more."""
+    for name in (*request.arguments.values(), request.output or ""):
+        if name == "-" or stat.S_ISFIFO(_mode(name)):
+            raise UsageError(f"--html reads {called(name)} twice: expected a file, not a pipe")
+    return OpenCall(request)
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return 0  # opening it raises the error
+
+
+def _told(one: answers.Told) -> Element:
+    rows = [element("tr", *(element("td", cell) for cell in row)) for row in one.rows]
+    if one.more:
+        rows.insert(one.place, element("tr", element("td", f"… {one.more}", colspan=5)))
+    shown = element("table", element("tbody", *rows), class_="steps") if rows else None
+    return element("div", element("h3", one.title), wide(shown))
+
+
+def _arrays(call: OpenCall) -> Element:
+    rows = [
+        (role, element("span", called(given.name), class_="file"), described(*given[1:]))
+        for role, given in call.inference.inputs.items()
+    ]
+    output = "" if call.request.output in (None, "-") else called(call.request.output)
+    kind = described(call.inference.dtype, call.inference.plan.output)
+    return wide(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+
+
+def _statistics(call: OpenCall, found: Stats) -> Element:
+    count, *others = figures.metadata(call, found)
+    cells = figures.component_cells(found)
+    components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
+    lines = element("ul", *(element("li", line) for line in others))
+    picture = pictures.svg(pictures.picture(call, found)) if found.distinct else None
+    return section(
+        "Statistics of the indices", element("p", count), wide(components), lines, wide(picture)
+    )
+
+
+def _trace(call: OpenCall) -> Element:
+    cells = records.trace_cells(call.inference.trace)
+    return wide(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
+
+
+def check_model(path: str, model: str, inputs: str | None) -> None:
+    """Raise errors about the file of `write_model` before the model runs."""
+    document.check(path)
+    require_apart("--html", path, model, inputs)
+
+
+def write_model(path: str, model: str, outcome: Outcome, shown: Table, reporter: Reporter) -> None:
+    """Write the report of a model; shown: columns and rows of its nodes, and assumptions."""
+    columns, rows, assumed = shown
+    nodes = wide(markup.table(columns, rows, class_="nodes"))
+    none = element("p", records.NO_NODES, class_="hint")
+    root = fragments.document_of(
+        f"ndtool model: {called(model)}",
+        element("h1", "ndtool model"),
+        element("p", called(model), class_="call"),
+        fragments.command(reporter.arguments),
+        None if outcome.error is None else fragments.failure(outcome.error),
+        section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),
+        *_engines_of(outcome),
+    )
+    document.publish(path, markup.page(root))
+    reporter.written(path)
+
+
+def _engines_of(outcome: Outcome) -> list[Element]:
+    """Return the reports on engines for each node."""
+    rows = [
+        (one.node.node, *fragments.engine(report))
+        for one in outcome.nodes
+        for report in one.reports
+    ]
+    if not rows:
+        return []
+    table = markup.table(("node", *fragments.ENGINE_COLUMNS), rows)
+    parts = [
+        part
+        for one in outcome.nodes
+        for part in fragments.differing(one.reports, f"{one.node.node}: ")
+    ]
+    return [section("Other engines", wide(table), *parts)]

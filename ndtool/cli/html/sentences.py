@@ -1,0 +1,171 @@
+"""A sentence for each element of a drawing: where it comes from, or where it goes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from ndtool.analysis.drawing import Drawing, Link
+from ndtool.analysis.mapping import Position
+from ndtool.analysis.tuples import FEW
+from ndtool.analysis.values import shown
+from ndtool.cli.answers import Names
+from ndtool.engine import layouts
+from ndtool.errors import counted
+from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.reductions import REDUCTIONS
+from ndtool.runs.calls import OpenCall
+
+
+def place(role: str, position: Position) -> str:
+    """Return the name of an element by its array's role: `output[1, 0]`."""
+    return role + (f"[{', '.join(map(str, position))}]" if position else "")
+
+
+def number_of(position: Position, shape: Shape) -> int:
+    """Return the linear index of a position."""
+    return sum(i * step for i, step in zip(position, layouts.contiguous(shape, 1), strict=True))
+
+
+class Sentences:
+    """The sentences for all elements of a drawn call."""
+
+    def __init__(self, call: OpenCall, drawing: Drawing) -> None:
+        self._names, self._drawing = Names(call), drawing
+        self._scatters = call.inference.scatters
+        self._reduction = call.inference.attributes.reduction
+        plan = call.inference.plan
+        self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
+        self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
+        for link in drawing.links:
+            for role in ("output", "data", "number", "updates"):
+                self._links[role, getattr(link, role)].append(link)
+        self._of_cell = {
+            cell: (number, j)
+            for number, one in enumerate(drawing.tuples)
+            for j, cell in enumerate(one.cells)
+        }
+
+    def of(self, role: str, position: Position) -> str:
+        """Return the sentence for an element."""
+        sentence: str = getattr(self, f"_{role}")(position)
+        return sentence
+
+    def sources(self, at: Position) -> list[str]:
+        """Return the steps that compute an element of the output."""
+        links = self._links["output", at]
+        if not self._scatters:
+            return [self._from(link) for link in links]
+        old = self._element("data", at)
+        mark = REDUCTIONS[self._reduction].symbol
+        return [old] + [
+            f"{mark} {self._update(link)}, {self._by(link)}{self._gives(link)}"
+            for link in links[1:]
+        ]
+
+    def _output(self, at: Position) -> str:
+        links, this = self._links["output", at], self._element("output", at)
+        if not self._scatters:
+            return f"{this} from {self._from(links[0])}"
+        old, *met = self._shortened(self.sources(at))
+        if not met:
+            return f"{this} from {place('data', at)}, which no index selects"
+        if self._reduction == "none":
+            before = f" and {counted(len(links) - 2, 'earlier update')}" if len(links) > 2 else ""
+            last = f"{place('updates', links[-1].updates or ())}, {self._by(links[-1])}"
+            return f"{this} from {last}, which overwrites {old}{before}"
+        return f"{this}: {'; '.join([old, *met])}"
+
+    def _data(self, at: Position) -> str:
+        links, this = self._links["data", at], self._element("data", at)
+        if "output" not in self._drawing.grids:
+            by = self._listed([self._tuple(link.number) for link in links])
+            return f"{this} is selected by {by or 'no index'}"
+        if not self._scatters:
+            return f"{this} goes to {self._outputs(links)}"
+        met = self._links["output", at][1:]
+        if not met:
+            return f"{this} is unchanged in {place('output', at)}"
+        if self._reduction == "none":
+            return f"{this} is overwritten by {place('updates', met[-1].updates or ())}"
+        return f"{this} gets {counted(len(met), 'update')} in {place('output', at)}"
+
+    def _indices(self, cell: Position) -> str:
+        number, j = self._of_cell[cell]
+        one, this = self._drawing.tuples[number], self._element("indices", cell)
+        if j in one.beyond:
+            lowest, highest = self._drawing.valid[j]
+            valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
+            axis, size = self._axis + j, highest + 1
+            this += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
+            taken = "" if one.front is None else f"; replaced by {self._names.written(one.front)}"
+            return this + taken
+        if len(one.cells) > 1:
+            this += f", in {self._tuple(number)}"
+        elif one.front != one.written and one.front is not None:
+            this += f", which is {self._names.written(one.front)}"
+        if one.front is None:
+            return f"{this}, which selects nothing: it is out of bounds"
+        links = self._links["number", number]
+        if "output" not in self._drawing.grids:
+            return f"{this} selects {self._listed([place('data', x.data or ()) for x in links])}"
+        if not self._scatters:
+            return f"{this} is used for {self._outputs(links)}"
+        brought = self._listed([place("updates", link.updates or ()) for link in links])
+        return f"{this} applies {brought or 'nothing'} to {self._outputs(links)}"
+
+    def _updates(self, at: Position) -> str:
+        links, this = self._links["updates", at], self._element("updates", at)
+        if not links:
+            return f"{this} is dropped: its index is out of bounds"
+        (link,) = links
+        by = self._by(link)
+        if link.output is None:
+            return f"{this} is for {place('data', link.data or ())}, {by}"
+        rest = self._gives(link)
+        if self._reduction == "none" and link is not self._links["output", link.output][-1]:
+            rest = "; a later update overwrites it"
+        return f"{this} goes to {place('output', link.output)}, {by}{rest}"
+
+    def _element(self, role: str, position: Position) -> str:
+        grid = self._drawing.grids[role]
+        this = place(role, position)
+        if grid.elements is None:
+            return this
+        return f"{this} = {shown(grid.elements[number_of(position, grid.shape)])}"
+
+    def _from(self, link: Link) -> str:
+        if link.data is None:
+            return f"the fill value, because {self._tuple(link.number)} is out of bounds"
+        return f"{place('data', link.data)}, {self._by(link)}"
+
+    def _by(self, link: Link) -> str:
+        return f"selected by {self._tuple(link.number)}"
+
+    def _tuple(self, number: int | None) -> str:
+        assert number is not None
+        one = self._drawing.tuples[number]
+        which = f"{place('indices', one.at)} = {self._names.written(one.written)}"
+        if one.front in (None, one.written):
+            return which
+        return f"{which}, which is {self._names.written(one.front or ())}"
+
+    def _update(self, link: Link) -> str:
+        return self._element("updates", link.updates or ())
+
+    def _gives(self, link: Link) -> str:
+        if link.result is None or self._reduction == "none":
+            return ""
+        return f", gives {shown(link.result)}"
+
+    def _outputs(self, links: Sequence[Link]) -> str:
+        return self._listed([place("output", link.output or ()) for link in links]) or "no output"
+
+    def _listed(self, words: list[str]) -> str:
+        return ", ".join(self._shortened(words))
+
+    def _shortened(self, words: list[str]) -> list[str]:
+        if len(words) <= 2 * FEW:
+            return words
+        return [*words[:FEW], f"{len(words) - 2 * FEW} more", *words[-FEW:]]

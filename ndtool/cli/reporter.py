@@ -1,0 +1,338 @@
+"""The reporter of a run: results on stdout, messages on stderr, as text or as JSON.
+
+Plain text is written without rich, which then need not be loaded away from terminals.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ndtool import __version__
+from ndtool.cli import records
+from ndtool.cli.console import Progress, put, put_all, say
+from ndtool.cli.folding import lines
+from ndtool.cli.records import lasted, sized
+from ndtool.errors import NdtoolError, OutputError, Status, counted, printable
+from ndtool.redaction import LONG, foreign, in_fields, redacted
+from ndtool.rules.shapes import described
+from ndtool.storage.descriptors import LOST
+
+if TYPE_CHECKING:
+    from ndtool.analysis.verify import Comparison
+    from ndtool.arrays.source import MemberInfo, OperatorNode
+    from ndtool.formats.outputs import Output
+    from ndtool.rules.inference import Inference
+    from ndtool.rules.specs import Row
+    from ndtool.rules.trace import Trace
+    from ndtool.runs.calls import OpenCall
+    from ndtool.runs.convert import Conversion
+    from ndtool.runs.steps import Outcome
+
+_LINE = 1000  # characters of a message
+_LISTED = 10  # preserved members to list
+
+
+def _json(fields: dict[str, Any], strip: Callable[[str], str] = redacted) -> str:
+    """Return one JSON object; strip: the function that removes secrets from texts."""
+    return "".join(_json_parts(fields, strip)) + "\n"
+
+
+def _json_parts(value: Any, strip: Callable[[str], str] = redacted) -> Iterator[str]:
+    """Yield the JSON of a value in parts; an iterator becomes a list of any length."""
+    import json
+
+    if isinstance(value, Iterator):
+        yield "["
+        for number, one in enumerate(value):
+            yield ", " * bool(number)
+            yield from _json_parts(one, strip)
+        yield "]"
+    elif isinstance(value, dict) and any(isinstance(one, Iterator) for one in value.values()):
+        for number, (key, one) in enumerate(value.items()):
+            yield f"{', ' if number else '{'}{json.dumps(key)}: "
+            yield from _json_parts(one, strip)
+        yield "}"
+    else:
+        yield json.dumps(in_fields(value, strip))
+
+
+def _message(text: str) -> str:
+    """Return a message on one line, without secrets of URLs."""
+    return printable(foreign(text, LONG), _LINE)
+
+
+class Reporter:
+    """The reporter of a run.
+
+    json: whether to print one JSON object instead of text. quiet: whether to print only errors.
+    trace: whether to print the trace, None for on terminals only. data_on_stdout: whether the array
+    goes to stdout. arguments: the words of the command line.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.trace: bool | None = None
+        self.data_on_stdout = False
+        self._answered = False  # whether the JSON object was printed
+        self.arguments: list[str] = []
+        self._terminal = os.isatty(2)
+        self._spoken = 0.0  # seconds spent on reporting
+
+    def begin(self, call: OpenCall, dry_run: bool) -> None:
+        """Print warnings and the trace of a call."""
+        started = time.perf_counter()
+        self.warn(call.warnings)
+        if self._shows_trace(dry_run):
+            say(_trace(call.inference.trace, records.title(call.inference), 2))
+        self._spoken = time.perf_counter() - started
+
+    def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
+        """Print the outcome of a run and its duration."""
+        from ndtool.cli import records
+
+        seconds = time.perf_counter() - call.started - self._spoken
+        found, output, plan = call.inference, call.request.output, outcome.plan
+        if self.json:
+            warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+            self.put_json(
+                {
+                    **records.run_record(call, outcome),
+                    "seconds": seconds,
+                    "threads": call.threads,
+                    "plan": {
+                        key: one for key, one in plan._asdict().items() if key != "partitioning"
+                    },
+                    "dry_run": dry_run,
+                    "warnings": warnings,
+                }
+            )
+        elif self._for_people() and dry_run:
+            size = sized(found.nbytes)
+            _tell(f"dry run: {_output(found)}, {size}; nothing was written")
+        elif self._for_people() and output not in (None, "-"):
+            threads = f", {counted(call.threads, 'thread')}"
+            _tell(_wrote(output or "", _output(found), found.nbytes, seconds, threads))
+        if self.json or self.quiet:
+            return
+        if dry_run:
+            _tell(records.planned(plan))
+        if outcome.resumed:
+            _tell(records.resumed(outcome.resumed, plan.tasks))
+        if outcome.kept and not dry_run:
+            _tell(_kept(outcome.kept))
+
+    def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
+        """Print the outcome of a conversion and its duration; kept: the preserved members."""
+        seconds = time.perf_counter() - conversion.started
+        request, metadata = conversion.request, conversion.metadata
+        if self.json:
+            record = records.conversion_record(conversion, kept)
+            self.put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
+        elif self._for_people() and request.output != "-":
+            _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
+        if kept and not (self.json or self.quiet):
+            _tell(_kept(kept))
+
+    def inferred(self, inference: Inference) -> None:
+        """Print an inference as a result."""
+        if self.json:
+            assumed = inference.trace.assumed
+            self.put_json({**records.inference_record(inference), "assumed": assumed})
+            return
+        put(_trace(inference.trace, records.title(inference), 1))
+        put(lines(records.concluded(inference), 1))
+
+    def answer(
+        self, record: Callable[[], dict[str, Any]], words: Callable[[], Iterable[str]]
+    ) -> None:
+        """Print a result; record, words: functions that return it as JSON and as text."""
+        if self.json:
+            self.put_json(record())
+        else:
+            put_all(words())
+
+    def verified(self, name: str, compared: Comparison) -> None:
+        """Print that an output is verified, with its small differences if any."""
+        from ndtool.cli import figures
+
+        if self.json:
+            known = {"version": __version__, "output": name, "verified": True}
+            self.put_json({**known, **figures.comparison_record(compared)})
+        elif self._for_people():
+            how = "bit for bit"
+            if compared.different:
+                how = f"within {compared.within} ulp, {compared.different} elements with other bits"
+            _tell(f"verified {printable(name)}: {compared.described}, {how}")
+            if compared.different:
+                say(figures.comparison(compared, 2))
+
+    def entries(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
+        """Print the arrays in files, and the nodes of our operators."""
+        if self.json:
+            arrays = [records.entry_record(entry) for entry in entries]
+            listed = [node._asdict() for node in nodes]
+            self.put_json({"version": __version__, "arrays": arrays, "nodes": listed})
+            return
+        notes = records.notes_of(entries)
+        titled = (note.removesuffix("_version").removesuffix("_type") for note in notes)
+        titles = ("name", "array", "order", "bytes", *titled, "mappable")
+        rows = [records.entry_cells(entry, notes) for entry in entries]
+        put(table(titles, rows, ("name", "array", "mappable"), 1))
+        if nodes:
+            columns = records.NODE_COLUMNS
+            put("\n")
+            put(table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
+        self.warn([entry.warning for entry in entries if entry.warning])
+
+    def specs(self, rows: list[Row]) -> None:
+        """Print rows of the standards."""
+        if self.json:
+            listed = [{"spec": records.spec_name(row), **row._asdict()} for row in rows]
+            self.put_json({"version": __version__, "specs": listed})
+            return
+        columns = records.SPEC_COLUMNS
+        put(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
+
+    def error(self, exc: NdtoolError) -> None:
+        """Print an error, with its trace and comparison if any."""
+        trace: Trace | None = getattr(exc, "trace", None)
+        compared: Comparison | None = getattr(exc, "comparison", None)
+        if self.json:
+            steps = {} if trace is None else {"trace": records.steps(trace)}
+            if compared is not None:
+                from ndtool.cli import figures
+
+                steps |= figures.comparison_record(compared)
+            self._put_error({**exc.fields(), **steps})
+            return
+        if trace is not None and self._shows_trace(False):
+            say(_trace(trace, trace.operator, 2))
+        exc.message = _message(exc.message)
+        exc.places = tuple(map(_message, exc.places))
+        exc.hint = _message(exc.hint)
+        if self._coloured():
+            from ndtool.cli import styled
+
+            say(styled.error(exc))
+        else:
+            say(f"error: {exc}\n")
+        if compared is not None and not self.quiet:
+            from ndtool.cli import figures
+
+            say(figures.comparison(compared, 2))
+
+    def written(self, name: str) -> None:
+        """Print that a report or picture was written."""
+        if self._for_people():
+            _tell(f"wrote {printable(name)}")
+
+    def last_words(self) -> tuple[bytes, int, bytes]:
+        """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
+        clear = b"\r\x1b[K" if self._for_people() else b""
+        exc = OutputError(LOST)
+        text = _json(exc.fields()) if self.json else f"error: {exc}\n"
+        return clear + text.encode(), 1 if self.json and not self.data_on_stdout else 2, clear
+
+    def bug(self, traceback: str) -> None:
+        """Print an unexpected exception, and ask for a bug report."""
+        message = "this is a bug in ndtool: please report it with the command and the traceback"
+        traceback = foreign(traceback)
+        if self.json:
+            fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
+            self._put_error({**fields, "places": [], "hint": None, "traceback": traceback})
+        else:
+            say(f"{traceback}error: {message}\n")
+
+    def progress(self) -> Progress:
+        """Return a progress bar, shown on terminals only."""
+        movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        return Progress(self._for_people() and movable)
+
+    def _for_people(self) -> bool:
+        return self._terminal and not (self.quiet or self.json)
+
+    def _shows_trace(self, dry_run: bool) -> bool:
+        if self.json or self.trace is not None:
+            return bool(self.trace) and not self.json
+        return (self._terminal or dry_run) and not self.quiet
+
+    def _coloured(self) -> bool:
+        return self._terminal or bool(os.environ.get("FORCE_COLOR"))
+
+    def warn(self, warnings: list[str]) -> None:
+        """Print warnings."""
+        if self.quiet or self.json:
+            return
+        for warning in warnings:
+            text = _message(warning)
+            if self._coloured():
+                from ndtool.cli import styled
+
+                say(styled.warning(text))
+            else:
+                say(f"warning: {text}\n")
+
+    def put_json(self, fields: dict[str, Any]) -> None:
+        """Print the JSON object; its lists may be iterators."""
+        if self.data_on_stdout:
+            say(_json(fields))
+        else:
+            self._answered = True  # even if only a part of it is printed
+            put_all(chain(_json_parts(fields), "\n"))
+
+    def _put_error(self, fields: dict[str, Any]) -> None:
+        """Print an error as JSON, in place of the result."""
+        text = _json(fields, partial(foreign, shortest=LONG))
+        if self.data_on_stdout or self._answered:
+            say(text)
+            return
+        try:
+            put(text)
+        except (OSError, OutputError):
+            say(text)
+
+
+def _tell(line: str) -> None:
+    say(lines([line], 2))
+
+
+def _trace(trace: Trace, title: str, fd: int) -> str | bytes:
+    """Return a trace as a table."""
+    columns = records.TRACE_COLUMNS
+    return table(columns, records.trace_cells(trace), columns, fd, title)
+
+
+def table(
+    columns: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    folded: tuple[str, ...],
+    fd: int,
+    title: str = "",
+) -> str | bytes:
+    """Return a table for a stream: wrapped to a terminal, or plain text."""
+    if os.isatty(fd) or os.environ.get("FORCE_COLOR"):
+        from ndtool.cli import styled
+
+        return styled.table(columns, rows, folded, fd, title)
+    return (title and title + "\n") + records.aligned(columns, rows)
+
+
+def _output(inference: Inference) -> str:
+    return described(inference.dtype, inference.plan.output)
+
+
+def _wrote(name: str, what: str, nbytes: int, seconds: float, how: str = "") -> str:
+    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}"
+
+
+def _kept(names: tuple[str, ...]) -> str:
+    """Return the line about preserved members of an archive."""
+    listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
+    more = len(names) - _LISTED
+    return f"preserved {listed}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,88 @@
+"""NDTOOL_* variables, which set options for all calls: drop those without effect on a call.
+
+An invalid value of a variable is refused as an option's is. A valid one that does not apply to a
+call is ignored, while the same option on the command line is refused.
+"""
+
+import os
+from typing import Any
+
+import click
+
+from ndtool.errors import UsageError, called
+
+STORING = ("chunks", "shards", "codec")  # options for chunked outputs
+
+
+def is_by_variable(name: str) -> bool:
+    """Whether a variable sets an option of this call."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.ENVIRONMENT
+
+
+def drop_idle(output: str, asked: dict[str, Any]) -> None:
+    """Drop cluster and chunk options from variables if they do not apply."""
+    if "workers" in asked:
+        _drop_idle_cluster(output, asked)
+    if asked.get("spill") is not None and is_by_variable("spill"):
+        _require_directory(asked["spill"])
+    idle = list(filter(is_by_variable, STORING))
+    if not idle:
+        return
+    from ndtool.formats import locators, outputs
+    from ndtool.storage import local
+
+    known = outputs.by_name(output)
+    is_store = local.is_store(locators.parse(output).path)
+    if not is_store and not (known and known.chunks):
+        asked.update(dict.fromkeys(idle))
+
+
+def drop_idle_rule(scatters: bool, asked: dict[str, Any]) -> None:
+    """Drop out-of-bounds options from variables if the operator or mode lacks them."""
+    others = "fill" if scatters else "drop"
+    if asked.get("out_of_bounds") == others and is_by_variable("out_of_bounds"):
+        del asked["out_of_bounds"]
+    fills = asked.get("out_of_bounds") == "fill" or asked.get("pad") is not None
+    if not fills and is_by_variable("fill"):
+        del asked["fill"]
+
+
+def _drop_idle_cluster(output: str, asked: dict[str, Any]) -> None:
+    """Drop a variable's cluster if an option sets another, or it cannot write the output."""
+    from ndtool.storage import locations
+
+    clusters = {name for name in ("scheduler", "workers") if asked[name] is not None}
+    by_variable = set(filter(is_by_variable, clusters))
+    if by_variable != clusters or not _is_for_workers(output):
+        asked.update(dict.fromkeys(by_variable))
+    if asked["scheduler"] is not None or asked["workers"] is not None:
+        return
+    if is_by_variable("resume"):
+        asked["resume"] = False
+    if is_by_variable("spill") and locations.is_url(locations.local_path(asked["spill"])):
+        asked["spill"] = None
+
+
+def _require_directory(spill: str) -> None:
+    """Raise UsageError, with the variable's name, if its directory does not exist."""
+    from ndtool.storage import locations
+
+    where = locations.local_path(spill)
+    if not locations.is_url(where) and not os.path.isdir(where):
+        what = "is not a directory" if os.path.lexists(where) else "does not exist"
+        raise UsageError(f"NDTOOL_SPILL is {called(where)}, which {what}: expected a directory")
+
+
+def _is_for_workers(output: str) -> bool:
+    """Whether other processes can write an output: a file, or a store."""
+    from ndtool.formats import locators, outputs
+    from ndtool.storage import locations
+
+    path = locators.parse(output).path
+    if locations.is_url(path):
+        known = outputs.by_name(output)
+        return known is not None and known.chunks
+    return output != "-" and (
+        os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
+    )

@@ -1,0 +1,43 @@
+"""Small calls: plans bound once for `_kernels.BoundCalls`, which runs them without dispatch."""
+
+from math import prod
+
+from ndtool._kernels import SmallCall, UpdateSpec
+from ndtool.engine import bind, check, dispatch, layouts
+from ndtool.rules.dtypes import NATIVE, Dtype
+from ndtool.rules.modes import Handling
+from ndtool.rules.plans import ElementsPlan, Plan
+
+
+def bind_small(
+    plan: Plan,
+    types: dict[str, Dtype],
+    negatives: bool,
+    handling: Handling,
+    filling: bytes | None,
+    reduction: str,
+) -> SmallCall | None:
+    """Bind a plan for contiguous arrays; None if an array is empty or needs a byte swap.
+
+    Also None if the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
+    """
+    dtype, index, new = types["data"], types["indices"], types.get("updates")
+    inputs = plan.data, plan.indices, plan.output
+    if not all(map(prod, inputs)) or not dtype.itemsize or check.lacks_places(plan, handling.mode):
+        return None
+    order = dispatch.arithmetic_order(dtype, reduction)
+    swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]
+    if swapped or (index.unit > 1 and index.order != NATIVE):
+        return None
+    strides = layouts.contiguous(plan.data, dtype.itemsize)
+    runs = bind.bind_runs(plan, strides, dtype.itemsize, negatives)
+    grid, width = None, dtype.itemsize
+    if runs is not None:
+        addressing, tuples, width = runs.addressing, runs.tuples, runs.width
+    else:
+        assert isinstance(plan, ElementsPlan)
+        addressing, tuples, _ = bind.bind_check(plan, negatives)
+        grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
+    change = None if new is None else UpdateSpec(b"", width, reduction, dtype.name)
+    indices = bind.bind_indices(b"", index, handling, filling)
+    return SmallCall(addressing, grid, indices, change, plan.output, tuples, width)

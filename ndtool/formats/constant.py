@@ -1,0 +1,52 @@
+"""Arrays from nothing: zeros:TYPE[SHAPE], ones:TYPE[SHAPE], full:VALUE:TYPE[SHAPE]."""
+
+from __future__ import annotations
+
+import re
+
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.source import ArrayMetadata, MemberInfo
+from ndtool.errors import DtypeError, UsageError, printable
+from ndtool.formats import raw
+from ndtool.rules import dtypes, filling
+
+# From the right, a shape and a type, which may have a unit in brackets.
+_FORM = re.compile(r"(zeros|ones|full):(?:(.+):)?([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]")
+_VALUES = {"zeros": "0", "ones": "1"}
+
+
+def entries(argument: str) -> list[MemberInfo]:
+    """Return what `inspect` reports about the array."""
+    return [MemberInfo(argument, None, _array(argument)[0], None, 0, "", None)]
+
+
+def open_source(argument: str) -> Constant:
+    """Return the array."""
+    metadata, element = _array(argument)
+    return Constant(argument, metadata, element)
+
+
+def _array(argument: str) -> tuple[ArrayMetadata, bytes]:
+    """Return the array's metadata, and the bytes of an element."""
+    match = _FORM.fullmatch(argument)
+    kind = match[1] if match else argument.partition(":")[0]
+    if match is None or not raw.SIZES.fullmatch(match[4]) or (kind == "full") == (match[2] is None):
+        value = "VALUE:" if kind == "full" else ""
+        hint = f"{kind}:{'-1:' if value else ''}float32[1000,64]"
+        raise UsageError(
+            f"{printable(argument)}: expected {kind}:{value}TYPE[SIZE,...]",
+            hint=f"for example {hint}",
+        )
+    dtype, shape = raw.typed(argument, match[3], match[4])
+    value = _VALUES.get(kind) or match[2]
+    if not filling.is_value(value):
+        raise UsageError(
+            f"{printable(argument)}: {printable(value)} is no number such as -1 or nan"
+        )
+    try:
+        if kind != "full" and dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
+            raise DtypeError(f"{kind} of {dtype.name}: expected a type of numbers")
+        element = filling.element(value, dtype)
+    except DtypeError as exc:
+        raise DtypeError(f"{printable(argument)}: {exc.message}") from None
+    return ArrayMetadata(dtype, shape, "C", shape, {}), element

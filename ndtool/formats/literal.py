@@ -1,0 +1,99 @@
+"""Index arrays as literals in an argument: `[5, 7, -1]`, `[[0, 1], [2, 0]]`."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.errors import UsageError, number, printable, shown
+from ndtool.rules import dtypes, shapes
+from ndtool.storage.local import ByteRange
+
+LONGEST = 1 << 17  # characters: Linux limits the size of an argument
+_DIGITS = 1000  # of the largest integer that is parsed
+_LOWEST, _HIGHEST, _UNSIGNED = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+def open_source(argument: str) -> Flat:
+    """Parse the array: int64, or uint64 if a value requires it."""
+    metadata, values = _array(argument)
+    import array
+
+    raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
+    return Flat(argument, metadata, ByteRange(memoryview(raw)))
+
+
+def entries(argument: str) -> list[MemberInfo]:
+    """Return the array's member info."""
+    metadata, _ = _array(argument)
+    return [MemberInfo(argument, None, metadata, None, 0, "a literal", None)]
+
+
+def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
+    if len(argument) > LONGEST:
+        _refuse(
+            argument,
+            f"{len(argument)} characters: valid up to {LONGEST}",
+            "pass more indices in a file, or through standard input as -",
+        )
+    shape, values = _flat(_parsed(argument), argument)
+    least, most = min(values, default=0), max(values, default=0)
+    dtype = dtypes.from_name("uint64" if least >= 0 and most > _HIGHEST else "int64")
+    bounds = (0, _UNSIGNED) if dtype.kind == "u" else (_LOWEST, _HIGHEST)
+    for value in (least, most):
+        if not bounds[0] <= value <= bounds[1]:
+            _refuse(argument, f"{number(value)} is beyond 64 bits: valid {_LOWEST}..{_HIGHEST}")
+    return ArrayMetadata(dtype, shape, "C", shape, {}), values
+
+
+def _parsed(argument: str) -> Any:
+    """Parse nested lists."""
+    import json
+
+    try:
+        return json.loads(argument, parse_int=_whole, parse_float=_Other, parse_constant=_Other)
+    except (ValueError, RecursionError):
+        _refuse(argument, "not a list of integers: expected such as [5, 7, -1] or [[0, 1]]")
+
+
+class _Other(str):
+    """A number that is no integer, or has too many digits, as text."""
+
+
+def _whole(text: str) -> int | _Other:
+    return int(text) if len(text) <= _DIGITS else _Other(text)
+
+
+def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
+    """Return the shape and the values in row-major order, without recursion."""
+    shape: list[int] = []
+    level: list[Any] = [nested]
+    while any(type(one) is list for one in level):
+        if len(shape) == shapes.MOST_RANK:
+            _refuse(argument, f"rank above {shapes.MOST_RANK}: valid 0..{shapes.MOST_RANK}")
+        sizes = [len(one) if type(one) is list else -1 for one in level]
+        if len(set(sizes)) > 1:
+            odd = next(n for n, size in enumerate(sizes) if size != sizes[0])
+            _refuse(
+                argument,
+                f"ragged: axis {len(shape)} has {_counted(level[0])} and {_counted(level[odd])}:"
+                " expected lists of equal length",
+            )
+        shape.append(sizes[0])
+        level = [entry for one in level for entry in one]
+    for value in level:
+        if type(value) is not int:
+            what = printable(value, 60) if isinstance(value, _Other) else shown(value)
+            _refuse(argument, f"{what} is not an integer of up to 64 bits: expected indices")
+    return tuple(shape), level
+
+
+def _counted(entry: Any) -> str:
+    """Describe an element of a ragged list."""
+    if type(entry) is not list:
+        return shown(entry)
+    return f"a list of {len(entry)}"
+
+
+def _refuse(argument: str, text: str, hint: str = "") -> NoReturn:
+    raise UsageError(f"{printable(argument, 60)}: {printable(text)}", hint=hint) from None

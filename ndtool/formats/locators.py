@@ -1,0 +1,249 @@
+"""Parse an argument into a location and a member, open it, and determine its format."""
+
+import os
+from contextlib import closing
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ndtool.arrays.source import KnownModel, MemberInfo, OperatorNode, Source
+from ndtool.errors import InputError, NdtoolError, printable, redacted
+from ndtool.formats import table
+from ndtool.formats.streams import Streams
+from ndtool.storage import descriptors, local, locations
+from ndtool.storage.descriptors import failure
+from ndtool.storage.local import File, Folder
+
+NPY = "npy:"  # prefix of the path of a .npy file with any name
+
+
+class Name(NamedTuple):
+    """A parsed argument: a path and perhaps a member."""
+
+    path: str
+    member: str | None
+
+
+def parse(argument: str) -> Name:
+    """Split `path[:member]` at a colon.
+
+    An existing file with the full name takes precedence, then the longest path to an existing file
+    with members, then a path with the suffix of a format with members. Names of existing folders
+    may contain colons. A URL is split by suffix, without a request.
+    """
+    if ":" not in argument or os.path.lexists(argument):
+        return Name(argument, None)
+    if argument.startswith(NPY):
+        return Name(locations.local_path(argument.removeprefix(NPY)), None)
+    if locations.is_url(argument):
+        path = locations.local_path(argument)
+        return parse(path) if path != argument else _of_url(argument)
+    first, at = _after_folder(argument), len(argument)
+    while (at := argument.rfind(":", first, at)) > 0:
+        if _has_members(argument[:at]):
+            return Name(argument[:at], argument[at + 1 :])
+    for known in table.FORMATS:
+        path, colon, member = argument[first:].rpartition(f"{known.suffix}:")
+        if known.members and colon:
+            return Name(argument[:first] + path + known.suffix, member)
+    return Name(argument, None)
+
+
+def _after_folder(path: str) -> int:
+    """Return the index after the longest prefix of a path that is an existing folder."""
+    at = len(path)
+    while (at := path.rfind("/", 0, at)) > 0 and not os.path.isdir(path[:at]):
+        pass
+    return at + 1
+
+
+def _of_url(url: str) -> Name:
+    """Split `scheme://…[:member]`: a member follows a format's suffix, or the query after it."""
+    for known in table.FORMATS:
+        at = len(url)
+        while known.members and (at := url.rfind(known.suffix, 0, at)) > 0:
+            end = at + len(known.suffix)
+            query = url[end:].partition(":")[0]
+            end += len(query)
+            member = url[end + 1 :]
+            if query[:1] in ("", "?") and url[end:] and not member.startswith((":", "//")):
+                return Name(url[:end], member)
+    return Name(url, None)
+
+
+def _has_members(path: str) -> bool:
+    if not os.path.isfile(path):
+        return local.is_store(path)
+    try:
+        with closing(local.open_file(path)) as storage:
+            return table.of_content(storage, path).members
+    except (NdtoolError, OSError):
+        return False
+
+
+def open_source(argument: str, streams: Streams, *, literals: bool = False) -> Source:
+    """Open the array of an argument: `path[:member]`, a FIFO, `-`, `raw:…`, `zeros:…`.
+
+    literals: whether a literal such as `[5, 7]` is valid, too. Raises InputError if the argument
+    is not an array, UsageError if a member must be named, ResourceError if the array is too large
+    to decompress.
+    """
+    if written := written_out(argument, literals):
+        unnamed: Source = written.open_source(argument)
+        return unnamed
+    if stream := streams.pipe(argument):
+        return stream.read()
+    storage, (path, member) = opened(argument)
+    try:
+        known = table.of_content(storage, path)
+        label, path = redacted(argument), redacted(path)
+        source: Source = known.module.open_source(storage, label, path, member)
+        return source
+    except BaseException as exc:
+        storage.close()
+        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
+            raise failure(exc, argument) from None
+        raise
+
+
+# The modules of arguments that say more than a name, by what comes before the first colon.
+_FORMS = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
+
+
+def written_out(argument: str, literals: bool) -> Any:
+    """Return the module for `raw:…`, `zeros:…` or a literal, None for names and existing files."""
+    name = _FORMS.get(argument.partition(":")[0]) if ":" in argument else None
+    if literals and argument.lstrip()[:1] == "[":
+        name = "literal"
+    if name is None or os.path.lexists(argument):
+        return None
+    return import_module(f"ndtool.formats.{name}")
+
+
+def describe(
+    argument: str, streams: Streams | None = None, *, literals: bool = False
+) -> list[MemberInfo]:
+    """Return the member info of a file's array, or of every member of an archive.
+
+    Data are not read, so damage in them is not detected; only those of a stream are read. A member
+    that is no array has no metadata. Raises InputError if the format of the file is unknown.
+    """
+    if written := written_out(argument, literals):
+        unnamed: list[MemberInfo] = written.entries(argument)
+        return unnamed
+    if stream := (streams or Streams()).pipe(argument):
+        return [stream.entry()]
+    storage, (path, member) = opened(argument)
+    try:
+        known = table.of_content(storage, path)
+        entries: list[MemberInfo] = known.module.entries(storage, redacted(path), member)
+        return entries
+    except OSError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
+        raise failure(exc, argument) from None
+    finally:
+        storage.close()
+
+
+def nodes(argument: str) -> list[OperatorNode]:
+    """Return a model's nodes whose operators ndtool implements; none for a tensor or other file.
+
+    Raises the errors of `describe` if the model is damaged.
+    """
+    path, member = parse(argument)
+    # Other URLs are not opened just to find no model.
+    named = locations.is_url(path) and path.partition("?")[0].endswith(".onnx")
+    if member is not None or not (os.path.isfile(path) or named):
+        return []
+    storage, (path, member) = opened(argument)
+    try:
+        find = getattr(table.of_content(storage, path).module, "nodes", None)
+        return find(storage, redacted(path)) if find and member is None else []
+    finally:
+        storage.close()
+
+
+def model(argument: str) -> KnownModel:
+    """Return a model's nodes whose operators ndtool implements, and the model's inputs."""
+    storage, (path, member) = opened(argument)
+    with closing(storage):
+        module = table.of_content(storage, path).module
+        if member is not None or not hasattr(module, "known"):
+            raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
+        found: KnownModel = module.known(storage, redacted(path))
+        return found
+
+
+def opened(argument: str) -> tuple[File | Folder, Name]:
+    """Open the file or store of an argument; InputError also for a member of a non-archive."""
+    name = parse(argument)
+    path = name.path
+    if locations.is_url(path):
+        return _behind(argument, name)
+    try:
+        return locations.open_storage(path), name
+    except InputError:
+        if folder := locations.open_folder(path):
+            return folder, name
+        if whole := without_members(argument):
+            with closing(locations.open_storage(whole)) as storage:
+                known = table.recognised(storage, whole)
+            what = "the file is one array" if known else "not a file that ndtool reads"
+            raise InputError(f"{printable(argument)}: {what}: it has no members") from None
+        raise
+
+
+def without_members(argument: str) -> str:
+    """Return the existing file before the last colon if none has the full name, else ""."""
+    whole, at = argument.rpartition(":")[0], _after_folder(argument)
+    there = ":" in argument[at:] and os.path.exists(whole) and not os.path.isdir(whole)
+    return whole if there and not os.path.lexists(argument) else ""
+
+
+def _behind(argument: str, name: Name) -> tuple[File | Folder, Name]:
+    """Open a URL; if it does not exist, retry with the text after the last colon as a member."""
+    try:
+        return _object_or_store(name.path), name
+    except InputError as exc:
+        whole, _, last = argument.rpartition(":")
+        if name.member is None and "/" not in last and locations.is_url(whole):
+            try:
+                return _object_or_store(whole), Name(whole, last)
+            except InputError:
+                raise exc from None
+        raise
+
+
+def _object_or_store(url: str) -> File | Folder:
+    """Open the object at a URL, or the Zarr store; the suffix decides which is tried first."""
+    path = url.partition("?")[0]
+    store_first = path.endswith((".zarr", "/"))
+    if store_first and (folder := locations.open_folder(url)):
+        return folder
+    asked = store_first or bool(table.suffixed(path))
+    try:
+        file = locations.open_storage(url)
+    except InputError as reason:
+        if not asked and (folder := _store(url)):
+            return folder
+        raise reason from None
+    if not asked and not table.recognised(file, url) and (folder := _store(url)):
+        file.close()  # the server's HTML listing of a folder
+        return folder
+    return file
+
+
+def _store(url: str) -> Folder | None:
+    """Open a store, None if that fails: the error about the object is the one to report."""
+    try:
+        return locations.open_folder(url)
+    except InputError:
+        return None
+
+
+def absolute(argument: str) -> str:
+    """Return an argument that refers to the same array from any working directory."""
+    if locations.is_url(argument):
+        return argument
+    path, member = parse(argument)
+    return descriptors.absolute(path) + (f":{member}" if member is not None else "")

@@ -1,0 +1,177 @@
+"""The .npz format: a ZIP archive of .npy files; uncompressed members are memory-mapped."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.errors import InputError, NdtoolError, OutputError, printable
+from ndtool.formats import members, npy
+from ndtool.formats.npz import directory, writer
+from ndtool.formats.npz.directory import Member
+from ndtool.formats.npz.writer import Kept
+from ndtool.publish.preserved import OldFile
+from ndtool.publish.sinks import FileSink, Frame
+from ndtool.publish.targets import Target, exists
+from ndtool.storage.descriptors import CHUNK, read_at, write_at
+from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
+
+DEFAULT = "output"  # name of a written member if none is given
+
+
+def recognises(storage: LocalFile) -> bool:
+    """Whether a file starts or ends as a ZIP archive does."""
+    return directory.is_archive(storage.peek, storage.size)
+
+
+def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
+    """Return the member info of all members, or of one; a non-array has no metadata."""
+    if member is not None:
+        return list(_entries(storage, path, [_choose(storage, path, member)]))
+    return list(_entries(storage, path, directory.members(storage.peek, storage.size, path)))
+
+
+def arrays(storage: LocalFile, path: str) -> list[str]:
+    """Return the names of all members; reads only the central directory."""
+    return [member.name for member in directory.members(storage.peek, storage.size, path)]
+
+
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
+    """Open a member, the only one if none is named; closing the source closes the file."""
+    chosen = _choose(storage, path, member)
+    label = f"{path}:{chosen.name}"
+    if chosen.mappable:
+        header, position = directory.read_header(storage.peek, chosen, label)
+        assert position is not None, "it is mappable"
+        byte_range = _checked(
+            storage, chosen, storage.byte_range(position, header.nbytes, label), label
+        )
+    else:
+        header, buffer = directory.inflate(storage.peek, chosen, label)
+        byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
+    warning = surplus(label, chosen.size - header.offset - header.nbytes)
+    return Flat(name, npy.metadata_of(header), byte_range, storage, warning)
+
+
+def _checked(storage: LocalFile, member: Member, byte_range: ByteRange, label: str) -> ByteRange:
+    """Check the CRC of a stored member: of a remote one, only after a complete download."""
+    bring = byte_range.fetch
+    if bring is None:
+        directory.check(storage.peek, member, label)
+        return byte_range
+
+    def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
+        bring(ranges, progress)
+        if ranges is None:
+            directory.check(storage.peek, member, label)
+
+    return byte_range._replace(fetch=fetch)
+
+
+def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
+    known = directory.members(storage.peek, storage.size, path)
+    if not known:
+        raise InputError(f"{printable(path)}: the archive has no arrays")
+    if name is None:
+        if len(known) > 1:
+            what = f"the archive has {len(known)} members"
+            raise members.unnamed(path, what, known[0].name, _listing(storage, path, known))
+        return known[0]
+    found = [m for m in known if name in (m.name, os.fsdecode(m.stored))]
+    if len(found) != 1:
+        reason = "is more than one member" if found else "is not a member of the archive"
+        raise InputError(
+            f"{printable(path)}: {printable(name)} {reason}: expected one of these",
+            places=_listing(storage, path, found or known),
+        )
+    return found[0]
+
+
+def _listing(storage: LocalFile, path: str, known: list[Member]) -> tuple[str, ...]:
+    entries = _entries(storage, path, known)
+    return members.listed(((one.member or "", one.label) for one in entries), len(known))
+
+
+def _entries(storage: LocalFile, path: str, known: list[Member]) -> Iterator[MemberInfo]:
+    for member in known:
+        label = f"{path}:{member.name}"
+        try:
+            header, position = directory.read_header(storage.peek, member, label)
+        except NdtoolError as exc:
+            reason = exc.message.removeprefix(f"{printable(label)}: ")
+            yield MemberInfo(label, member.name, None, None, storage.size, reason, None)
+            continue
+        warning = surplus(label, member.size - header.offset - header.nbytes)
+        problem = "" if member.mappable else f"compressed with {directory.METHODS[member.method]}"
+        metadata = npy.metadata_of(header)
+        yield MemberInfo(label, member.name, metadata, position, storage.size, problem, warning)
+
+
+def create(target: Target, metadata: ArrayMetadata) -> FileSink:
+    """Return a sink for one member of a new archive, or of the old one with preserved members."""
+    name = writer.member_name(target.member or DEFAULT)
+    archive, kept = _old(target)
+    try:
+        header = npy.encode(metadata.dtype, metadata.shape)
+        frame = MemberFrame(name, header, metadata.nbytes, archive, kept)
+        return FileSink(target, metadata, frame)
+    except BaseException:
+        archive.close()
+        raise
+
+
+def _old(target: Target) -> tuple[OldFile, Kept]:
+    """Return the old archive and its preserved members; OutputError if it may not be replaced."""
+
+    def understand(file: File) -> Kept:
+        assert target.member is not None, "or no others would stay"
+        kept = writer.keep(file.peek, file.size, target.path, target.member)
+        if kept.replaced and not target.clobber:
+            raise exists(f"{target.path}:{target.member}")
+        return kept
+
+    archive = OldFile(target)
+    return archive, archive.read(understand, writer.NOTHING, "an archive of the new member")
+
+
+class MemberFrame(Frame):
+    """The bytes of an archive before and after the written member's data."""
+
+    def __init__(
+        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, kept: Kept
+    ) -> None:
+        self._name, self._archive, self._kept = name, archive, kept
+        self._size = len(header) + nbytes
+        self._member = self._kept.at + len(self._head(0))
+        super().__init__(header, nbytes, self._member, archive, kept.names)
+        self.total += len(self._tail(0))
+
+    def begin(self, fd: int) -> None:
+        if self._archive.file is not None:
+            write_at(fd, 0, self._kept.filler)
+            self._archive.copy(fd, self._kept.pieces)
+        super().begin(fd)
+
+    def finish(self, fd: int, name: str) -> None:
+        crc = self._crc(fd, name)
+        write_at(fd, self._kept.at, self._head(crc))
+        write_at(fd, self._member + self._size, self._tail(crc))
+
+    def _head(self, crc: int) -> bytes:
+        return writer.head(self._name, self._size, crc, self._kept.at)
+
+    def _tail(self, crc: int) -> bytes:
+        return writer.tail(self._name, self._size, crc, self._kept)
+
+    def _crc(self, fd: int, name: str) -> int:
+        """Return the member's CRC, read from the file, as its bytes are written in any order."""
+        crc, at, end = 0, self._member, self._member + self._size
+        while at < end:
+            piece = read_at(fd, at, min(CHUNK, end - at))
+            if not piece:
+                raise OutputError(f"{printable(name)}: the file became shorter")
+            crc = zlib.crc32(piece, crc)
+            at += len(piece)
+        return crc

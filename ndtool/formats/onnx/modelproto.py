@@ -1,0 +1,262 @@
+"""Iterators over the nodes and tensors of ONNX's ModelProto.
+
+Names in subgraphs and functions are paths: node/attribute/name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+from ndtool.arrays.source import Known
+from ndtool.errors import InputError, printable
+from ndtool.formats.onnx import tensorproto
+from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
+from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
+from ndtool.storage.descriptors import CHUNK
+
+DEEPEST = 32  # maximum depth of nested graphs
+DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
+IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
+_NODE, _INITIALIZER, _SPARSE = 1, 5, 15  # of a GraphProto
+_NAMED = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
+HELD = ("initializer", "sparse initializer", "constant")  # kinds with a value
+_FLOAT, _INT64 = 1, 7  # keys of ELEMENTS
+# The fields of a Constant's attribute: its name, the element type, the wire type.
+_LITERALS = {
+    2: ("value_float", _FLOAT, FIXED32), 3: ("value_int", _INT64, VARINT),
+    7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
+}  # fmt: skip
+_TENSOR, _TYPE = 5, 20
+UNKNOWN = Known(None, None)
+_FIELDS = {"value": _TENSOR} | {title: number for number, (title, _, _) in _LITERALS.items()}
+_TYPES = {2: 1, 3: 2, _TENSOR: 4, 7: 6, 8: 7}  # AttributeProto.type by field
+_ALONE = ("value_float", "value_int")
+_CONTINUED = bytes(range(0x80, 0x100))  # the bytes of varints, except the last
+
+
+class Value(NamedTuple):
+    """A tensor of a model, or a name with a declared type and no value.
+
+    path: of its graph or function, with a slash at the end. kind: one of HELD, or "input", "output"
+    or "value". message: the tensor, a Constant's attribute, or the ValueInfoProto of a name.
+    """
+
+    path: str
+    name: str | None
+    kind: str
+    message: Message
+
+    @property
+    def member(self) -> str:
+        """Its path in the model."""
+        return self.path + (_name_of(self) if self.name is None else self.name)
+
+    def tensor(self, label: str) -> Tensor:
+        """Return the tensor; InputError, with the name `label`, if it is not supported."""
+        message = self.message._replace(label=label)
+        if self.kind == "sparse initializer":
+            _refuse(message, "it is sparse: expected a dense tensor")
+        return _constant(message) if self.kind == "constant" else tensorproto.read(message)
+
+
+class Node(NamedTuple):
+    """A node. path: of its graph or function. versions: of the operator sets, by domain."""
+
+    path: str
+    operator: str
+    message: Message
+    versions: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        """Its path; an unnamed node has the name of its first output."""
+        return self.path + (
+            self.message.text_of(3) or next(iter(self.texts(2)), None) or self.operator
+        )
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether its operator is in ONNX's standard domain."""
+        return self.message.text_of(7) in DOMAINS
+
+    def texts(self, number: int) -> list[str]:
+        """Return the names of its inputs (1) or its outputs (2)."""
+        message = self.message
+        return [message.text(field) for field in message.fields() if field.number == number]
+
+
+def walk(model: Message) -> Iterator[Value | Node]:
+    """Yield all values and nodes of a model, including its functions."""
+    for scope in scopes(model):
+        yield from scope
+
+
+def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
+    """Yield an iterator over values and nodes for the graph, and one for each function."""
+    versions = _versions(model, OPSETS)
+    for field in model.fields():
+        if field.number == GRAPH:
+            yield _graph(model.within(field), "", versions, 0)
+        elif field.number == FUNCTIONS:
+            yield _function(model.within(field))
+
+
+def outwards(path: str) -> Iterator[str]:
+    """Yield the path of a graph, then those of the enclosing graphs."""
+    while path:
+        yield path
+        # node/attribute/ or node/attribute/number/, where a name may contain slashes
+        path = path[: path.rfind("/", 0, -1) + 1]
+    yield ""
+
+
+def _versions(message: Message, number: int) -> dict[str, int]:
+    """Return the versions of the operator sets that a model or function imports, by domain."""
+    versions = {}
+    for opset in message.parts(number):
+        domain, version = opset.text_of(1), opset.last(2)
+        versions["" if domain in DOMAINS else domain] = version.signed if version else 0
+    return versions
+
+
+def _function(function: Message) -> Iterator[Value | Node]:
+    name, domain, overload = (function.text_of(number) for number in (1, 10, 13))
+    path = f"{domain}.{name}" if domain else name
+    path += f":{overload}/" if overload else "/"
+    versions = _versions(function, 9)
+    for field in function.fields():
+        if field.number == 7:
+            yield from _node(function.within(field), path, versions, 0)
+        elif field.number == 12:
+            inner = function.within(field)
+            yield Value(path, inner.text_of(1), "value", inner)
+
+
+def _graph(
+    graph: Message, path: str, versions: dict[str, int], depth: int
+) -> Iterator[Value | Node]:
+    if depth >= DEEPEST:
+        _refuse(graph, f"graphs are nested more than {DEEPEST} deep")
+    for field in graph.fields():
+        if field.number == _NODE:
+            yield from _node(graph.within(field), path, versions, depth)
+        elif field.number == _INITIALIZER:
+            yield Value(path, None, "initializer", graph.within(field))
+        elif field.number == _SPARSE:
+            yield Value(path, None, "sparse initializer", graph.within(field))
+        elif field.number in _NAMED:
+            inner = graph.within(field)
+            yield Value(path, inner.text_of(1), _NAMED[field.number], inner)
+
+
+def _node(
+    message: Message, path: str, versions: dict[str, int], depth: int
+) -> Iterator[Value | Node]:
+    operator, attributes = "", []
+    for field in message.fields():
+        if field.number == 4:
+            operator = message.text(field)
+        elif field.number == 5:
+            attributes.append(message.within(field))
+    node = Node(path, operator, message, versions)
+    yield node
+    constant = attributes and operator == "Constant" and node.is_standard
+    for attribute in attributes:
+        if constant:
+            yield Value(path, next(iter(node.texts(2)), ""), "constant", attribute)
+        graphs = [field for field in attribute.fields() if field.number in (6, 11)]
+        here = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
+        for number, field in enumerate(graphs):
+            storage = here if field.number == 6 else f"{here}{number}/"
+            yield from _graph(attribute.within(field), storage, versions, depth + 1)
+
+
+def _name_of(value: Value) -> str:
+    """Return the name of an initializer; a sparse one has the name of its values."""
+    message = value.message
+    if value.kind == "sparse initializer":
+        message = next(iter(message.parts(1)), message)
+    return message.text_of(tensorproto.NAME)
+
+
+def _constant(attribute: Message) -> Tensor:
+    """Return the tensor in a Constant's attribute."""
+    title, found, kind = attribute.text_of(1), dict[int, list[Field]](), 0
+    for field in attribute.fields():
+        if field.number in (4, 9):
+            _refuse(attribute, "the elements are strings: expected a type of a fixed size")
+        if field.number == 22:
+            _refuse(attribute, "it is sparse: expected a dense tensor")
+        if field.number == 21:
+            _refuse(attribute, "its value refers to an attribute of the function")
+        if field.number == _TYPE:
+            kind = field.value
+        elif field.number in _TYPES:
+            found.setdefault(field.number, []).append(field)
+    number = _FIELDS.get(title, 0)
+    if len(found) > 1 or len(found.get(_TENSOR, ())) > 1:
+        _refuse(attribute, "the constant has several values: expected one")
+    if not number or found.keys() - {number} or kind not in (0, _TYPES[number]):
+        known = ", ".join(_FIELDS)
+        _refuse(attribute, f"its attribute {printable(title)} is not supported: valid {known}")
+    if number == _TENSOR and found:
+        return tensorproto.read(attribute.within(found[number][0]))
+    if not found and (number == _TENSOR or title in _ALONE or not kind):
+        _refuse(attribute, "the constant has no value")
+    return _literal(attribute, number, found.get(number, []))
+
+
+def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
+    """Return the tensor of numbers stored directly in an attribute."""
+    title, code, kind = _LITERALS[number]
+    if any(field.kind not in (kind, LENGTH) for field in fields):
+        _refuse(attribute, f"{title} has values of the wrong wire type")
+    if not fields:
+        return Tensor("", ELEMENTS[code], (0,), None, None)
+    first, nbytes = fields[0], sum(field.nbytes for field in fields)
+    if title in _ALONE and (len(fields) > 1 or first.kind == LENGTH):
+        _refuse(attribute, f"{title} has several values: expected one")
+    if kind == FIXED32:
+        count, rest = divmod(nbytes, 4)
+        if rest:
+            _refuse(attribute, f"{title} has {nbytes} bytes: expected a multiple of 4")
+    else:
+        count = sum(1 if f.kind == VARINT else _count(attribute, f) for f in fields)
+    values = Values(attribute, number, title, kind, first, nbytes, len(fields))
+    shape = () if title in _ALONE else (count,)
+    return Tensor("", ELEMENTS[code], shape, values if nbytes else None, None)
+
+
+def _count(message: Message, field: Field) -> int:
+    """Return the number of varints in a packed field."""
+    count = 0
+    for start in range(field.start, field.stop, CHUNK):
+        raw = message.raw(start, min(CHUNK, field.stop - start))
+        count += len(raw.translate(None, _CONTINUED))
+    return count
+
+
+def _refuse(message: Message, text: str) -> NoReturn:
+    raise InputError(f"{printable(message.label)}: {text}")
+
+
+def declared(message: Message) -> Known:
+    """Return the type that a ValueInfoProto declares; UNKNOWN for sequences, maps and the like.
+
+    An unknown size is the name of its symbol, or None.
+    """
+    tensors = [tensor for kind in message.parts(2) for tensor in kind.parts(1)]
+    if not tensors:
+        return UNKNOWN
+    code, shape = tensors[-1].last(1), tensors[-1].parts(2)
+    name = None
+    if code is not None:
+        element = ELEMENTS.get(code.value)
+        name = element.name if element else "string" if code.value == tensorproto.STRING else None
+    return Known(name, tuple(map(_size, shape[-1].parts(1))) if shape else None)
+
+
+def _size(message: Message) -> int | str | None:
+    number = message.last(1)
+    return message.text_of(2) or (number.signed if number else None)

@@ -1,0 +1,113 @@
+"""The .pb format: a file of one ONNX TensorProto."""
+
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.formats.onnx import tensordata, tensorproto
+from ndtool.formats.onnx.tensordata import Folder
+from ndtool.formats.onnx.tensorproto import Parts, Tensor
+from ndtool.formats.onnx.wire import LENGTH, TEXT, VARINT, Message, key, varint
+from ndtool.publish.sinks import FileSink, Frame, put_little_endian
+from ndtool.publish.targets import Target
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.plans import Shape
+from ndtool.storage.local import LocalFile
+
+DEFAULT = "output"  # name of a written tensor if none is given
+LARGEST = 2**31 - 1  # maximum size of a message in Google's protobuf library
+_ALIGNMENT = 64
+_FIRST = (b"\x08", b"\x0a", b"\x10")  # dims, unpacked or packed; data_type of a scalar
+# Types of less than a byte are omitted, as ONNX packs them.
+_CODES = {
+    element.dtype.name: code
+    for code, element in reversed(tensorproto.ELEMENTS.items())
+    if element.bits % 8 == 0
+}
+
+
+def recognises(storage: LocalFile) -> bool:
+    """Whether a file is a TensorProto, by all of its fields, as there is no magic string."""
+    if storage.peek(0, 1) not in _FIRST:
+        return False
+    try:
+        parts = Parts(Message(storage.peek, 0, storage.size, ""))
+        parts.tensor()
+        return not parts.unknown
+    except InputError:
+        return False
+
+
+def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
+    """Return the member info of the single tensor."""
+    tensor, folder = _tensor(storage, path, member), Folder(path, storage)
+    return [tensordata.entry(tensor, path, tensor.name or None, storage.size, folder, "tensor")]
+
+
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
+    """Open the single tensor; closing the source closes the file."""
+    tensor = _tensor(storage, name, member)
+    return tensordata.open_tensor(storage, name, name, Folder(path, storage), tensor, "tensor")
+
+
+def _tensor(storage: LocalFile, label: str, member: str | None) -> Tensor:
+    tensor = tensorproto.read(Message(storage.peek, 0, storage.size, label))
+    if member not in (None, tensor.name):
+        called = f"called {printable(repr(tensor.name))}" if tensor.name else "without a name"
+        raise InputError(f"{printable(label)}: the file is one tensor, {called}")
+    return tensor
+
+
+def stored(dtype: Dtype) -> Dtype:
+    """Return the type as stored: little-endian; DtypeError if ONNX lacks it."""
+    dtypes.require_one_of(dtype, _CODES, "an ONNX tensor")
+    return tensorproto.ELEMENTS[_CODES[dtype.name]].dtype
+
+
+def create(target: Target, metadata: ArrayMetadata) -> FileSink:
+    """Return a sink for a new file of one tensor, in row-major order."""
+    if (size := len(_name(target))) > TEXT:
+        raise UsageError(f"{printable(target.path)}: the name has {size} bytes: valid up to {TEXT}")
+    target.require_replaceable()
+    stored(metadata.dtype)
+    header = encode(_CODES[metadata.dtype.name], metadata.shape, metadata.nbytes, _name(target))
+    if len(header) + metadata.nbytes > LARGEST:
+        raise OutputError(
+            f"{printable(target.path)}: needs {len(header) + metadata.nbytes} bytes: valid up to"
+            f" {LARGEST}",
+            hint="a .npy file has no such limit",
+        )
+    return FileSink(target, metadata, TensorFrame(header, metadata))
+
+
+def _name(target: Target) -> bytes:
+    """Return the name of the tensor; UsageError if it is not UTF-8."""
+    name = target.member or DEFAULT
+    try:
+        return name.encode()
+    except UnicodeError:
+        raise UsageError(f"the tensor's name {printable(name, 40)} is not UTF-8") from None
+
+
+def encode(code: int, shape: Shape, nbytes: int, name: bytes) -> bytes:
+    """Return all bytes before the data: the fields, then key and length of raw_data.
+
+    A doc_string of blanks aligns the data to 64 bytes, so that they can be memory-mapped.
+    """
+    dims = b"".join(key(tensorproto.DIMS, VARINT) + varint(size) for size in shape)
+    head = dims + key(tensorproto.DATA_TYPE, VARINT) + varint(code)
+    head += key(tensorproto.NAME, LENGTH) + varint(len(name)) + name
+    doc = key(tensorproto.DOC, LENGTH)
+    raw = key(tensorproto.RAW, LENGTH) + varint(nbytes)
+    blanks = -(len(head) + len(doc) + 1 + len(raw)) % _ALIGNMENT
+    return head + doc + varint(blanks) + b" " * blanks + raw
+
+
+class TensorFrame(Frame):
+    """The bytes of a file before the elements, which are stored in little-endian order."""
+
+    def __init__(self, header: bytes, metadata: ArrayMetadata) -> None:
+        super().__init__(header, metadata.nbytes)
+        self._given = metadata.dtype
+
+    def finish(self, fd: int, name: str) -> None:
+        put_little_endian(fd, name, self.start, self.total, self._given)

@@ -1,0 +1,275 @@
+"""The elements of ONNX tensors: memory-mapped or decoded, from the model or external data."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.errors import InputError, NdtoolError, printable, redacted
+from ndtool.formats.onnx import tensorproto
+from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
+from ndtool.formats.onnx.wire import LONGEST, VARINT
+from ndtool.storage import locations
+from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.local import ByteRange, File, Fingerprint, LocalFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DECIMAL = re.compile("[0-9]{1,19}")
+
+
+class Beside:
+    """A model's file and its external data file, as one storage."""
+
+    def __init__(self, model: LocalFile, data: File) -> None:
+        self._files = (model, data)
+
+    def change(self) -> str:
+        return next((change for file in self._files if (change := file.change())), "")
+
+    def fingerprint(self) -> Fingerprint:
+        told = [file.fingerprint() for file in self._files]
+        return None if None in told else told
+
+    def is_open_as(self, fd: int) -> bool:
+        return any(file.is_open_as(fd) for file in self._files)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+class Folder:
+    """The folder of a model, which must contain its external data files.
+
+    path, storage: the model's location, and its open file.
+    """
+
+    def __init__(self, path: str, storage: File) -> None:
+        self._path, self._storage = path, storage
+        # in a cache, model and data may both be links to files of another folder
+        folder = os.path.dirname(path)
+        self._inside = (os.path.realpath(folder), os.path.dirname(os.path.realpath(path)))
+        self._sizes: dict[str, tuple[str, int]] = {}
+
+    def find(self, tensor: Tensor, label: str) -> tuple[str, int]:
+        """Return the path of a tensor's external data file, and the offset of its elements."""
+        told = tensor.external or {}
+        path, size = self._file(told.get("location", ""), label)
+        start = _decimal(told.get("offset", "0"), "offset", label)
+        length = _decimal(told.get("length", str(max(0, size - start))), "length", label)
+        if start + length > size:
+            _refuse(label, f"its {length} bytes at offset {start} exceed {path}, which has {size}")
+        if length != tensor.stored:
+            what = f"expected {tensor.stored} bytes for {tensor.claimed}"
+            _refuse(label, f"{what} in {path}, found {length}")
+        return path, start
+
+    def _file(self, location: str, label: str) -> tuple[str, int]:
+        if location not in self._sizes:
+            path, parts = locations.beside(self._storage, self._path, location), location.split("/")
+            odd = not location or location[0] == "/" or ".." in parts or "\0" in location
+            if odd or path is None:
+                what = "expected a relative path inside the model's folder"
+                _refuse(label, f"the location of its data is {location!r}: {what}")
+            real = os.path.realpath(path)
+            if not locations.is_url(path) and not any(
+                os.path.commonpath([real, folder]) == folder for folder in self._inside
+            ):
+                _refuse(label, f"its data are in {path}, a link out of the model's folder")
+            with closing(locations.open_storage(path)) as file:
+                self._sizes[location] = path, file.size
+        return self._sizes[location]
+
+
+def _decimal(text: str, key: str, label: str) -> int:
+    if not _DECIMAL.fullmatch(text):
+        _refuse(label, f"the {key} of its data is {text!r}: expected a number of bytes")
+    return int(text)
+
+
+def _refuse(label: str, text: str) -> NoReturn:
+    raise InputError(f"{printable(label)}: {printable(text)}")
+
+
+def open_tensor(
+    storage: LocalFile, name: str, label: str, folder: Folder, tensor: Tensor, kind: str
+) -> Flat:
+    """Open a tensor; closing the source closes the file. label: its name in errors."""
+    beside, start = _where(tensor, label, folder)
+    metadata, warning = _facts(tensor, kind, beside, start), _warning(tensor, label)
+    if beside is not None:
+        data = locations.open_storage(beside)
+        try:
+            byte_range = data.byte_range(start or 0, tensor.stored, beside)
+            if tensor.odd:
+                byte_range = _decoded(tensor, _cut(byte_range.all()), label)
+        except BaseException:
+            data.close()
+            raise
+        return Flat(name, metadata, byte_range, Beside(storage, data), warning)
+    if tensor.odd:
+        byte_range = _decoded(tensor, _pieces(tensor.values), label)
+    else:
+        byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
+    return Flat(name, metadata, byte_range, storage, warning)
+
+
+def entry(
+    tensor: Tensor, label: str, member: str | None, size: int, folder: Folder, kind: str
+) -> MemberInfo:
+    """Return the member info of a tensor."""
+    problem, beside, start = tensor.odd, None, None
+    try:
+        beside, start = _where(tensor, label, folder)
+    except NdtoolError as exc:
+        problem = exc.message.removeprefix(f"{printable(label)}: ")
+    metadata, warning = _facts(tensor, kind, beside, start), _warning(tensor, label)
+    return MemberInfo(label, member, metadata, None if problem else start, size, problem, warning)
+
+
+def _where(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int | None]:
+    """Return the external data file, None if there is none, and the offset of the elements."""
+    if tensor.external is not None:
+        return folder.find(tensor, label)
+    return None, None if tensor.values is None else tensor.values.first.start
+
+
+def _facts(tensor: Tensor, kind: str, beside: str | None, start: int | None) -> ArrayMetadata:
+    element, shape = tensor.element, tensor.shape
+    notes = {"kind": kind, "onnx_type": element.title, "field": tensor.field or None}
+    notes |= {} if beside is None else {"file": redacted(beside)}
+    return ArrayMetadata(element.dtype, shape, "C", shape, {**notes, "offset": start})
+
+
+def _warning(tensor: Tensor, label: str) -> str | None:
+    """Return the warning that elements of less than a byte are unpacked, None for other types."""
+    element = tensor.element
+    if element.bits % 8 == 0:
+        return None
+    return f"{printable(label)}: {element.title} is unpacked to {element.dtype.name}, a byte each"
+
+
+def _pieces(values: Values | None) -> Iterator[bytes]:
+    """Yield the bytes of values, without the keys of their fields."""
+    if values is None:
+        return
+    message = values.message
+    if values.together:
+        for start in range(values.first.start, values.first.stop, CHUNK):
+            yield message.raw(start, min(CHUNK, values.first.stop - start))
+        return
+    gathered = bytearray()
+    for field in message.fields():
+        if field.number != values.field:
+            continue
+        for start in range(field.start, field.stop, CHUNK):
+            gathered += message.raw(start, min(CHUNK, field.stop - start))
+            if len(gathered) >= CHUNK:
+                yield bytes(gathered)
+                gathered.clear()
+    yield bytes(gathered)
+
+
+def _cut(buffer: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(buffer), CHUNK):
+        yield bytes(buffer[start : start + CHUNK])
+
+
+def _decoded(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
+    """Decode the elements to a contiguous buffer, in memory or in an unnamed file."""
+    from ndtool.storage import tempfiles
+
+    buffer = tempfiles.allocate(tensor.nbytes, f"temporary copy of {printable(label)}")
+    numbered = tensor.values is not None and tensor.values.kind == VARINT
+    if numbered:
+        encoded = _converted(tensor, _numbers(encoded, label), label)
+    if tensor.element.bits in ((2, 4) if numbered else (2, 4, 6)):
+        encoded = _unpacked(tensor.element, encoded)
+    at = 0
+    for piece in encoded:
+        wanted = piece[: len(buffer) - at]  # the last byte may have padding bits
+        buffer[at : at + len(wanted)] = wanted
+        at += len(wanted)
+    return ByteRange(buffer.toreadonly())
+
+
+def _numbers(encoded: Iterator[bytes], label: str) -> Iterator[NDArray[Any]]:
+    """Decode varints and yield their values in arrays."""
+    import numpy as np
+
+    rest = b""
+    for piece in encoded:
+        raw = np.frombuffer(rest + piece, np.uint8)
+        ends = np.flatnonzero(raw < 0x80)
+        count = int(ends[-1]) + 1 if len(ends) else 0
+        rest = raw[count:].tobytes()
+        starts = np.concatenate([[0], ends[:-1] + 1]) if count else ends
+        lengths = ends - starts + 1
+        longest = max(int(lengths.max()) if count else 0, len(rest))
+        numbers = np.zeros(len(ends), np.uint64)
+        for k in range(min(longest, LONGEST)):
+            having = slice(None) if k == 0 else np.flatnonzero(lengths > k)
+            byte = raw[starts[having] + k]
+            if k == LONGEST - 1 and (byte > 1).any():
+                longest = LONGEST + 1
+            numbers[having] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+        if longest > LONGEST:
+            raise InputError(f"{printable(label)}: a varint has more than 64 bits")
+        yield numbers
+    if rest:
+        raise InputError(f"{printable(label)}: a varint is truncated by the end of its message")
+
+
+def _converted(tensor: Tensor, numbers: Iterator[NDArray[Any]], label: str) -> Iterator[bytes]:
+    """Convert numbers to elements; InputError if one is out of range or their count is wrong."""
+    import numpy as np
+
+    code, lowest, highest = _range(tensor.element)
+    wanted, at = tensorproto.stored_numbers(tensor), 0
+    for found in numbers:
+        signed = found.view(np.int64)
+        bad = np.flatnonzero((signed < lowest) | (signed > highest))
+        if len(bad) and code[2] != "8":  # any 64-bit value is valid
+            where, value = at + int(bad[0]), int(signed[bad[0]])
+            what = f"valid {lowest}..{highest} for {tensor.element.title}"
+            _refuse(label, f"{tensor.field}[{where}] is {value}: {what}")
+        at += len(found)
+        if at <= wanted:
+            yield signed.astype(code).tobytes()
+    if at != wanted:
+        _refuse(label, f"expected {wanted} values in {tensor.field}, found {at}")
+
+
+def _range(element: Element) -> tuple[str, int, int]:
+    """Return an element type's dtype code and its range of valid integers."""
+    kind, size = element.dtype.kind, element.dtype.itemsize
+    bits = 1 if kind == "b" else 6 if element.bits == 6 else 8 * size
+    if kind == "i" and element.bits >= 8:
+        return f"<i{size}", -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return f"<u{size}", 0, (1 << bits) - 1
+
+
+def _unpacked(element: Element, encoded: Iterator[bytes]) -> Iterator[bytes]:
+    """Unpack elements of less than a byte to a byte each; the first has the lowest bits."""
+    import numpy as np
+
+    bits, group = element.bits, 3 if element.bits == 6 else 1
+    sign = np.uint8(1 << (bits - 1) if element.dtype.kind == "i" else 0)
+
+    def unpack(raw: bytes) -> bytes:
+        each = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little").reshape(-1, bits)
+        return ((np.packbits(each, axis=1, bitorder="little") ^ sign) - sign).tobytes()
+
+    rest = b""
+    for piece in encoded:
+        rest += piece
+        whole = len(rest) // group * group
+        yield unpack(rest[:whole])
+        rest = rest[whole:]
+    yield unpack(rest + bytes(-len(rest) % group))

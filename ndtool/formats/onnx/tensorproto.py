@@ -1,0 +1,319 @@
+"""ONNX's TensorProto: the metadata of one tensor, validated against the bytes present."""
+
+from math import prod
+from typing import NamedTuple, NoReturn
+
+from ndtool.errors import InputError, printable
+from ndtool.formats.onnx import wire
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.plans import Shape
+from ndtool.rules.shapes import described
+
+RANK = 64
+LARGEST = 2**63 - 1
+STRING = 8
+DIMS, DATA_TYPE, SEGMENT, NAME, RAW, DOC = 1, 2, 3, 8, 9, 12
+EXTERNAL_DATA, LOCATION, METADATA = 13, 14, 16
+# The fields that may contain elements, with the wire type of their values.
+VALUES = {
+    4: ("float_data", wire.FIXED32),
+    5: ("int32_data", wire.VARINT),
+    6: ("string_data", wire.LENGTH),
+    7: ("int64_data", wire.VARINT),
+    RAW: ("raw_data", wire.LENGTH),
+    10: ("double_data", wire.FIXED64),
+    11: ("uint64_data", wire.VARINT),
+}
+FIELDS = {DIMS, DATA_TYPE, SEGMENT, NAME, DOC, EXTERNAL_DATA, LOCATION, METADATA, *VALUES}
+_KINDS = {
+    DATA_TYPE: wire.VARINT, SEGMENT: wire.LENGTH, DOC: wire.LENGTH, LOCATION: wire.VARINT,
+    METADATA: wire.LENGTH,
+}  # fmt: skip
+_STORED = 1 << 12  # maximum number of characters in external_data
+
+
+class Element(NamedTuple):
+    """An element type. title: ONNX's name. field: of its values, if they are not in raw_data.
+
+    bits: of an element in raw_data; elements of less than 8 bits are unpacked.
+    """
+
+    title: str
+    dtype: Dtype
+    field: int
+    bits: int
+
+    @property
+    def name(self) -> str:
+        """The name of the type; if elements are unpacked, that of the packed type."""
+        packed = self.dtype.kind != "V" and self.bits < 8 * self.dtype.itemsize
+        return self.title.lower() if packed else self.dtype.name
+
+
+def _element(title: str, name: str, field: int, bits: int = 0) -> Element:
+    dtype = dtypes.little_endian(name)
+    return Element(title, dtype, field, bits or 8 * dtype.itemsize)
+
+
+ELEMENTS = {
+    1: _element("FLOAT", "float32", 4),
+    2: _element("UINT8", "uint8", 5),
+    3: _element("INT8", "int8", 5),
+    4: _element("UINT16", "uint16", 5),
+    5: _element("INT16", "int16", 5),
+    6: _element("INT32", "int32", 5),
+    7: _element("INT64", "int64", 7),
+    9: _element("BOOL", "bool", 5),
+    10: _element("FLOAT16", "float16", 5),
+    11: _element("DOUBLE", "float64", 10),
+    12: _element("UINT32", "uint32", 11),
+    13: _element("UINT64", "uint64", 11),
+    14: _element("COMPLEX64", "complex64", 4),
+    15: _element("COMPLEX128", "complex128", 10),
+    16: _element("BFLOAT16", "bfloat16", 5),
+    17: _element("FLOAT8E4M3FN", "float8_e4m3fn", 5),
+    18: _element("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 5),
+    19: _element("FLOAT8E5M2", "float8_e5m2", 5),
+    20: _element("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 5),
+    21: _element("UINT4", "uint8", 5, 4),
+    22: _element("INT4", "int8", 5, 4),
+    23: _element("FLOAT4E2M1", "float4_e2m1fn", 5, 4),
+    24: _element("FLOAT8E8M0", "float8_e8m0fnu", 5),
+    25: _element("UINT2", "uint8", 5, 2),
+    26: _element("INT2", "int8", 5, 2),
+    27: _element("FLOAT6E2M3", "float6_e2m3fn", 5, 6),
+    28: _element("FLOAT6E3M2", "float6_e3m2fn", 5, 6),
+}
+
+
+class Values(NamedTuple):
+    """The elements in a message: all fields of one number.
+
+    field, title: the number and its name. kind: the wire type of a value. first: the first of the
+    fields. nbytes: of all values. pieces: the number of fields.
+    """
+
+    message: wire.Message
+    field: int
+    title: str
+    kind: int
+    first: wire.Field
+    nbytes: int
+    pieces: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the values are contiguous, in a single field."""
+        return self.pieces == 1
+
+
+class Tensor(NamedTuple):
+    """The metadata of a tensor, validated; the values themselves are not read.
+
+    values: None if the message has none. external: the entries of external_data, None if unused.
+    """
+
+    name: str
+    element: Element
+    shape: Shape
+    values: Values | None
+    external: dict[str, str] | None
+
+    @property
+    def count(self) -> int:  # type: ignore[override] # a tensor is not used as a tuple
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Size of the elements in raw_data, in bytes."""
+        return -(-self.count * self.element.bits // 8)
+
+    @property
+    def claimed(self) -> str:
+        """ONNX's name of the type, and the shape, as text."""
+        return f"{self.element.title}{list(self.shape)}"
+
+    @property
+    def field(self) -> str:
+        """The name of the field with the elements, "" if there is none."""
+        if self.external is not None:
+            return "external_data"
+        return "" if self.values is None else self.values.title
+
+    @property
+    def odd(self) -> str:
+        """Why the elements must be decoded, "" if they can be memory-mapped."""
+        values = self.values
+        if self.element.bits % 8:
+            return f"{self.element.bits} bits per element"
+        if values is None or (values.together and values.kind != wire.VARINT):
+            return ""
+        return "encoded number by number"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements when unpacked, in bytes."""
+        return self.count * self.element.dtype.itemsize
+
+
+class Parts:
+    """The fields of a TensorProto, collected; of values only the positions."""
+
+    def __init__(self, message: wire.Message) -> None:
+        self.message = message
+        self.name = ""
+        self.code: int | None = None
+        self.dims: list[int] = []
+        self.values: dict[int, Values] = {}
+        self.external: dict[str, str] = {}
+        self._fingerprint = 0  # characters in external
+        self.elsewhere = False
+        self.segment = False
+        self.unknown = False
+        self._seen: set[int] = set()
+        for field in message.fields():
+            self._take(field)
+
+    def _take(self, field: wire.Field) -> None:
+        number, message = field.number, self.message
+        if number not in FIELDS:
+            self.unknown = True
+        elif field.kind != _KINDS.get(number, field.kind):
+            self.refuse(f"field {number} of TensorProto has the wrong wire type")
+        elif number in VALUES:
+            self._take_values(field)
+        elif number == DIMS:
+            self.dims += message.numbers(field, RANK)
+            if len(self.dims) > RANK:
+                self.refuse(f"dims has more than {RANK} entries")
+        elif number == EXTERNAL_DATA:
+            pair, value = entry(message.within(field))
+            self._once(f"external_data has {printable(pair)}", pair in self.external)
+            self.external[pair] = value
+            self._fingerprint += len(pair) + len(value) + 1
+            if self._fingerprint > _STORED:
+                self.refuse(f"external_data has more than {_STORED} characters")
+        elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
+            self._once(f"field {number} of TensorProto appears", number in self._seen)
+            self._seen.add(number)
+            self._take_one(field)
+
+    def _take_one(self, field: wire.Field) -> None:
+        if field.number == DATA_TYPE:
+            self.code = field.signed
+        elif field.number == NAME:
+            self.name = self.message.text(field)
+        elif field.number == SEGMENT:
+            self.segment = True
+        elif field.value not in (0, 1):
+            self.refuse(f"data_location is {field.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
+        else:
+            self.elsewhere = field.value == 1
+
+    def _take_values(self, field: wire.Field) -> None:
+        number = field.number
+        title, kind = VALUES[number]
+        if field.kind not in (kind, wire.LENGTH):
+            self.refuse(f"{title} has values of the wrong wire type")
+        nbytes = field.nbytes
+        if nbytes % wire.SIZES.get(kind, 1):
+            self.refuse(f"{title} has {nbytes} bytes: expected a multiple of {wire.SIZES[kind]}")
+        old = self.values.get(number)
+        if old is None:
+            self.values[number] = Values(self.message, number, title, kind, field, nbytes, 1)
+            return
+        self._once("raw_data appears", number == RAW)
+        self.values[number] = old._replace(nbytes=old.nbytes + nbytes, pieces=old.pieces + 1)
+
+    def _once(self, what: str, twice: bool) -> None:
+        if twice:
+            self.refuse(f"{what} twice: valid once")
+
+    def refuse(self, text: str) -> NoReturn:
+        """Raise InputError about the tensor."""
+        raise InputError(f"{printable(self.message.label)}: {text}")
+
+    def tensor(self) -> Tensor:
+        """Return the tensor, validated against the sizes of its fields."""
+        element = self._element()
+        if self.segment:
+            self.refuse("it is one segment of a tensor: expected a complete one")
+        for axis, size in enumerate(self.dims):
+            if size > LARGEST:
+                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{LARGEST}")
+        shape = tuple(self.dims)
+        if prod(size or 1 for size in shape) * element.dtype.itemsize > LARGEST:
+            claimed = described(element.dtype, shape)
+            self.refuse(f"it claims {claimed}: valid up to {LARGEST} bytes, sizes of 0 count as 1")
+        external = self.external if self.elsewhere else None
+        tensor = Tensor(self.name, element, shape, self._found(element), external)
+        check_size(tensor, self)
+        return tensor
+
+    def _element(self) -> Element:
+        if self.code is None:
+            self.refuse("it has no data_type: expected an ONNX TensorProto")
+        if self.code == STRING:
+            self.refuse("the elements are strings: expected a type of a fixed size")
+        if self.code not in ELEMENTS:
+            self.refuse(f"data_type is {self.code}: valid 1..{max(ELEMENTS)} without {STRING}")
+        return ELEMENTS[self.code]
+
+    def _found(self, element: Element) -> Values | None:
+        """Return the only field with values; the first one if all are empty."""
+        filled = [one for one in self.values.values() if one.nbytes] or [*self.values.values()][:1]
+        if RAW in self.values and self.values[RAW] not in filled:  # other readers prefer it
+            filled.append(self.values[RAW])
+        names = [one.title for one in filled]
+        if self.elsewhere and names and filled[0].nbytes:
+            self.refuse(f"the elements are in external_data and in {names[0]}: valid in one field")
+        if len(filled) > 1:
+            self.refuse(f"the elements are in {' and in '.join(names)}: valid in one field")
+        if self.elsewhere or not filled:
+            return None
+        if filled[0].field not in (RAW, element.field):
+            wanted = VALUES[element.field][0]
+            self.refuse(
+                f"the elements are {element.title} in {names[0]}: valid in raw_data, {wanted}"
+            )
+        return filled[0]
+
+
+def check_size(tensor: Tensor, parts: Parts) -> None:
+    """Raise InputError if the size of the values is wrong; external data are checked on opening."""
+    values = tensor.values
+    if tensor.external is not None:
+        return
+    found = 0 if values is None else values.nbytes
+    title = "raw_data" if values is None else values.title
+    if values is None or values.field == RAW:
+        if found != tensor.stored:
+            what = f"expected {tensor.stored} bytes of {title} for {tensor.claimed}"
+            parts.refuse(f"{what}, found {found}")
+        return
+    numbers = stored_numbers(tensor)
+    if values.kind == wire.VARINT:
+        if not numbers <= found <= numbers * wire.LONGEST:
+            parts.refuse(f"expected {numbers} values in {title}, found {found} bytes of them")
+    elif found != numbers * (size := wire.SIZES[values.kind]):
+        parts.refuse(f"expected {numbers} values of {size} bytes in {title}, found {found} bytes")
+
+
+def stored_numbers(tensor: Tensor) -> int:
+    """Return the number of values in a field other than raw_data."""
+    element = tensor.element
+    if element.dtype.kind == "c":
+        return 2 * tensor.count
+    return tensor.stored if element.bits in (2, 4) else tensor.count
+
+
+def entry(message: wire.Message) -> tuple[str, str]:
+    """Return key and value of a StringStringEntryProto."""
+    return message.text_of(1), message.text_of(2)
+
+
+def read(message: wire.Message) -> Tensor:
+    """Parse a TensorProto; InputError if it is invalid."""
+    return Parts(message).tensor()

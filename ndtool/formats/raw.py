@@ -1,0 +1,108 @@
+"""Headerless files, with dtype and shape given in the argument: raw:TYPE[SHAPE]:PATH[@OFFSET]."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import closing
+from math import prod
+from typing import NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.errors import InputError, UsageError, printable, redacted
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage import locations
+from ndtool.storage.local import File
+
+# A type, perhaps with a unit in brackets; a shape; a path of any characters.
+_FORM = re.compile(r"raw:([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]:(.+)", re.DOTALL)
+SIZES = re.compile(r"(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?")
+_OFFSET = re.compile(r"(.+)@([0-9]{1,19})", re.DOTALL)
+
+
+class Raw(NamedTuple):
+    """A parsed raw: argument; ends: whether bytes after the array give a warning."""
+
+    dtype: Dtype
+    shape: tuple[int, ...]
+    path: str
+    offset: int
+    ends: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the data in bytes."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The array metadata that the argument declares."""
+        return ArrayMetadata(self.dtype, self.shape, "C", self.shape, {"offset": self.offset})
+
+
+def parse(argument: str) -> Raw:
+    """Parse `raw:TYPE[SHAPE]:PATH[@OFFSET]`.
+
+    If a file with the name PATH@OFFSET exists, the argument refers to it, and the offset is 0.
+    Raises UsageError, and DtypeError for an unknown element type.
+    """
+    match = _FORM.fullmatch(argument)
+    if match is None or not SIZES.fullmatch(match[2]):
+        raise UsageError(
+            f"{printable(argument)}: expected raw:TYPE[SIZE,...]:FILE[@OFFSET]",
+            hint="for example raw:float32[1000,64]:dump.bin@4096",
+        )
+    path, offset = match[3], 0
+    where = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
+    if where is not None:
+        path, offset = where[1], int(where[2])
+    dtype, shape = typed(argument, match[1], match[2], offset)
+    return Raw(dtype, shape, path, offset, where is None)
+
+
+def typed(argument: str, name: str, sizes: str, offset: int = 0) -> tuple[Dtype, tuple[int, ...]]:
+    """Return the TYPE and SHAPE of an argument; DtypeError or UsageError if they are invalid."""
+    shape = tuple(map(int, sizes.split(","))) if sizes else ()
+    dtype = dtypes.from_name(name)
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    claimed = prod(size or 1 for size in shape) * dtype.itemsize
+    if len(shape) > shapes.MOST_RANK or max(*shape, 0, claimed, offset) > shapes.MOST:
+        raise UsageError(
+            f"{printable(argument)}: valid up to {shapes.MOST_RANK} sizes and {shapes.MOST} bytes,"
+            " axes of size 0 counted as 1"
+        )
+    return dtype, shape
+
+
+def entries(argument: str) -> list[MemberInfo]:
+    """Return the array's member info."""
+    raw = parse(argument)
+    with closing(locations.open_storage(raw.path)) as storage:
+        argument = redacted(argument)
+        warning = _checked(storage, argument, raw)
+        return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
+
+
+def open_source(argument: str) -> Flat:
+    """Open the array, memory-mapped."""
+    raw, argument = parse(argument), redacted(argument)
+    storage = locations.open_storage(raw.path)
+    try:
+        warning = _checked(storage, argument, raw)
+        byte_range = storage.byte_range(raw.offset, raw.nbytes, argument)
+        return Flat(argument, raw.metadata, byte_range, storage, warning)
+    except BaseException:
+        storage.close()
+        raise
+
+
+def _checked(storage: File, argument: str, raw: Raw) -> str | None:
+    """Raise InputError if the file is too short; return a warning if it is too long."""
+    left = storage.size - raw.offset - raw.nbytes
+    if left < 0:
+        raise InputError(
+            f"{printable(argument)}: expected {raw.nbytes} bytes at offset {raw.offset},"
+            f" found {max(0, storage.size - raw.offset)}"
+        )
+    return surplus(argument, left) if raw.ends else None

@@ -1,0 +1,301 @@
+"""The header of a safetensors file: 8 bytes of length, then JSON, which is untrusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any, NamedTuple, NoReturn
+
+from ndtool.errors import DtypeError, InputError, UsageError, printable, shown
+from ndtool.formats.safetensors.flatjson import Text
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage.local import File
+
+LENGTH = 8  # size of the length field in bytes
+LONGEST = 100_000_000  # bytes of JSON; the safetensors package has the same limit
+METADATA = "__metadata__"
+_ALIGNMENT = 64  # of the data in written files
+_LARGEST = 2**63 - 1
+_RANK = 64
+_KEYS = ("data_offsets", "dtype", "shape")
+# The format's element types: ndtool's name and the bits; multi-byte types are little-endian.
+_TYPES = {
+    "BOOL": ("bool", 8),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "I16": ("int16", 16),
+    "U16": ("uint16", 16),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "I32": ("int32", 32),
+    "U32": ("uint32", 32),
+    "F32": ("float32", 32),
+    "F64": ("float64", 64),
+    "I64": ("int64", 64),
+    "U64": ("uint64", 64),
+    "C64": ("complex64", 64),
+    "F4": ("", 4),
+    "F6_E2M3": ("", 6),
+    "F6_E3M2": ("", 6),
+}
+_CODES = {name: code for code, (name, _) in _TYPES.items() if name}
+_CODE = re.compile("[A-Z][A-Z0-9_]{0,31}")
+# A tensor's object has no inner braces; its length is limited, and with it the memory.
+_VALUE = re.compile(r"[ \t\n\r]*(\{[^{}]{0,5000}\})")
+
+
+class Tensor(NamedTuple):
+    """A tensor's header entry. code: its element type; start, stop: offsets within the data."""
+
+    name: str
+    code: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def dtype(self) -> Dtype:
+        """The element type; DtypeError if it is unknown, or not a multiple of 8 bits."""
+        name, bits = _TYPES.get(self.code, ("", 0))
+        if not name:
+            why = f"has {bits} bits: valid multiples of 8" if bits else "is unknown"
+            raise DtypeError(f"the element type {self.code} {why}")
+        return dtypes.little_endian(name)
+
+    @property
+    def alignment(self) -> int:
+        """The required alignment in bytes."""
+        return max(1, _TYPES.get(self.code, ("", 8))[1] // 8)
+
+
+class Header(NamedTuple):
+    """A parsed header.
+
+    tensors: in the order of their offsets. metadata: the JSON text of `__metadata__`, "" if absent.
+    data: the offset of the tensors' data in the file.
+    """
+
+    tensors: tuple[Tensor, ...]
+    metadata: str
+    data: int
+
+
+def stored(dtype: Dtype) -> Dtype:
+    """Return the type as stored: little-endian; DtypeError if the format lacks it."""
+    dtypes.require_one_of(dtype, _CODES, "a safetensors file")
+    return dtypes.little_endian(dtype.name)
+
+
+def begins(storage: File) -> bool:
+    """Whether a file begins with a header length and a JSON object."""
+    head = storage.peek(0, LENGTH + 1)  # a text file has no zero byte
+    return head[LENGTH : LENGTH + 1] == b"{" and 0 in head[:LENGTH]
+
+
+def of_file(storage: File, path: str) -> Header:
+    """Parse the header of an open file."""
+    return read(
+        lambda start, count: storage.read(start, min(count, storage.size - start), path),
+        storage.size,
+        path,
+    )
+
+
+def read(read: Callable[[int, int], bytes], size: int, name: str) -> Header:
+    """Parse the header of a file of `size` bytes; `read(start, n)` returns n of its bytes.
+
+    Raises InputError, with the file's `name`, for any violation of the format, such as gaps between
+    tensors or bytes after the last one.
+    """
+    length = int.from_bytes(read(0, LENGTH), "little")
+    if length > size - LENGTH:
+        _refuse(name, f"the header claims {length} bytes, only {size - LENGTH} remain")
+    if length > LONGEST:
+        _refuse(name, f"the header claims {length} bytes: valid up to {LONGEST}")
+    raw = read(LENGTH, length)
+    if len(raw) < length:
+        _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        _refuse(name, "the header is not UTF-8")
+    tensors, metadata = _Tensors(text, name).header()
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    data = LENGTH + length
+    _check_offsets(tensors, size - data, name)
+    return Header(tuple(tensors), metadata, data)
+
+
+def _refuse(name: str, text: str) -> NoReturn:
+    raise InputError(f"{printable(name)}: {printable(text, 500)}") from None
+
+
+class _Tensors:
+    """An incremental parser of a header's JSON, one tensor at a time."""
+
+    def __init__(self, text: str, name: str) -> None:
+        import json
+
+        self._name = name
+        self._text = Text(text, self._fail)
+        self._value = json.JSONDecoder(
+            object_pairs_hook=list, parse_float=_number, parse_constant=_number
+        ).decode
+
+    def header(self) -> tuple[list[Tensor], str]:
+        """Return the tensors in the order of the text, and the JSON text of the metadata."""
+        tensors, metadata = [], ""
+        for key in self._text.keys("tensor"):
+            if key == METADATA:
+                metadata = self._metadata()
+            else:
+                tensors.append(self._checked(key, *self._fields(key)))
+        self._text.end()
+        return tensors, metadata
+
+    def _metadata(self) -> str:
+        text = self._text
+        text.skip()
+        start = text.at
+        if text.text.startswith("null", start):  # valid for the safetensors package, too
+            text.at += len("null")
+            return "null"
+        for _ in text.keys("metadata"):
+            text.word("a metadata value, which is a string,")
+        return text.text[start : text.at]
+
+    def _fields(self, name: str) -> tuple[Any, Any, Any]:
+        """Return dtype, shape and data_offsets of a tensor, not validated."""
+        match = _VALUE.match(self._text.text, self._text.at)
+        if match is None:
+            self._fail(f"tensor {shown(name)} has no object of {', '.join(_KEYS)}")
+        try:
+            pairs = self._value(match[1])
+        except (ValueError, RecursionError):
+            self._fail(f"tensor {shown(name)} is not JSON: {shown(match[1])}")
+        fields = dict(pairs)
+        if sorted(key for key, _ in pairs) != list(_KEYS):
+            keys = ", ".join(str(key) for key, _ in pairs)
+            self._fail(f"tensor {shown(name)} has the keys {keys}: expected {', '.join(_KEYS)}")
+        self._text.at = match.end()
+        return fields["dtype"], fields["shape"], fields["data_offsets"]
+
+    def _checked(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
+        if not isinstance(code, str) or not _CODE.fullmatch(code):
+            self._fail(f"tensor {shown(name)} has the dtype {shown(code)}: expected such as 'F32'")
+        if not _are_sizes(shape) or len(shape) > _RANK:
+            self._fail(
+                f"tensor {shown(name)} has the shape {shown(shape)}:"
+                f" expected up to {_RANK} sizes of 0..{_LARGEST}"
+            )
+        if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+            self._fail(
+                f"tensor {shown(name)} has the data_offsets {shown(offsets)}:"
+                " expected its start and stop"
+            )
+        tensor = Tensor(name, code, tuple(shape), *offsets)
+        if wrong := _wrong_size(tensor):
+            self._fail(f"tensor {shown(name)} {wrong}")
+        return tensor
+
+    def _fail(self, text: str) -> NoReturn:
+        _refuse(self._name, f"invalid header: {text}")
+
+
+def _number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not an integer")
+
+
+def _are_sizes(value: Any) -> bool:
+    return type(value) is list and all(type(n) is int and 0 <= n <= _LARGEST for n in value)
+
+
+def _wrong_size(tensor: Tensor) -> str:
+    """Return how a tensor's data_offsets contradict its dtype and shape, "" if they agree."""
+    if tensor.code not in _TYPES:
+        return ""
+    bits = _TYPES[tensor.code][1]
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    if prod(size or 1 for size in tensor.shape) * bits > 8 * _LARGEST:
+        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_LARGEST} bytes"
+    count, there = prod(tensor.shape) * bits, tensor.stop - tensor.start
+    if count != 8 * there:
+        need = f"{count // 8} bytes" if count % 8 == 0 else f"{count} bits"
+        return f"of {tensor.code}{list(tensor.shape)} needs {need}, its data_offsets have {there}"
+    return ""
+
+
+def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
+    """Raise InputError if tensors overlap or have gaps between them."""
+    at = 0
+    for tensor in tensors:
+        if tensor.start != at:
+            what = "overlaps the one before it" if tensor.start < at else "leaves a gap before it"
+            _refuse(
+                name,
+                f"invalid header: tensor {shown(tensor.name)} begins at byte {tensor.start}"
+                f" of the data and {what}: expected {at}",
+            )
+        at = tensor.stop
+    if at != size:
+        _refuse(name, f"the header claims {at} bytes of data, the file has {size}")
+
+
+def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:
+    """Return the header of a file, with its length field, padded with spaces."""
+    import json
+
+    items = [f"{json.dumps(METADATA)}:{metadata}"] if metadata else []
+    for tensor in tensors:
+        fields = {
+            "dtype": tensor.code,
+            "shape": tensor.shape,
+            "data_offsets": (tensor.start, tensor.stop),
+        }
+        name = json.dumps(tensor.name, ensure_ascii=False)
+        items.append(f"{name}:{json.dumps(fields, separators=(',', ':'))}")
+    raw = ("{" + ",".join(items) + "}").encode()
+    length = len(raw) + -(LENGTH + len(raw)) % _ALIGNMENT
+    return length.to_bytes(LENGTH, "little") + raw.ljust(length)
+
+
+def tensor_name(name: str) -> str:
+    """Return the name of a tensor; UsageError if it is invalid."""
+    try:
+        name.encode()
+    except UnicodeError:
+        raise UsageError(f"the tensor's name {printable(name, 40)} is not UTF-8") from None
+    if name == METADATA:
+        raise UsageError(f"no tensor may be called {METADATA}: the name is reserved for metadata")
+    return name
+
+
+def laid_out(kept: Iterable[Tensor], new: Tensor) -> list[Tensor]:
+    """Assign offsets to the tensors of a new file: wide elements first, so that all are aligned.
+
+    The order of tensors of equal width is preserved; `new` replaces an old tensor of its name.
+    """
+    old = list(kept)
+    names = [tensor.name for tensor in old]
+    if new.name in names:
+        old[names.index(new.name)] = new
+    else:
+        old.append(new)
+    placed, at = [], 0
+    for tensor in sorted(old, key=lambda tensor: -tensor.alignment):
+        stop = at + tensor.stop - tensor.start
+        placed.append(tensor._replace(start=at, stop=stop))
+        at = stop
+    return placed
+
+
+def new_tensor(name: str, dtype: Dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return the header entry of an array; dtype: as returned by `stored`."""
+    return Tensor(name, _CODES[dtype.name], shape, 0, prod(shape) * dtype.itemsize)

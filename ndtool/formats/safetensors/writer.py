@@ -1,0 +1,104 @@
+"""Write a tensor to a safetensors file: the header, and the preserved tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.errors import InputError, OutputError, printable
+from ndtool.formats.safetensors import headers
+from ndtool.formats.safetensors.headers import Header, Tensor
+from ndtool.publish.preserved import OldFile
+from ndtool.publish.sinks import FileSink, Frame, put_little_endian
+from ndtool.publish.targets import Target, exists
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage.local import File
+
+_EMPTY = Header((), "", 0)
+
+
+def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
+    """Return a sink for one tensor of a file."""
+    dtype = headers.stored(metadata.dtype)
+    new = headers.new_tensor(headers.tensor_name(name), dtype, metadata.shape)
+    old, header = _old(target)
+    try:
+        frame = TensorFrame(new, metadata.dtype, header, old)
+        if frame.start_of_data > headers.LONGEST:
+            raise OutputError(
+                f"{printable(target.path)}: the header would have {frame.start_of_data} bytes:"
+                f" valid up to {headers.LONGEST}"
+            )
+        return FileSink(target, metadata, frame)
+    except BaseException:
+        old.close()
+        raise
+
+
+def _old(target: Target) -> tuple[OldFile, Header]:
+    """Return the old file and its header; OutputError if it may not be replaced."""
+
+    def understand(file: File) -> Header:
+        if not headers.begins(file):
+            raise InputError(f"{printable(target.path)}: not a safetensors file")
+        header = headers.of_file(file, target.path)
+        if not target.clobber and target.member in _names(header.tensors):
+            raise exists(f"{target.path}:{target.member}")
+        return header
+
+    old = OldFile(target)
+    return old, old.read(understand, _EMPTY, "a file of the new tensor")
+
+
+def _kept(header: Header, name: str) -> list[Tensor]:
+    return [tensor for tensor in header.tensors if tensor.name != name]
+
+
+def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    return tuple(tensor.name for tensor in tensors)
+
+
+class TensorFrame(Frame):
+    """The bytes of a file other than the written tensor: the header and the preserved tensors.
+
+    given: the type of the array, whose elements are stored in little-endian order.
+    """
+
+    def __init__(self, new: Tensor, given: Dtype, header: Header, old: OldFile) -> None:
+        self._given = given
+        self._tensors = headers.laid_out(header.tensors, new)
+        raw = headers.encode(self._tensors, header.metadata)
+        self.start_of_data = len(raw)
+        kept = _names(_kept(header, new.name))
+        super().__init__(raw, self._tensors[-1].stop, old=old, names=kept)
+        self._pieces = list(_pieces(header, self._tensors, len(raw), new.name))
+        storage = next(tensor for tensor in self._tensors if tensor.name == new.name)
+        self.start, self._stop = len(raw) + storage.start, len(raw) + storage.stop
+
+    def begin(self, fd: int) -> None:
+        if self.old is not None and self._pieces:
+            self.old.copy(fd, self._pieces)
+        super().begin(fd)
+
+    def finish(self, fd: int, name: str) -> None:
+        put_little_endian(fd, name, self.start, self._stop, self._given)
+
+
+def _pieces(
+    header: Header, tensors: list[Tensor], data: int, new: str
+) -> Iterator[tuple[int, int, int]]:
+    """Yield preserved byte ranges, merged: (start, stop, new offset); data: the header's size."""
+    old = {tensor.name: tensor for tensor in header.tensors}
+    start = stop = to = 0
+    for tensor in tensors:
+        if tensor.name == new or tensor.start == tensor.stop:
+            continue
+        first, at = header.data + old[tensor.name].start, data + tensor.start
+        if start < stop == first and to + stop - start == at:
+            stop += tensor.stop - tensor.start
+            continue
+        if start < stop:
+            yield start, stop, to
+        start, stop, to = first, first + tensor.stop - tensor.start, at
+    if start < stop:
+        yield start, stop, to

@@ -1,0 +1,134 @@
+"""Consecutive .npy arrays, read from standard input or a pipe."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ndtool.arrays.source import Flat, MemberInfo
+from ndtool.errors import InputError, NdtoolError, UsageError, called
+from ndtool.formats import npy
+from ndtool.storage.descriptors import CHUNK, failure, is_closed, reader
+from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
+
+
+class Stream:
+    """A descriptor from which consecutive arrays are read; name: its argument.
+
+    directory: for the unnamed temporary file of a large array, None for TMPDIR.
+    """
+
+    def __init__(self, fd: int, name: str, directory: str | None = None) -> None:
+        self._fd = fd
+        self._name = name
+        self._directory = directory
+        self._count = 0
+        try:
+            self._status = os.fstat(fd)
+            self._mode = 0 if is_closed(self._status) else self._status.st_mode
+        except OSError:
+            self._mode = 0
+
+    def read(self) -> Flat:
+        """Read the next array, and no bytes after it."""
+        self._count += 1
+        label = called(self._name) + (f", array {self._count}" if self._count > 1 else "")
+        if not self._mode:
+            raise InputError(f"{label}: it is closed")
+        if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
+            raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
+        try:
+            return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, label) from None
+
+    def entry(self) -> MemberInfo:
+        """Read the next array and return its member info."""
+        source = self.read()
+        metadata = source.metadata
+        size = metadata.notes["offset"] + metadata.nbytes
+        source.close()
+        return MemberInfo(self._name, None, metadata, None, size, "a stream", None)
+
+    def _from_file(self, label: str) -> Flat:
+        file = LocalFile(self._fd, None)
+        start = os.lseek(self._fd, 0, os.SEEK_CUR)
+        header = npy.read(reader(file.peek, start), max(file.size - start, 0), label)
+        byte_range = file.byte_range(start + header.offset, header.nbytes, label)
+        os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
+        return Flat(self._name, npy.metadata_of(header), byte_range, file)
+
+    def _from_pipe(self, label: str) -> Flat:
+        from ndtool.storage.tempfiles import Spool
+
+        header = npy.read(self._exactly, None, label)
+        spool = Spool(self._directory)
+        buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
+        left = header.nbytes
+        while left:
+            got = self._fill(buffer[:left])
+            if not got:
+                raise InputError(
+                    f"{label}: expected {header.nbytes} bytes of data after the header,"
+                    f" found {header.nbytes - left}"
+                )
+            spool.write(buffer[:got])
+            left -= got
+        return Flat(self._name, npy.metadata_of(header), ByteRange(spool.finish()))
+
+    def _exactly(self, count: int) -> bytes:
+        view = memoryview(bytearray(count))
+        at = 0
+        while at < count and (got := self._fill(view[at:])):
+            at += got
+        return bytes(view[:at])
+
+    def _fill(self, view: memoryview) -> int:
+        while True:
+            try:
+                return os.readv(self._fd, [view])
+            except BlockingIOError:  # an inherited descriptor may be non-blocking
+                import select
+
+                select.select([self._fd], [], [])
+
+
+class Streams(Stream):
+    """Standard input and the FIFOs of a run; create it before opening other files."""
+
+    def __init__(self, fd: int = 0, directory: str | None = None) -> None:
+        super().__init__(fd, "-", directory)
+        self._pipes: dict[tuple[int, int], Stream] = {}
+
+    def pipe(self, path: str) -> Stream | None:
+        """Return the stream of the FIFO at `path`, one for all its names; None if it is no FIFO.
+
+        The first call blocks until another process opens the FIFO for writing.
+        """
+        if path == "-":
+            return self
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None  # the caller's open reports the error
+        if not stat.S_ISFIFO(status.st_mode):
+            return None
+        if self._mode and os.path.samestat(status, self._status):
+            return self
+        storage = status.st_dev, status.st_ino
+        if storage not in self._pipes:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as exc:
+                raise failure(exc, path) from None
+            self._pipes[storage] = _Pipe(fd, path, self._directory)
+        return self._pipes[storage]
+
+
+class _Pipe(Stream):
+    """A FIFO opened by `Streams.pipe`, closed with this object."""
+
+    def __del__(self) -> None:
+        os.close(self._fd)

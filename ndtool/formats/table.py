@@ -1,0 +1,99 @@
+"""The table of formats, and the format of a file by its content or suffix.
+
+A format is one module and one row of FORMATS. Its functions, of which the last five are optional,
+take an open file or store as `storage`:
+
+    recognises(place)                       whether the content is of this format
+    entries(place, path, member)            the member info of one member or all
+    open_source(place, name, path, member)  a Source; closing it closes the place
+    create(target, facts)                   a Sink
+    stored(dtype)                           the element type as stored, DtypeError if unsupported;
+                                            without it, that of .npy
+    nodes(place, path)                      of a model: the nodes whose operators ndtool implements
+    planned(target, facts)                  of a chunked format: the metadata of an output
+    check(target)                           of a chunked format: validate a target without writing;
+                                            return the preserved members
+    arrays(place, path)                     the names of the arrays, if cheaper than `entries`
+"""
+
+from contextlib import closing
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ndtool.storage import locations
+from ndtool.storage.local import File, Folder
+
+
+class Format(NamedTuple):
+    """A file format.
+
+    suffix: of file names. members: whether a file has named arrays, as `archive.npz:member`.
+    functions: the name of the module. marked: whether the content alone identifies the format; if
+    not, an unrecognised file with the suffix is assumed to be a damaged file of the format.
+    chunks: whether arrays are chunked. preserves: whether the other members are preserved when one
+    is written.
+    """
+
+    suffix: str
+    members: bool
+    functions: str
+    marked: bool = True
+    chunks: bool = False
+    preserves: bool = False
+
+    @property
+    def module(self) -> Any:
+        """The module, imported at first use."""
+        return import_module(self.functions)
+
+
+# The first row is the default: for unrecognised files, and for outputs without a known suffix.
+FORMATS = (
+    Format(".npy", False, "ndtool.formats.npy"),
+    Format(".safetensors", True, "ndtool.formats.safetensors", preserves=True),
+    Format(".npz", True, "ndtool.formats.npz", preserves=True),
+    Format(".zarr", True, "ndtool.formats.zarr", chunks=True),
+    Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards"),
+    Format(".pb", True, "ndtool.formats.onnx.pb", marked=False),
+    Format(".onnx", True, "ndtool.formats.onnx", marked=False),
+)
+
+
+def of_content(storage: File | Folder, path: str) -> Format:
+    """Return the format of a file or store, by content, else by suffix, else .npy."""
+    unmarked = (known for known in suffixed(path) if not known.marked)
+    return recognised(storage, path) or next(unmarked, FORMATS[0])
+
+
+def suffixed(path: str) -> list[Format]:
+    """Return the formats whose suffix a path or URL ends in."""
+    name = path.partition("?")[0] if locations.is_url(path) else path
+    return [known for known in FORMATS if name.endswith(known.suffix)]
+
+
+def names_in(path: str) -> list[str]:
+    """Return the names of the arrays in a file, an empty list if its format has no members."""
+    with closing(locations.open_storage(path)) as storage:
+        known = recognised(storage, path)
+        if known is None or not known.members:
+            return []
+        if hasattr(known.module, "arrays"):
+            return list(known.module.arrays(storage, path))
+        return [entry.member or "" for entry in known.module.entries(storage, path, None)]
+
+
+def preserves(path: str) -> bool:
+    """Whether the other arrays of a file are preserved when one of its members is written."""
+    if named := [known for known in suffixed(path) if known.members]:
+        return named[0].preserves
+    with closing(locations.open_storage(path)) as storage:
+        known = recognised(storage, path)
+    return known is not None and known.preserves
+
+
+def recognised(storage: File | Folder, path: str) -> Format | None:
+    """Return the format that recognises a file, None if none does; try that of its suffix first."""
+    for known in dict.fromkeys((*suffixed(path), *FORMATS)):
+        if known.module.recognises(storage):
+            return known
+    return None

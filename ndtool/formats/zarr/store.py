@@ -1,0 +1,240 @@
+"""Interpret the metadata of arrays in Zarr stores: shape, dtype, chunks and codecs.
+
+The zarr package parses the metadata of one array at a time. It has no access to the store: its own
+reads follow links, have no limits, and run in a thread that may block the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any, TypeVar
+
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    ResourceError,
+    UsageError,
+    printable,
+    shown,
+    words,
+)
+from ndtool.formats.zarr import chains, hierarchy
+from ndtool.formats.zarr.hierarchy import Read
+from ndtool.machine import endings, memory
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage.descriptors import failure
+from ndtool.storage.local import ZARR_METADATA, Folder
+
+T = TypeVar("T")
+
+LARGEST = 1 << 31  # maximum bytes of a chunk, as each thread holds one
+SHARDED = 1 << 20  # maximum chunks of a shard: its index has 16 bytes for each
+_REASON = 200  # maximum characters of the library's messages
+_LACKING = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+
+
+def library() -> Any:
+    """Import and return the zarr package; UsageError if it is missing or too old."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import zarr
+    except ModuleNotFoundError:  # other ImportErrors, of a broken package, are raised
+        raise UsageError(
+            "a Zarr store needs the zarr package", hint="pip install 'ndtool[zarr]'"
+        ) from None
+    if int(zarr.__version__.partition(".")[0]) < 3:
+        raise UsageError(
+            f"zarr is of version {zarr.__version__}: expected 3 or later",
+            hint="pip install --upgrade 'ndtool[zarr]'",
+        )
+    if endings.is_program():
+        memory.return_freed()  # the buffers of chunks, which threads of the package allocate
+    return zarr
+
+
+@contextmanager
+def said(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Convert exceptions of the zarr and numcodecs packages to NdtoolErrors."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: no memory for a chunk") from None
+    except OSError as exc:
+        raise failure(exc, label, kind) from None
+    except Exception as exc:  # invalid metadata raise exceptions of any type
+        reason = words(exc, _REASON)
+        if any(lacking in str(exc) for lacking in _LACKING):
+            raise ResourceError(f"{printable(label)}: {reason}") from None
+        raise kind(f"{printable(label)}: {reason}") from None
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the zarr package in a new event loop."""
+
+    def whole() -> T:
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(coroutine)
+        finally:
+            loop.close()
+            coroutine.close()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return whole()
+    from concurrent.futures import ThreadPoolExecutor  # a notebook's loop runs in this thread
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(whole).result()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress the zarr package's warnings, which are about support by other readers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def label(path: str, node: str) -> str:
+    """Return the name of an array in messages."""
+    return f"{path}:{node}" if node else path
+
+
+def open_array(storage: Folder, path: str, node: str) -> Any:
+    """Return the zarr package's array at a path of a store; it has metadata, and no data."""
+    called = label(path, node)
+    if hierarchy.kind(storage, node) == "group":
+        raise InputError(f"{printable(called)} is a group: expected an array")
+    return array_of(storage.read, called, node)
+
+
+def array_of(read: Read, called: str, node: str) -> Any:
+    """Parse the metadata at a path; return the zarr package's array."""
+    zarr = library()
+    new, old = (f"{node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
+    raw, version = hierarchy.metadata(read, new, called), 3
+    if raw is None:
+        raw, version = hierarchy.metadata(read, old, called), 2
+    with said(called), quiet():
+        document = json.loads(raw or b"")
+        if not isinstance(document, dict):
+            raise InputError(f"{printable(called)}: its metadata are no JSON object")
+        if document.get("zarr_format") != version:
+            found = shown(document.get("zarr_format"))
+            raise InputError(f"{printable(called)}: zarr_format {found}: expected {version}")
+        chains.allow(document, called)
+        nowhere = zarr.storage.StorePath(zarr.storage.MemoryStore(), node)
+        return zarr.Array(zarr.AsyncArray(document, nowhere))
+
+
+def layout_of(array: Any, dtype: Dtype, called: str) -> chains.Layout:
+    """Return the layout of an array's files."""
+    with said(called), quiet():
+        document = _plain(array.metadata.to_dict())
+        chunks = tuple(map(int, array.chunks))
+        return chains.layout(document, chunks, numpy_dtype(dtype))
+
+
+def _plain(value: Any) -> Any:
+    """Convert the zarr package's metadata to JSON types."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if hasattr(value, "to_dict") or hasattr(value, "get_config"):
+        return _plain(value.get_config() if hasattr(value, "get_config") else value.to_dict())
+    return getattr(value, "value", value)
+
+
+def numpy_dtype(dtype: Dtype) -> Any:
+    """Return NumPy's dtype; DtypeError if this machine lacks it."""
+    import numpy as np
+    from numpy.lib.format import descr_to_dtype
+
+    try:
+        return descr_to_dtype(dtype.descr) if not isinstance(dtype.descr, np.dtype) else dtype.descr
+    except TypeError:
+        raise DtypeError(f"{dtype.name} is not one of NumPy's types on this machine") from None
+
+
+def metadata_of(array: Any, label: str) -> ArrayMetadata:
+    """Return the array metadata of a Zarr array; NdtoolError if it exceeds a limit."""
+    with said(label), quiet():
+        stored = array.metadata
+        dtype = _dtype(array, label)
+        shape, chunks = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
+        shards = None if array.shards is None else tuple(map(int, array.shards))
+        codecs = tuple(_described(array))
+        layout = ChunkLayout(chunks, shards, codecs, int(stored.zarr_format))
+    if len(shape) > shapes.MOST_RANK:
+        raise InputError(f"{printable(label)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
+    metadata = ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": layout.version}, layout)
+    # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
+    claimed = prod(size or 1 for size in shape) * dtype.itemsize
+    least = min((*chunks, *(shards or ())), default=1)
+    if min(shape, default=0) < 0 or least < 1 or claimed > shapes.MOST:
+        raise InputError(f"{printable(label)}: no array can have shape {list(shape)}")
+    if shards and (count := prod(n // k for n, k in zip(shards, chunks, strict=True))) > SHARDED:
+        raise ResourceError(
+            f"{printable(label)}: a shard has {count} chunks: at most {SHARDED} can be in one"
+        )
+    if (held := prod(chunks) * dtype.itemsize) > LARGEST:
+        raise ResourceError(
+            f"{printable(label)}: a chunk has {held} bytes: at most {LARGEST} are read at once"
+        )
+    return metadata
+
+
+def _dtype(array: Any, label: str) -> Dtype:
+    from numpy.lib.format import dtype_to_descr
+
+    dtype = array.dtype
+    if dtype.hasobject or dtype.kind not in "biufcmMSUV":
+        kind = getattr(array.metadata, "data_type", None) or array.metadata.dtype
+        kind = printable(str(kind), 80)
+        raise InputError(
+            f"{printable(label)}: elements of type {kind}: expected a type of fixed size"
+        )
+    if any(_configured(codec).get("endian") == "big" for codec in _codecs(array)):
+        dtype = dtype.newbyteorder(">")  # types of version 3 have no byte order
+    try:
+        return dtypes.from_descr(dtype_to_descr(dtype))
+    except DtypeError as exc:
+        raise InputError(f"{printable(label)}: {exc.message}") from None
+
+
+def _codecs(array: Any) -> list[dict[str, Any]]:
+    """Return the codecs of a chunk in order of encoding; in a shard, those of its chunks."""
+    document = _plain(array.metadata.to_dict())
+    if document["zarr_format"] == 2:
+        found = [*(document.get("filters") or ()), document.get("compressor")]
+        return [codec for codec in found if codec is not None]
+    found = document["codecs"]
+    return list(_configured(found[0])["codecs"] if found[0]["name"] == chains.SHARDING else found)
+
+
+def _configured(codec: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a codec; in version 2 it includes the name, `id`."""
+    return codec if "id" in codec else codec.get("configuration") or {}
+
+
+def _described(array: Any) -> Iterator[str]:
+    """Yield the codecs of a chunk as text, with their levels: "zstd 3"."""
+    for codec in _codecs(array):
+        told = _configured(codec)
+        level = told.get("level", told.get("clevel"))
+        words = (codec.get("name", codec.get("id")), told.get("cname"), level)
+        yield " ".join(str(word) for word in words if word is not None)

@@ -1,0 +1,11 @@
+"""The words that Python arguments take, so that an editor completes them."""
+
+from typing import Literal
+
+Reduction = Literal["none", "add", "mul", "max", "min"]
+GatherMode = Literal["error", "clip", "wrap", "fill"]
+ScatterMode = Literal["error", "clip", "wrap", "drop"]
+Mode = Literal["error", "clip", "wrap", "fill", "drop"]
+OperatorName = Literal[
+    "gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather", "scatter"
+]

@@ -1,0 +1,107 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Boxes: the partition of a large array that each tuple addresses, and rows permuted by partition.
+# A partition is a box in a grid of rows, or 2^shift consecutive rows. Its ID has one byte or two.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from ndtool.loops.blocks cimport (
+    BLOCK, DROPPED, MOST_RANK, Cursor, Walk, block_size, offsets_from, seek,
+)
+from ndtool.loops.moves cimport copy_bytes
+
+cdef enum:
+    BYTE_IDS = 256         # most partitions whose IDs have one byte
+
+
+cdef struct Partitioning:
+    # linear row indices over `sizes`, partitioned into boxes of `steps`, smaller at the ends
+    int rank
+    int shift    # log2 of a partition's consecutive rows, -1 for boxes
+    int64_t partitions
+    int64_t sizes[MOST_RANK]
+    int64_t steps[MOST_RANK]
+
+
+cdef inline int64_t partition_of(const Partitioning* p, int64_t row, int64_t* local) noexcept nogil:
+    """Return the partition of a row; `local` receives the row's index in it."""
+    cdef int64_t partition = 0, stride = 1, local_stride = 1, coordinate, begin, step
+    cdef int d
+    local[0] = 0
+    for d in reversed(range(p.rank)):
+        step = p.steps[d]
+        coordinate = row % p.sizes[d]
+        row //= p.sizes[d]
+        partition += coordinate // step * stride
+        begin = coordinate - coordinate % step
+        local[0] += (coordinate - begin) * local_stride
+        local_stride *= min(step, p.sizes[d] - begin)
+        stride *= (p.sizes[d] - 1) // step + 1
+    return partition
+
+
+cdef inline int64_t partition_id(const uint8_t* ids, bint wide, int64_t t) noexcept nogil:
+    return (<const uint16_t*> ids)[t] if wide else ids[t]
+
+
+cdef inline uint64_t assign_partitions(
+    const Walk* walk, int64_t count, const Partitioning* p, int64_t partitions,
+    uint8_t* ids, uint32_t* local, int64_t* begins
+) noexcept nogil:
+    """Write each tuple's partition ID and local row index; non-zero if an index is out of bounds.
+
+    partitions: those of the partitioning, and one more for tuples that are DROPPED. begins: zeros,
+    one more than partitions; becomes the partition offsets.
+    """
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t t = 0, take, i, partition, row
+    cdef int shift = p.shift
+    cdef bint wide = partitions > BYTE_IDS
+    cdef Cursor at
+    seek(&at, walk, 0)
+    while t < count:
+        take = min(block_size(walk.nd), count - t)
+        if offsets_from(&at, walk, t, take, offsets):
+            return 1
+        for i in range(take):
+            if offsets[i] == DROPPED:
+                partition = p.partitions
+                row = 0
+            elif shift >= 0:
+                partition = offsets[i] >> shift
+                row = offsets[i] - (partition << shift)
+            else:
+                partition = partition_of(p, offsets[i], &row)
+            if wide:
+                (<uint16_t*> ids)[t + i] = <uint16_t> partition
+            else:
+                ids[t + i] = <uint8_t> partition
+            local[t + i] = <uint32_t> row
+            begins[partition + 1] += 1
+        t += take
+    for partition in range(partitions):
+        begins[partition + 1] += begins[partition]
+    return 0
+
+
+cdef inline uint64_t permute_rows(
+    const uint8_t* ids, bint wide, int64_t count, int64_t partitions, int64_t* positions,
+    const uint8_t* source, uint8_t* to, Py_ssize_t width, bint inverse
+) noexcept nogil:
+    """Copy each tuple's row to the next position in its partition, or back from there (`inverse`).
+
+    positions: the partition offsets, which are advanced. Non-zero if IDs do not match them.
+    """
+    cdef int64_t t, partition, position
+    for t in range(count):
+        partition = partition_id(ids, wide, t)
+        if partition >= partitions:
+            return 1
+        position = positions[partition]
+        if <uint64_t> position >= <uint64_t> count:
+            return 1
+        positions[partition] = position + 1
+        if inverse:
+            copy_bytes(to + t * width, source + position * width, width)
+        else:
+            copy_bytes(to + position * width, source + t * width, width)
+    return 0

@@ -1,0 +1,35 @@
+"""Resource limits set by the control groups of this process (version 2 or 1)."""
+
+import os
+from collections.abc import Callable
+
+
+def lowest(controller: str, limit: Callable[[str], int | None], otherwise: int) -> int:
+    """Return the lowest limit from this process's group up to the root, at most `otherwise`.
+
+    limit: returns the limit set in a group's directory, None if unlimited.
+    """
+    places = {"": "/sys/fs/cgroup", controller: f"/sys/fs/cgroup/{controller}"}
+    limits = [otherwise]
+    try:
+        with open("/proc/self/cgroup") as lines:
+            for line in lines:
+                _, names, path = line.rstrip("\n").split(":", 2)
+                for name in names.split(","):
+                    if name in places:
+                        limits += _limits(places[name], path, limit)
+    except (OSError, ValueError):
+        pass
+    return min(limits)
+
+
+def _limits(mount: str, path: str, limit: Callable[[str], int | None]) -> list[int]:
+    """Return the limits from a group up to the root."""
+    found = []
+    while True:
+        one = limit(mount + path)
+        if one is not None:
+            found.append(one)
+        if path in ("", "/"):
+            return found
+        path = os.path.dirname(path)

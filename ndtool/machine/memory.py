@@ -1,0 +1,57 @@
+"""Memory available to this process, including reclaimable page cache."""
+
+from functools import cache
+
+from ndtool.machine import cgroups
+
+RETURNED = 1 << 22  # bytes from which a freed buffer is returned to the system at once
+UNKNOWN = 1 << 30  # bytes assumed if the system reports none
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+
+
+def available() -> int:
+    """Return the bytes that are free or reclaimable, limited by the control groups."""
+    return cgroups.lowest("memory", _limit, _free())
+
+
+def holds(nbytes: int, limit: int | None = None) -> bool:
+    """Whether `nbytes` accessed at random fit in memory; limit: bytes, None for available()."""
+    return nbytes <= (available() if limit is None else limit) // 4 * 3
+
+
+@cache
+def return_freed() -> None:
+    """Make the C library return large buffers to the system as soon as they are freed.
+
+    glibc retains freed buffers of up to 32 MiB in each of several threads. Does nothing where
+    mallopt is missing. The setting is process-wide, so a library must not call this.
+    """
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_MMAP_THRESHOLD, RETURNED)
+    mallopt(_TRIM_THRESHOLD, 2 * RETURNED)
+
+
+def _free() -> int:
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return UNKNOWN
+
+
+def _limit(folder: str) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            with open(f"{folder}/{name}") as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            pass  # "max": unlimited
+    return None

@@ -1,0 +1,82 @@
+"""A pool of Python threads for work that blocks on I/O, and reusable buffers for it."""
+
+from collections.abc import Callable, Iterator
+from threading import Event, Lock, Thread, current_thread
+from typing import TypeVar
+
+from ndtool import _kernels
+
+Item = TypeVar("Item")
+MOST = 8  # threads: more do not write faster, and each has a buffer
+
+
+def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int) -> None:
+    """Call work(item) for every item, from several threads at once.
+
+    At the first exception, all threads stop after their current item, and it is raised.
+    """
+    lock, stop = Lock(), Event()
+    others: list[Thread] = []  # threads that work; each adds itself
+    failures: list[BaseException] = []
+
+    def loop() -> None:
+        try:
+            while not stop.is_set():
+                with lock:
+                    item = next(items, None)
+                if item is None:
+                    return
+                work(item)
+        except BaseException as failure:
+            failures.append(failure)
+            stop.set()
+
+    def help_out() -> None:
+        with lock:
+            if stop.is_set():
+                return
+            others.append(current_thread())
+        loop()
+
+    try:
+        if threads > 1:
+            start(help_out, min(threads, MOST) - 1)
+        loop()
+    finally:
+        with lock:
+            stop.set()
+        for other in others:
+            other.join()
+    if failures:
+        raise failures[0]
+
+
+def start(target: Callable[[], object], count: int) -> None:
+    """Start up to `count` threads, fewer if the system refuses more."""
+    with (
+        _kernels.AdmissionLock()
+    ):  # or they may take threads that another run has just found startable
+        for _ in range(count):
+            try:
+                Thread(target=target).start()
+            except RuntimeError:
+                return
+
+
+class BufferPool:
+    """Free list of buffers of one size, shared by threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        """Return a free buffer, allocated if none is left."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return memoryview(bytearray(self._size))
+
+    def give(self, buffer: memoryview) -> None:
+        """Put a buffer back on the free list."""
+        self._free.append(buffer)

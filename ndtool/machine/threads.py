@@ -1,0 +1,65 @@
+"""Number of threads for a run: the option, OMP_NUM_THREADS, or the available processors."""
+
+import os
+from functools import cache
+
+from ndtool.errors import UsageError, shown
+from ndtool.machine import cgroups
+
+MOST = 1024
+WORTH = 1 << 20  # bytes of work that repay waking a thread, which takes 0.1 ms
+
+
+def team(threads: int, work: int) -> int:
+    """Return how many of `threads` to use for `work` bytes."""
+    return max(1, min(threads, work // WORTH))
+
+
+def resolve(threads: int | None) -> int:
+    """Return `threads` if given, else `default()`.
+
+    Raises UsageError if `threads` is not in 1..1024.
+    """
+    if threads is None:
+        return default()
+    if not 1 <= threads <= MOST:
+        raise UsageError(f"threads is {shown(threads)}: it must be in 1..{MOST}")
+    return threads
+
+
+@cache
+def default() -> int:
+    """Return OMP_NUM_THREADS if it is a valid number, else the processors of this process."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if first.isascii() and first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MOST:
+        return int(first)
+    return _available()
+
+
+def _available() -> int:
+    try:
+        processors = len(os.sched_getaffinity(0))
+    except (OSError, AttributeError):  # the call is missing or not permitted
+        processors = os.cpu_count() or 1
+    return min(processors, _quota(processors), MOST)
+
+
+def _quota(otherwise: int) -> int:
+    """Return the CPU quota of this process's control groups, `otherwise` if unlimited."""
+    return cgroups.lowest("cpu", _processors, otherwise)
+
+
+def _processors(folder: str) -> int | None:
+    """Return a group's CPU quota in whole processors, None if unlimited (cgroup v2 or v1)."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        words: list[str] = []
+        try:
+            for name in names:
+                with open(f"{folder}/{name}") as file:
+                    words += file.read().split()
+            quota, period = map(int, words)  # in microseconds; "max" raises ValueError: unlimited
+        except (OSError, ValueError):
+            continue
+        if quota > 0 and period > 0:
+            return max(1, quota // period)
+    return None

@@ -1,0 +1,163 @@
+"""Refuse nulls, masks and mixed dtypes, which NumPy silently converts to other values or dtypes.
+
+The checks use attribute names that array and table libraries share, not the libraries themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.errors import DtypeError
+
+Array = NDArray[Any]
+
+
+def is_masked(kind: type) -> bool:
+    """Return whether a type is a NumPy masked array, or an element of one."""
+    masks = sys.modules.get("numpy.ma")  # loaded as soon as a masked array exists
+    return masks is not None and issubclass(kind, masks.MaskedArray)
+
+
+def described(name: str, value: object) -> str:
+    """Return the start of an error message: the argument's name, its library and its type."""
+    owner = library(type(value))
+    prefix = "" if owner in ("", "builtins", "__main__") else f"{owner} "
+    return f"{name} is a {prefix}{type(value).__name__}"
+
+
+def libraries(value: object) -> list[str]:
+    """Return the names of the libraries that define a value's type and its base classes."""
+    return list(map(library, type(value).__mro__))
+
+
+def library(kind: type) -> str:
+    """Return the name of the library that defines a type; empty if the type gives none."""
+    try:
+        return str.partition(kind.__module__, ".")[0]
+    except Exception:  # __module__ may be any object
+        return ""
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute of an array, or None; a column or field of that name does not count."""
+    columns = hasattr(type(value), "isna") or issubclass(type(value), np.ndarray | np.generic)
+    if columns and not hasattr(type(value), name):
+        return None
+    return getattr(value, name, None)
+
+
+def require_unmasked(name: str, value: Any) -> None:
+    """Raise DtypeError for an array with a mask, even if no element is masked."""
+    if is_masked(type(value)):
+        values = "" if name == "out" else f" {name}.filled(...), or"
+        raise DtypeError(
+            f"{name} is a masked array, and ndtool does not support masks: pass{values} {name}.data"
+        )
+    try:
+        mask = attribute(value, "mask")
+    except Exception:  # an unrelated property called mask
+        mask = None
+    if mask is None and not issubclass(type(value), np.ndarray):
+        interface = getattr(value, "__array_interface__", None)
+        mask = interface.get("mask") if isinstance(interface, dict) else None
+    if mask is not None and not callable(mask) and np.asarray(mask).dtype.kind in "biu":
+        raise DtypeError(
+            f"{described(name, value)} with a mask, and ndtool does not support masks: fill it"
+            " first"
+        )
+
+
+def require_none(name: str, value: Any) -> None:
+    """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
+    what = described(name, value)
+    parts = [part for column in _columns(value) for part in _parts(column)]
+    if any(map(_has_nulls, parts)):
+        calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
+        way = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
+        raise DtypeError(f"{what} with nulls: fill them first{way}")
+    kinds = [_kind(part) for part in parts if not _is_nested(part)]
+    if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
+        words = list(dict.fromkeys(map(str, kinds)))
+        raise DtypeError(f"{what} of {', '.join(words[:5])}: cast its columns to one type")
+
+
+def require_faithful(name: str, value: Any, made: Array) -> None:
+    """Raise DtypeError if NumPy converted an array to a masked array or to another dtype."""
+    what = described(name, value)
+    if is_masked(type(made)):
+        raise DtypeError(
+            f"{what} that NumPy converts to a masked array, and ndtool does not support masks:"
+            " fill it first"
+        )
+    kind = _kind(value)
+    changed = made.dtype != kind if isinstance(kind, np.dtype) else _is_whole(kind, made)
+    if changed and not made.dtype.hasobject:
+        raise DtypeError(
+            f"{what} of {kind}, which NumPy would convert to {made.dtype}: cast it first"
+        )
+
+
+def _is_whole(kind: object, made: Array) -> bool:
+    """Return whether another library's dtype is integral but NumPy's conversion is not."""
+    words = str(kind).lower() if kind is not None else ""
+    return words.startswith(("int", "uint")) and made.dtype.kind not in "iu"
+
+
+def _columns(value: Any) -> list[Any]:
+    """Return the columns of a table; an array counts as one column."""
+    for name in ("get_columns", "itercolumns"):  # polars; pyarrow
+        columns = attribute(value, name)
+        if callable(columns):
+            return list(columns())
+    items = attribute(value, "items")  # pandas
+    if attribute(value, "columns") is not None and callable(items):
+        return [column for _, column in items()]
+    return [value]
+
+
+def _parts(column: Any) -> list[Any]:
+    """Return a column's underlying columns: pandas' pyarrow array, polars' nested columns."""
+    if hasattr(_kind(column), "pyarrow_dtype"):
+        return [getattr(column, "array", column).__arrow_array__()]
+    polars: Any = sys.modules.get("polars")
+    if polars is None or not isinstance(column, polars.Series):
+        return [column]
+    inner = []
+    if isinstance(column.dtype, polars.Array):
+        inner = [column.explode()]
+    elif isinstance(column.dtype, polars.Struct):
+        inner = column.struct.unnest().get_columns()
+    return [column, *(part for one in inner for part in _parts(one))]
+
+
+def _is_nested(part: Any) -> bool:
+    """Return whether a polars column has elements that are arrays or structs."""
+    nested = getattr(_kind(part), "is_nested", None)
+    return callable(nested) and bool(nested())
+
+
+def _has_nulls(column: Any) -> bool:
+    count = attribute(column, "null_count")  # pyarrow, polars
+    if callable(count):
+        count = count()
+    if count:
+        return True
+    if hasattr(_kind(column), "value_type"):  # pyarrow dictionaries: values may be null, too
+        return bool(np.any(column.is_null()))
+    isna = attribute(column, "isna")  # pandas; NaN in a column of a NumPy dtype is no null
+    if isinstance(_kind(column), np.dtype) or not callable(isna):
+        return False
+    return bool(np.any(isna()))
+
+
+def _kind(value: Any) -> Any:
+    """Return an array's dtype, as its library gives it, or None."""
+    for name in ("dtype", "type"):
+        kind = attribute(value, name)
+        if kind is not None and not callable(kind):
+            return kind
+    return None

@@ -1,0 +1,1 @@
+"""Publication of outputs, complete or not at all: new files, folders and remote objects."""

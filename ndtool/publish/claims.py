@@ -1,0 +1,309 @@
+"""Claims of remote folders: exclusive use by one run until the output is complete or removed.
+
+Object stores have neither locks nor atomic renames. A lock object next to the folder,
+`.NAME.ndtool`, names the owner; it remains if the run is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from contextlib import suppress
+from typing import NamedTuple
+
+from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
+from ndtool.machine import endings
+from ndtool.storage import failures, locations, remote, requests, upload
+from ndtool.storage.local import ZARR_METADATA
+from ndtool.storage.remote import Version, inside, parted
+from ndtool.storage.remotefolder import RemoteFolder
+
+_LONGEST = 1 << 16  # maximum bytes of a lock object
+_LOCK_NAME = re.compile(r"\..+\.ndtool", re.DOTALL)
+_NOBODY = 0  # process ID in the lock object of a folder that any run may resume
+
+
+class LockObject(NamedTuple):
+    """The lock object of a claimed folder, which all writers there receive."""
+
+    url: str
+    body: bytes
+
+    def require(self, where: str = "") -> None:
+        """Raise OutputError if the stored lock object differs: another run's, or another store.
+
+        where: suffix of the message, for a process other than the owner.
+        """
+        if _read(self.url)[0] != self.body:
+            raise OutputError(f"{redacted(self.url)} was replaced or removed{where}")
+
+    def put(self, condition: dict[str, str]) -> None:
+        """Write the lock object; FileExistsError if the condition fails."""
+        requests.wait(upload.store(self.url).put(self.body, condition), self.url, OutputError)
+
+
+class Owner(NamedTuple):
+    """The owner of a folder: a process on a machine. folder: path relative to the lock object."""
+
+    folder: str
+    host: str
+    machine: str
+    process: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process is known to have ended; False for other machines."""
+        if self.process == _NOBODY:
+            return True
+        return self.machine == _machine() and not _runs(self.process)
+
+
+class Claim:
+    """A remote folder, claimed until `release`, `drop` or `leave`.
+
+    path: the folder in the store at the URL, "" for the store itself. takes_over: whether to
+    resume the data of a killed run rather than remove them. inside: the URL of the folder. mark:
+    its lock object. Raises OutputError if another run has the folder.
+    """
+
+    def __init__(self, url: str, path: str = "", takes_over: bool = False) -> None:
+        self.inside = inside(url, path) if path else url
+        self._folder = _folder(url, path)
+        self.mark = _ours(_lock_url(url, path), self._folder)
+        self._held, self._is_ours = True, False
+        endings.add_cleanup(self.drop)
+        try:
+            self._take(takes_over)
+        except BaseException:
+            self._end()
+            raise
+        self._is_ours = True
+
+    def _take(self, takes_over: bool) -> None:
+        try:
+            self.mark.put({"IfNoneMatch": "*"})
+        except FileExistsError:
+            self._succeed()
+            if not takes_over:
+                _clear(self.inside)
+
+    def release(self) -> None:
+        """Release the folder with its content."""
+        if self._held:
+            try:
+                if _read(self.mark.url)[0] == self.mark.body:  # `clean --force` may have removed it
+                    _remove(self.mark.url)
+            except NdtoolError:
+                pass  # the folder is complete, which `ndtool clean` detects
+            self._end()
+
+    def drop(self) -> None:
+        """Remove the content of the folder and release it."""
+        requests.finish(upload.PATIENCE)
+        if self._held:
+            try:
+                if self._is_ours and _read(self.mark.url)[0] in (None, self.mark.body):
+                    _clear(self.inside)
+            except NdtoolError:
+                return  # the lock object remains, for `ndtool clean`
+            self.release()
+
+    def leave(self) -> None:
+        """Release the folder with its content, for another run to resume."""
+        if self._held:
+            self._end()
+            with suppress(NdtoolError):  # if it fails, the folder is free when this process ends
+                self.mark.require()
+                _ours(self.mark.url, self._folder, _NOBODY).put({})
+
+    def _end(self) -> None:
+        self._held = False
+        endings.remove_cleanup(self.drop)
+
+    def _succeed(self) -> None:
+        """Take over the folder of a killed run; OutputError if its owner may be alive."""
+        body, version = _read(self.mark.url)
+        owner = _owner(body)
+        if owner is not None and owner.is_over and owner.folder == self._folder:
+            if _replaced(self.mark, body, version):
+                return
+            owner = None
+        who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
+        raise OutputError(
+            f"{printable(self.inside)}: {who} writes there, or was killed",
+            hint="`ndtool clean URL` removes what killed runs left",
+        )
+
+
+def is_bucket(url: str) -> bool:
+    """Whether a URL is that of a bucket or server, which has no parent folder."""
+    path = redacted(parted(url)[0]).partition("://")[2]
+    return "/" not in path.rstrip("/") and locations.is_of_many(url)
+
+
+def is_abandoned(url: str, path: str) -> bool:
+    """Whether a killed run abandoned a folder of a store."""
+    owner = _owner(_read(_lock_url(url, path))[0])
+    return owner is not None and owner.is_over and owner.folder == _folder(url, path)
+
+
+def folders(url: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the URLs of the abandoned folders in a folder, by prefix of their names.
+
+    Also returns those of other machines, whose processes may be alive.
+    """
+    _require_folder(url)
+    lock_urls = (
+        lock_url
+        for lock_url in _lock_urls(url)
+        if lock_url.rpartition("/")[2].startswith(f".{name}")
+    )
+    found, others = [], []
+    for lock_url in lock_urls:
+        owner = _owner(_read(lock_url)[0])
+        if owner is not None and owner.is_over:
+            found.append(inside(lock_url, owner.folder, beside=True))
+        elif owner is not None and owner.machine != _machine():
+            others.append(inside(lock_url, owner.folder, beside=True))
+    return found, others
+
+
+def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
+    """Remove a folder, or folders in it, that killed runs abandoned.
+
+    force: also those of other machines, whose processes may be alive. Returns the URLs of the
+    removed folders, and the owners of the others.
+    """
+    _require_folder(url)
+    lock_urls = [] if is_bucket(url) else [_lock_url(url, "")]
+    lock_urls += _lock_urls(url)
+    removed, others = [], []
+    for lock_url in lock_urls:
+        body, version = _read(lock_url)
+        owner = _owner(body)
+        if owner is None:
+            continue
+        folder = inside(lock_url, owner.folder, beside=True)
+        if owner.is_over or (force and owner.machine != _machine()):
+            if not _replaced(_ours(lock_url, owner.folder), body, version):
+                continue  # another run has claimed it
+            removed.append(redacted(folder if _clear(folder) else lock_url))
+            _remove(lock_url)
+        else:
+            others.append(owner._replace(folder=redacted(folder)))
+    return removed, others
+
+
+def _require_folder(url: str) -> None:
+    """Raise UsageError if a URL has no folder, OutputError if its store is not writable."""
+    if not url.partition("://")[2].strip("/"):
+        raise UsageError(
+            f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
+        )
+    upload.store(inside(url, "any"))
+
+
+def _lock_urls(url: str) -> list[str]:
+    """Return the URLs of the lock objects in a folder."""
+    listed = requests.wait(remote.listing(url), redacted(url))
+    return [inside(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
+
+
+def _last(url: str) -> str:
+    return parted(url)[0].rstrip("/").rpartition("/")[2]
+
+
+def _folder(url: str, path: str) -> str:
+    """Return the path of a folder in a store, relative to its lock object."""
+    return path if is_bucket(url) else f"{_last(url)}/{path}".rstrip("/")
+
+
+def _ours(url: str, folder: str, process: int | None = None) -> LockObject:
+    """Return a lock object for a folder, owned by this process or another one."""
+    process = os.getpid() if process is None else process
+    owner = Owner(folder, socket.gethostname(), _machine(), process)
+    return LockObject(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
+
+
+def _replaced(mark: LockObject, old: bytes | None, version: Version | None) -> bool:
+    """Replace a lock object by compare-and-set; False if it was replaced since it was read.
+
+    A folder may be cleared only after this, as two runs may find the same abandoned folder.
+    """
+    try:
+        mark.put({"IfMatch": version.etag} if version and version.etag else {})
+    except NdtoolError:
+        if _read(mark.url)[0] == old:
+            raise
+        return False
+    return True
+
+
+def _lock_url(url: str, path: str) -> str:
+    """Return the URL of a folder's lock object: next to the store, or in its bucket."""
+    name = ".".join(("", *filter(None, _folder(url, path).split("/")), "ndtool"))
+    if is_bucket(url):
+        return inside(url, name)
+    whole, rest = parted(url)
+    return inside(whole.rstrip("/") + rest, name, beside=True)
+
+
+def _read(url: str) -> tuple[bytes | None, Version | None]:
+    """Read a small object with its version, None if it does not exist."""
+
+    async def asked() -> tuple[bytes | None, Version | None]:
+        requests = remote.requests(url)
+        try:
+            opened = await failures.persist(lambda: requests.open(_LONGEST))
+            return opened.head, opened.version
+        except Exception as exc:
+            if failures.is_missing(exc):
+                return None, None
+            raise
+
+    return requests.wait(asked(), redacted(url), OutputError)
+
+
+def _owner(body: bytes | None) -> Owner | None:
+    """Parse a lock object, None if it is not valid."""
+    try:
+        fields = json.loads(body or b"null")
+        owner = Owner(*(fields[name] for name in Owner._fields))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    known = tuple(map(type, owner)) == (str, str, str, int)
+    return owner if known and owner.folder.strip("/") and ".." not in owner.folder else None
+
+
+def _clear(url: str) -> bool:
+    """Remove the content of a folder; False if it is a Zarr array or group, which is preserved."""
+    folder = RemoteFolder(url)
+    if any(folder.read(name) is not None for name in ZARR_METADATA):
+        return False
+    requests.wait(upload.store(url).clear(), redacted(url), OutputError)
+    return True
+
+
+def _remove(url: str) -> None:
+    requests.wait(upload.store(url).remove(), redacted(url), OutputError)
+
+
+def _machine() -> str:
+    """Return an identifier of this boot and PID namespace, in which process IDs are unique."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # the process is another user's
+    return True

@@ -1,0 +1,70 @@
+"""Folder locks, held while a file or store in the folder is compared and replaced."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from ndtool.errors import OutputError
+from ndtool.storage.descriptors import lock
+
+PATIENCE = 30.0  # seconds; a run holds a lock for microseconds, for longer with many Zarr metadata
+_PAUSE = 0.001
+
+
+@contextmanager
+def held(openers: Iterable[Callable[[], int | None]]) -> Iterator[None]:
+    """Hold locks on the folders that `openers` open; an opener returns None for no folder.
+
+    All processes lock in the same order, which prevents deadlocks. A folder that is not readable,
+    or whose file system has no locks, is not locked. Raises OutputError on timeout, and OSError.
+    """
+    folders: dict[tuple[int, int], int] = {}
+    try:
+        for open_folder in openers:
+            with suppress(PermissionError):
+                if (fd := open_folder()) is not None:
+                    _add(folders, fd)
+        for _, fd in sorted(folders.items()):
+            _wait(fd)
+        yield
+    finally:
+        for fd in folders.values():
+            _release(fd)
+
+
+def _add(folders: dict[tuple[int, int], int], fd: int) -> None:
+    """Add a folder, or close it if it is a duplicate."""
+    try:
+        status = os.fstat(fd)
+        other = folders.setdefault((status.st_dev, status.st_ino), fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    if other != fd:
+        os.close(fd)
+
+
+def _wait(fd: int) -> None:
+    """Lock a folder, after at most PATIENCE seconds; else raise OutputError."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            lock(fd)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise OutputError(
+                    f"the output's folder was locked by another process for {PATIENCE:.0f} seconds",
+                    hint="ndtool locks it itself: flock is not needed, and must not hold it",
+                ) from None
+        time.sleep(_PAUSE)
+
+
+def _release(fd: int) -> None:
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)  # or a child forked meanwhile would hold the lock
+    with suppress(OSError):  # the files are published: closing a folder loses no data
+        os.close(fd)

@@ -1,0 +1,265 @@
+"""New files that receive their final names only when complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Protocol
+
+from ndtool.arrays.sink import Unpublished
+from ndtool.errors import NdtoolError, OutputError, printable
+from ndtool.machine import endings
+from ndtool.publish import locking
+from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_fixed, lock
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
+_DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
+
+
+class Pending(Unpublished, Protocol):
+    """An unpublished file; descriptor: open for writing its bytes."""
+
+    @property
+    def descriptor(self) -> int: ...
+
+    def sync(self) -> None:
+        """Wait until the bytes are stored as required before publication."""
+
+
+class NewFile:
+    """A file in the directory of `path` that replaces `path` when it is published.
+
+    The file is unnamed (O_TMPFILE) until then, so that a killed process leaves nothing; without
+    support, it has a temporary name next to `path`. Replacement links the file to a temporary name
+    and renames it: a kill -9 between the two calls leaves the complete file under that name. old:
+    the status of the current file, whose permissions are inherited; a symbolic link's target is
+    replaced. clobber: whether the file may be replaced. condition: raises OutputError if it may no
+    longer be replaced; called while the directory is locked. is_first: never replace a file, even
+    with clobber; only hard links guarantee this, else the condition and the lock have to. fd: open
+    for reading and writing. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        old: os.stat_result | None,
+        clobber: bool,
+        sync: bool,
+        condition: Callable[[], None] | None = None,
+        is_first: bool = False,
+    ) -> None:
+        self.path = path
+        self._clobber, self._condition, self._is_first = clobber, condition, is_first
+        real = path
+        if os.path.islink(path):
+            real = os.path.realpath(path)
+            if old is not None and not os.path.samestat(os.stat(real), old):
+                raise OutputError(f"{printable(path)}: it links to an unnamed file")
+        parent, self._name = os.path.split(real)
+        # fsync needs read permission on the directory, a new file only write permission.
+        kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
+        self._sync = sync
+        self._hidden: str | None = None
+        self._slot = -1  # of the temporary name, for `endings.forget`
+        endings.settle(False)  # an earlier publication of this process may have set it
+        self.fd: int | None = None
+        self._parent: int | None = os.open(parent or ".", kind | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fd = self._create(0o666 if old is None else 0o600)
+            if old is not None:
+                from ndtool.publish import permissions
+
+                permissions.inherit(self.fd, real, old)
+        except BaseException:
+            self.drop()
+            raise
+
+    def _create(self, mode: int) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        nameless = getattr(os, "O_TMPFILE", 0)
+        if nameless and os.path.isdir(_DESCRIPTORS):
+            try:
+                return os.open(".", flags | nameless, mode, dir_fd=self._parent)
+            except OSError as exc:
+                if exc.errno not in NAMELESS:
+                    raise
+        hidden = self._hide()  # before the open, so that a signal after it removes the file
+        fd = os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
+        lock(fd)  # or `clean` would take it for abandoned
+        return fd
+
+    def _hide(self, mark: str = "") -> str:
+        """Choose the temporary name and register it for removal on failure or a signal."""
+        assert self._parent is not None
+        if is_fixed(".", self._parent):
+            raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
+        self._hidden = hidden_name(self._name) + mark
+        self._slot = endings.remember(self._parent, self._hidden)
+        return self._hidden
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the open file."""
+        assert self.fd is not None, "the file is closed"
+        return self.fd
+
+    def shared(self, sweeps: bool = True) -> str:
+        """Return a path where other processes can write to the file until it is published.
+
+        After a kill -9 the path remains, and the next call in this folder removes it. sweeps:
+        whether this call removes such abandoned files.
+        """
+        from ndtool.publish import leftovers
+
+        folder = os.path.dirname(os.path.realpath(self.path))
+        if sweeps:
+            leftovers.sweep(folder)
+        lock(self.descriptor)  # or the next sweep would remove it
+        if self._hidden is None:
+            self._link(self.descriptor, self._hide(f"-{leftovers.boot()}"))
+        assert self._hidden is not None, "it was hidden just now"
+        return os.path.join(folder, self._hidden)
+
+    def sync(self) -> None:
+        """Flush the bytes to disk (fsync), if requested."""
+        if self._sync:
+            os.fsync(self.descriptor)
+
+    def open_folder(self) -> int | None:
+        """Open the directory for locking, None if there is no condition."""
+        if self._condition is None:
+            return None
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._parent)
+
+    def recheck(self) -> None:
+        """Raise OutputError if the condition no longer holds."""
+        if self._condition is not None:
+            self._condition()
+
+    def publish(self) -> None:
+        """Publish the file under its name; OutputError if the current one may not be replaced."""
+        if self._hidden is None:
+            self._publish_nameless(self.descriptor)
+            return
+        held = -1
+        with suppress(OSError):  # on failure, the lock is released earlier
+            held = os.dup(self.descriptor)  # holds the lock, without which a sweep removes the file
+        try:
+            self._close_fd()  # a network file system reports write errors on close
+            self._move()
+        finally:
+            if held >= 0:
+                with suppress(OSError):  # the file is published and its bytes are written
+                    os.close(held)
+
+    def _publish_nameless(self, fd: int) -> None:
+        try:
+            self._link(fd, self._name)
+        except FileExistsError:
+            if self._is_first or not self._clobber:
+                raise self._refusal() from None
+            lock(fd)
+            self._link(fd, self._hide())
+            self._move()
+
+    def _link(self, fd: int, name: str) -> None:
+        parent = self._parent
+        # os.link follows the link in /proc only with a directory descriptor.
+        os.link(
+            f"{_DESCRIPTORS}/{fd}", name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True
+        )
+
+    def _move(self) -> None:
+        """Rename the temporary file to the final name, or link it if no file may be replaced."""
+        hidden, parent = self._hidden, self._parent
+        assert hidden is not None
+        if self._is_first or not self._clobber:
+            try:
+                os.link(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+                return
+            except FileExistsError:
+                raise self._refusal() from None
+            except OSError as exc:
+                if exc.errno not in _NO_LINKS or not self._clobber:
+                    raise
+        os.replace(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+        self._forget()  # here, not in `drop`: slots are few, and many files may be published
+
+    def _refusal(self) -> OutputError:
+        return OutputError(f"{printable(self.path)} exists and may not be replaced")
+
+    def sync_folder(self) -> None:
+        """Flush the directory entry to disk (fsync), if requested."""
+        if not self._sync:
+            return
+        assert self._parent is not None
+        try:
+            os.fsync(self._parent)
+        except OSError as exc:
+            if exc.errno not in (errno.EINVAL, errno.EROFS):  # not supported
+                raise OutputError(
+                    f"{printable(self.path)} is written, but may not survive a power failure:"
+                    f" {exc.strerror}"
+                ) from None
+
+    def _close_fd(self) -> None:
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _forget(self) -> None:
+        """Unregister the temporary name, which no longer exists."""
+        self._hidden = None
+        endings.forget(self._slot)
+        self._slot = -1
+
+    def drop(self) -> None:
+        """Close all descriptors and remove the file unless it is published."""
+        try:
+            self._close_fd()
+        except OSError:
+            pass
+        if self._hidden is not None:
+            try:
+                os.unlink(self._hidden, dir_fd=self._parent)
+            except OSError:
+                pass
+        self._forget()
+        parent, self._parent = self._parent, None
+        if parent is not None:
+            try:
+                os.close(parent)
+            except OSError:
+                pass
+
+
+def publish(files: Sequence[Unpublished]) -> None:
+    """Publish files in order; no signal ends the run between the first and the last.
+
+    Their folders are locked while current files are compared and replaced. Raises OutputError if a
+    file exists and may not be replaced, or a rename fails; the files before it remain published.
+    """
+    if not files:
+        return
+    file = files[0]
+    try:
+        with locking.held(one.open_folder for one in files):
+            for file in files:
+                file.recheck()
+            endings.settle()
+            try:
+                for file in files:
+                    file.publish()
+            except BaseException:
+                endings.settle(False)
+                raise
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, file.path, OutputError) from None
+    with ExitStack() as rest:  # calls all callbacks, even if one raises
+        for file in reversed(files):
+            rest.callback(file.drop)
+            rest.callback(file.sync_folder)

@@ -1,0 +1,112 @@
+"""New remote arrays, made of many objects: published when complete, else removed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ndtool.errors import NdtoolError, OutputError, redacted
+from ndtool.machine import endings
+from ndtool.publish.claims import Claim, LockObject
+from ndtool.storage import failures, remote, requests, upload
+from ndtool.storage.localfolder import METADATA
+from ndtool.storage.remote import inside
+from ndtool.storage.remotefolder import RemoteFolder
+
+
+class NewObjects(RemoteFolder):
+    """A remote store to which a run writes an array; its objects are removed on failure.
+
+    path: the array's folder in the store, which the run claims. No object is replaced. Metadata
+    are written last, from the outermost group to the array, so that an array is visible only when
+    complete. pending: the pending metadata, by key.
+    """
+
+    def __init__(self, url: str, path: str) -> None:
+        super().__init__(url)
+        self.pending: dict[str, bytes] = {}
+        self._made: list[str] = []
+        self._going: set[asyncio.Future[None]] = set()
+        self._shared = False
+        self._closed = False
+        endings.settle(False)
+        self._path, self._claim = path, Claim(url, path)
+        endings.add_cleanup(self.drop)
+
+    def shared(self) -> tuple[dict[str, bytes], LockObject]:
+        """Return what other writers of chunks need: the metadata and the lock object.
+
+        They replace objects, as a task may be repeated; so the folder must be empty.
+        """
+        if self.listed(self._path):
+            where = redacted(inside(self.url, self._path) if self._path else self.url)
+            raise OutputError(f"{where} was created by another process during the run")
+        self._shared = True
+        return self.pending, self._claim.mark
+
+    async def put(self, key: str, body: bytes | memoryview) -> None:
+        if key.rpartition("/")[2] in METADATA:
+            self.pending[key] = bytes(body)
+            return
+        if self._closed:
+            raise OutputError(f"{self.path}: the run has ended")
+        going = asyncio.ensure_future(self._create(key, bytes(body)))
+        self._going.add(going)
+        going.add_done_callback(self._going.discard)
+        await asyncio.shield(going)
+
+    def publish(self) -> None:
+        """Write the metadata, the array's last; OutputError if the claim was lost."""
+        self._claim.mark.require()
+        last = f"{self._path}/".lstrip("/")
+        for key in sorted(self.pending, key=lambda key: (key.count("/"), ".zattrs" not in key)):
+            try:
+                requests.wait(self._create(key, self.pending[key]), self.path, OutputError)
+            except OutputError:
+                if key.startswith(last) or self.below("").read(key) is None:
+                    raise  # a group that others created meanwhile is accepted
+        self._made.clear()
+        self._claim.release()
+        endings.remove_cleanup(self.drop)
+
+    def drop(self) -> None:
+        """Remove the objects written, by other writers too, unless the array is published."""
+        requests.finish(upload.PATIENCE)
+        try:
+            requests.wait(self._drop(), self.path, OutputError)
+        except NdtoolError:
+            return  # the remaining objects are no array without metadata
+        if self._shared:
+            self._claim.drop()
+        else:
+            self._claim.release()
+        endings.remove_cleanup(self.drop)
+
+    async def _create(self, key: str, body: bytes) -> None:
+        url = inside(self.url, key)
+        is_ours = key.startswith(f"{self._path}/".lstrip("/"))  # other runs may share a group
+        if is_ours:
+            self._made.append(key)  # before the request, as its response may be lost
+        try:
+            made = await upload.store(url).put(body, {"IfNoneMatch": "*"})
+        except FileExistsError:
+            if is_ours:
+                self._made.remove(key)
+            raise OutputError(
+                f"{redacted(url)} was created by another process during the run"
+            ) from None
+        except Exception as exc:
+            raise failures.failure(exc, redacted(url), OutputError) from None
+        if made and not is_ours:
+            self._made.append(key)
+
+    async def _drop(self) -> None:
+        self._closed = True  # refuses writes from other threads
+        await asyncio.gather(*self._going, return_exceptions=True)
+        self._made.reverse()  # metadata first, so that the array is no longer visible
+
+        async def one_by_one() -> None:
+            while self._made:
+                url = inside(self.url, self._made.pop(0))
+                await asyncio.wait_for(upload.store(url).remove(), upload.PATIENCE)
+
+        await asyncio.gather(*(one_by_one() for _ in range(remote.AT_ONCE)))

@@ -1,0 +1,98 @@
+"""Owner, mode, ACL and attributes that a new file inherits from the file it replaces."""
+
+import errno
+import os
+import stat
+import struct
+
+_ACL = "system.posix_acl_access"
+_ENTRY = struct.Struct("<2HI")  # tag, permissions, id; after four bytes of version
+_GROUP, _MASK, _OTHER = 0x04, 0x10, 0x20
+_NONE = (errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS)
+
+
+def inherit(fd: int, path: str, old: os.stat_result) -> None:
+    """Copy the owner, mode, ACL and user attributes of `path` to a new file of mode 0600.
+
+    Nobody gains permissions: if the group cannot be set, the new group gets at most those of
+    others; if the ACL cannot be set, the mode grants at most what it did. Raises OSError.
+    """
+    mode = stat.S_IMODE(old.st_mode) & 0o777
+    same_group = _give(fd, old)
+    acl = _acl(path)
+    entries = {tag: permissions for tag, permissions, _ in _ENTRY.iter_unpack(acl[4:])}
+    if not acl:
+        _remove_acl(fd)  # inherited from the folder's default ACL
+        group, other = mode >> 3 & 7, mode & 7
+    else:
+        group, other = entries[_GROUP], entries[_OTHER]
+    if not same_group:
+        group &= other
+    if not (acl and _set_acl(fd, acl, group)):
+        group &= entries.get(_MASK, 7)
+        os.fchmod(fd, mode & 0o700 | group << 3 | other)
+    _copy_attributes(fd, path)
+
+
+def _give(fd: int, old: os.stat_result) -> bool:
+    """Set the old file's owner and group, or only the group; return whether the group is set."""
+    new = os.fstat(fd)
+    if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
+        return True
+    for owner in (old.st_uid, -1):  # only root may give files away
+        try:
+            os.fchown(fd, owner, old.st_gid)
+            return True
+        except OSError:
+            pass
+    return new.st_gid == old.st_gid
+
+
+def _acl(path: str) -> bytes:
+    try:
+        return os.getxattr(path, _ACL)
+    except AttributeError:
+        return b""
+    except OSError as exc:
+        if exc.errno not in _NONE:
+            raise
+        return b""
+
+
+def _set_acl(fd: int, acl: bytes, group: int) -> bool:
+    """Set an ACL with permissions `group` for the owning group; False if not possible."""
+    raw = bytearray(acl)
+    for at in range(4, len(raw), _ENTRY.size):
+        tag, _, number = _ENTRY.unpack_from(raw, at)
+        if tag == _GROUP:
+            _ENTRY.pack_into(raw, at, tag, group, number)
+    try:
+        os.setxattr(fd, _ACL, raw)
+    except OSError as exc:
+        if exc.errno not in (*_NONE, errno.EPERM):
+            raise
+        return False
+    return True
+
+
+def _remove_acl(fd: int) -> None:
+    try:
+        os.removexattr(fd, _ACL)
+    except AttributeError:
+        pass
+    except OSError as exc:
+        if exc.errno not in _NONE:
+            raise
+
+
+def _copy_attributes(fd: int, path: str) -> None:
+    """Copy the extended attributes of the user namespace."""
+    try:
+        for name in os.listxattr(path):
+            if name.startswith("user."):
+                os.setxattr(fd, name, os.getxattr(path, name))
+    except AttributeError:
+        pass
+    except OSError as exc:
+        if exc.errno not in (*_NONE, errno.EPERM, errno.EACCES):
+            raise

@@ -1,0 +1,77 @@
+"""The old file of an output with preserved members, compared before it is replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from ndtool.errors import InputError, OutputError, printable
+from ndtool.publish.targets import Target
+from ndtool.storage import locations
+from ndtool.storage.local import File
+
+T = TypeVar("T")
+
+
+class OldFile:
+    """The current file at a target, open from `read` until it is replaced.
+
+    keeps: whether other members are preserved; then a file that others create during the run is
+    not replaced. compares: whether changes of the file prevent its replacement. file: the open
+    file, None if no members are preserved.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target, self._path, self._there = target, target.path, target.is_there
+        self.keeps = target.member is not None and not target.only
+        self.compares = not target.only
+        self.file: File | None = None
+        if not self.keeps:
+            target.require_replaceable()
+
+    def read(self, understand: Callable[[File], T], nothing: T, alone: str) -> T:
+        """Open and parse the file with `understand`; `nothing` if no members are preserved.
+
+        alone: the content with --only, for the hint. Raises OutputError if the file is invalid.
+        """
+        if not (self.keeps and self._there):
+            return nothing
+        try:
+            self.file = locations.open_storage(self._path)
+            return understand(self.file)
+        except BaseException as exc:
+            self.close()
+            if isinstance(exc, InputError):
+                hint = f"--only replaces it with {alone} alone"
+                raise OutputError(exc.message, hint=hint) from None
+            raise
+
+    def copy(self, fd: int, pieces: Iterable[tuple[int, int, int]]) -> None:
+        """Copy preserved byte ranges of the old file: (start, stop, offset in the new one)."""
+        assert self.file is not None, "there is something to stay"
+        for start, stop, to in pieces:
+            if self.file.copy(start, stop - start, fd, to) < stop - start:
+                raise OutputError(f"{printable(self._path)} changed during the run")
+
+    def recheck(self) -> None:
+        """Raise OutputError if others changed the file, whose changes would be lost.
+
+        Remote objects are also compared by the conditional request that replaces them.
+        """
+        change = ""
+        here = not self._target.url and os.path.lexists(self._path)
+        if self.file is not None:
+            removed = "" if here or self._target.url else "was removed during the run"
+            change = self.file.change() or removed
+        elif self.keeps and here:
+            change = "was created by another process during the run"
+        elif self.compares and here:
+            self._target.require_replaceable()
+        if change:
+            raise OutputError(f"{printable(self._path)} {change}")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()

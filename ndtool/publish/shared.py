@@ -1,0 +1,56 @@
+"""Outputs written by several processes, on one machine or on several with shared storage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.errors import OutputError
+from ndtool.storage.descriptors import advise, failure, write_at
+
+if TYPE_CHECKING:
+    from ndtool.publish.claims import LockObject
+
+
+class Shared(NamedTuple):
+    """Location of an unpublished output, for other processes that write to it.
+
+    name: the output's name in messages. path: path of the file, or path or URL of the Zarr store.
+    within: the array's path in the store. start: the offset of its bytes in the file. For URLs,
+    pending: objects to be written last; mark: lock object, by which writers verify the store.
+    """
+
+    name: str
+    metadata: ArrayMetadata
+    path: str
+    within: str
+    start: int
+    pending: dict[str, bytes] | None = None
+    mark: LockObject | None = None
+
+
+class SharedFile:
+    """Writer of an array's bytes in a file that another process created."""
+
+    streamed = False
+    at_once = 1
+
+    def __init__(self, shared: Shared) -> None:
+        self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start
+        try:
+            self._fd = os.open(shared.path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of the data at offset `start`, in any order; thread-safe."""
+        try:
+            write_at(self._fd, self._start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+        advise(self._fd, "DONTNEED", self._start + start, len(view))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)

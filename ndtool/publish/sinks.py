@@ -1,0 +1,262 @@
+"""Sinks for streams and files; a file is published only when complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from ndtool.arrays.sink import Sink
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.errors import NdtoolError, OutputError, printable
+from ndtool.publish.newfile import NewFile, Pending, publish
+from ndtool.publish.shared import Shared
+from ndtool.publish.targets import Target
+from ndtool.rules.dtypes import Dtype
+from ndtool.storage.descriptors import (
+    CHUNK,
+    UNMAPPABLE,
+    advise,
+    failure,
+    is_closed,
+    map_bytes,
+    read_at,
+    release,
+    reserve,
+    write_at,
+    write_next,
+)
+
+if TYPE_CHECKING:
+    from ndtool.publish.preserved import OldFile
+
+
+def commit(*sinks: Sink) -> None:
+    """Complete all sinks, then publish their files together."""
+    publish([file for one in sinks if (file := one.finish()) is not None])
+
+
+class StreamSink:
+    """Sink for standard output, a FIFO or a device: bytes in order, not revocable."""
+
+    streamed = True
+    at_once = 1
+    kept = None
+
+    def __init__(
+        self, fd: int, name: str, metadata: ArrayMetadata, header: bytes, owned: bool
+    ) -> None:
+        self.name, self.metadata = name, metadata
+        self._fd: int | None = fd
+        self._owned = owned
+        self._header = header
+        self._position = 0
+
+    def map(self) -> None:
+        return None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
+        if start != self._position or start + len(view) > self.metadata.nbytes:
+            raise ValueError(f"a stream at {self._position} cannot take bytes at {start}")
+        self._begin()
+        self._send(view)
+        self._position += len(view)
+
+    def finish(self) -> None:
+        self._begin()
+        if self._position != self.metadata.nbytes:
+            raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
+        fd, self._fd = self._fd, None
+        if fd is not None and self._owned:
+            try:
+                os.close(fd)
+            except OSError as exc:
+                raise failure(exc, self.name, OutputError) from None
+
+    def abort(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None and self._owned:
+            os.close(fd)
+
+    def _begin(self) -> None:
+        """Send the header once, before the first bytes of data."""
+        header, self._header = self._header, b""
+        self._send(header)
+
+    def _send(self, view: bytes | memoryview) -> None:
+        assert self._fd is not None
+        try:
+            write_next(self._fd, view)
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            if exc.errno == errno.ENOSPC:
+                raise OutputError(f"{printable(self.name)}: {exc.strerror}") from None
+            raise failure(exc, self.name, OutputError) from None
+
+
+class Frame:
+    """The bytes of a file before and after the array that is written to it.
+
+    start: the array's offset. total: bytes of the file. old: the file to be replaced, for formats
+    of several arrays, with the preserved members `names`. kept: see Sink. clobbers: whether the
+    file is replaced even without clobber, as its members are preserved. is_first: whether members
+    would be preserved, but no file exists. compares: whether the old file must be unchanged.
+    """
+
+    def __init__(
+        self,
+        header: bytes,
+        nbytes: int,
+        at: int = 0,
+        old: OldFile | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self._header, self._at, self.old = header, at, old
+        self.start = at + len(header)
+        self.total = self.start + nbytes
+        self.kept = names if old is not None and old.file is not None else None
+        self.clobbers = self.kept is not None
+        self.is_first = old is not None and old.keeps and old.file is None
+        self.compares = old is not None and old.compares
+
+    def begin(self, fd: int) -> None:
+        """Write the header, which does not depend on the data."""
+        write_at(fd, self._at, self._header)
+
+    def finish(self, fd: int, name: str) -> None:
+        """Write the parts that depend on the data, once these are complete."""
+
+    def close(self) -> None:
+        """Close the old file, if it is open."""
+        if self.old is not None:
+            self.old.close()
+
+
+def put_little_endian(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
+    """Swap elements written as the type `given` to little-endian, for formats that require it."""
+    if given.order != ">" or given.unit == 1:
+        return
+    from ndtool.engine import copies
+
+    for at in range(start, stop, CHUNK):  # a multiple of every unit
+        piece = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
+        if len(piece) < min(CHUNK, stop - at):
+            raise OutputError(f"{printable(name)}: the file became shorter")
+        copies.swap(memoryview(piece), given.unit)
+        write_at(fd, at, piece)
+
+
+class FileSink:
+    """Sink for a file that replaces the old one when published."""
+
+    streamed = False
+    at_once = 1
+
+    def __init__(self, target: Target, metadata: ArrayMetadata, frame: Frame) -> None:
+        self.name, self.metadata, self.kept = target.path, metadata, frame.kept
+        self._frame, self._dry = frame, target.dry
+        self._view: memoryview | None = None
+        try:
+            clobber, condition = frame.clobbers or target.clobber, None
+            if frame.old is not None:
+                condition = frame.old.recheck
+            elif target.is_there and not target.only:
+                condition = target.require_replaceable  # it may have become an archive
+            self._file = target.new_file(clobber, frame.compares, condition, frame.is_first)
+            try:
+                reserve(self._file.descriptor, frame.total, self.name)
+                if not target.dry:
+                    frame.begin(self._file.descriptor)
+            except BaseException:
+                self._file.drop()
+                raise
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+
+    def map(self) -> memoryview | None:
+        """Map the data of the file, writable; None if the file system does not support it."""
+        if self._view is None:
+            fd, start = self._file.descriptor, self._frame.start
+            try:
+                self._view = map_bytes(fd, start, self.metadata.nbytes, writable=True)
+            except OSError as exc:
+                if exc.errno not in UNMAPPABLE:
+                    raise failure(exc, self.name, OutputError) from None
+        return self._view
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Write bytes of the data at offset `start`, in any order; thread-safe."""
+        if start < 0 or start + len(view) > self.metadata.nbytes:
+            raise ValueError(f"{len(view)} bytes at {start} are not within {self.metadata.nbytes}")
+        try:
+            write_at(self._file.descriptor, self._frame.start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+
+    def shared(self) -> Shared | None:
+        """Return the location where other processes can write, None if they cannot."""
+        if not isinstance(self._file, NewFile):
+            return None
+        path = self._file.shared(sweeps=not self._dry)
+        return Shared(self.name, self.metadata, path, "", self._frame.start)
+
+    def release(self, start: int, nbytes: int) -> None:
+        """Start writeback of a byte range and drop it from the page cache."""
+        advise(self._file.descriptor, "DONTNEED", self._frame.start + start, nbytes)
+
+    def finish(self) -> Pending:
+        self._unmap()
+        try:
+            self._frame.finish(self._file.descriptor, self.name)
+            self._file.sync()
+        except NdtoolError:
+            raise
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
+        return self._file
+
+    def abort(self) -> None:
+        self._unmap()
+        self._file.drop()
+        self._frame.close()
+
+    def _unmap(self) -> None:
+        if self._view is not None:
+            release(self._view)
+            self._view = None
+
+
+class DrySink:
+    """Placeholder, in a dry run, for a sink whose creation has side effects.
+
+    These are a FIFO or a device, whose reader would see it opened and closed, and a remote store.
+    It has no `write`. name, metadata, streamed, kept: as in the actual sink.
+    """
+
+    at_once = 1
+
+    def __init__(
+        self, name: str, metadata: ArrayMetadata, streamed: bool, kept: tuple[str, ...] | None
+    ) -> None:
+        self.name, self.metadata, self.streamed, self.kept = name, metadata, streamed, kept
+
+    def map(self) -> None:
+        return None
+
+    def abort(self) -> None:
+        """Do nothing: no output was created."""
+
+
+def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
+    """Return the sink for standard output, the argument `-`."""
+    try:
+        there = not is_closed(os.fstat(1))
+    except OSError:
+        there = False
+    if not there:
+        raise OutputError("standard output: it is closed")
+    return StreamSink(1, "standard output", metadata, header, owned=False)

@@ -1,0 +1,255 @@
+"""Targets of `-o`: a path or URL, perhaps a member, and the current file."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ndtool.arrays.source import ChunkLayout
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    UsageError,
+    printable,
+    redacted,
+    shown,
+)
+from ndtool.storage.descriptors import failure, is_closed, is_fixed
+from ndtool.storage.local import is_store
+
+if TYPE_CHECKING:
+    from ndtool.publish.newfile import Pending
+    from ndtool.storage.remote import Version
+
+LISTED = 10  # maximum number of arrays in an error message
+_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels
+_CODECS = {f"{name}:{level}" for name, most in _LEVELS.items() for level in range(most + 1)}
+
+
+def codec(text: str) -> str:
+    """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
+    if text not in _CODECS and text not in (*_LEVELS, "none"):
+        choice = ", ".join(f"{name}[:0..{most}]" for name, most in _LEVELS.items())
+        raise UsageError(f"{shown(text)} is not a codec: expected {choice} or none")
+    return text
+
+
+class Encoding(NamedTuple):
+    """Encoding options of a chunked output; None: those of data, else the format's default.
+
+    codec: zstd, blosc, gzip or none, perhaps with `:level`. like: the chunk layout of data, None
+    for flat data. as_void: whether element types that the format lacks may be stored as void.
+    """
+
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codec: str | None = None
+    like: ChunkLayout | None = None
+    as_void: bool = True
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options that were given."""
+        return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
+
+    def refuse(self, argument: str) -> None:
+        """Raise UsageError if options were given, as the output has no chunks."""
+        if self.asked:
+            raise UsageError(
+                f"{' and '.join(self.asked)}: {printable(argument)} has no chunks:"
+                " expected a Zarr store, such as out.zarr"
+            )
+
+
+class Target(NamedTuple):
+    """Location of an output.
+
+    member: the name of the array in the file, if given. old: the status of the current file.
+    clobber: whether it may be replaced. sync: whether to flush to disk. only: preserve no other
+    members. encoding: the encoding options of chunks. url: whether the path is a URL. version: the
+    version of the current object at a URL, None if there is none or it is irrelevant. dry: whether
+    this is a dry run, which drops the file once its space is reserved: no bytes are copied to it,
+    and no abandoned files are removed. names_in: function that lists the arrays in a file.
+    preserves: function that tells if a path's format preserves other members.
+    """
+
+    path: str
+    member: str | None
+    old: os.stat_result | None
+    clobber: bool = True
+    sync: bool = False
+    only: bool = False
+    encoding: Encoding = Encoding()
+    url: bool = False
+    version: "Version | None" = None
+    dry: bool = False
+    names_in: Callable[[str], Sequence[str]] = lambda path: ()
+    preserves: Callable[[str], bool] = lambda path: False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file or object exists."""
+        return self.old is not None or self.version is not None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the output is a file or store, which can be replaced, not a FIFO or device."""
+        return self.old is None or stat.S_IFMT(self.old.st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether the path is a folder, which is a store."""
+        return self.old is not None and stat.S_ISDIR(self.old.st_mode)
+
+    def require_replaceable(self) -> None:
+        """Raise OutputError if the file exists without clobber, or has several arrays."""
+        if self.is_there and not self.clobber:
+            raise exists(self.path)
+        if not self.only and (self.version is not None or os.path.isfile(self.path)):
+            _require_one_array(self.path, self.names_in, self.preserves)
+
+    def new_file(
+        self, clobber: bool, compares: bool, condition: Callable[[], None] | None, is_first: bool
+    ) -> "Pending":
+        """Return a file or upload that replaces the current file when published.
+
+        clobber: whether it may be replaced. compares: whether a remote object must be unchanged.
+        condition: raises OutputError if the file may no longer be replaced. is_first: never
+        replace a file, even with clobber.
+        """
+        if self.url:
+            from ndtool.storage.upload import Upload
+
+            may_replace = clobber and not is_first
+            return Upload(self.path, self.version, may_replace, compares, condition)
+        from ndtool.publish.newfile import NewFile
+
+        return NewFile(self.path, self.old, clobber, self.sync, condition, is_first)
+
+    def require_folder(self) -> None:
+        """Raise OutputError if the folder is missing or not writable."""
+        if self.url:
+            return
+        try:
+            parent = os.path.dirname(os.path.realpath(self.path))
+            os.stat(os.path.join(parent, "."))
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as exc:
+            raise failure(exc, self.path, OutputError) from None
+
+
+def require_ours(path: str) -> None:
+    """Raise UsageError if a path or URL has the suffix of an unsupported output format.
+
+    A colon separates a member name, unless a file of the complete name exists. A suffix without
+    letters is ignored, as it may be part of a number.
+    """
+    name = os.path.basename(path)
+    for part in (name if os.path.lexists(path) else name.partition(":")[0], name):
+        ending = os.path.splitext(part)[1]
+        if any(map(str.isalpha, ending)) and ":" not in ending:
+            raise UsageError(
+                f"{printable(path)}: ndtool does not write {printable(ending)}:"
+                " expected .npy, .npz, .safetensors, .pb or .zarr"
+                + ", in lower case"
+                * (ending != ending.lower()),
+                hint=f"npy:{printable(path)} writes a .npy file of this name",
+            )
+
+
+def _require_one_array(
+    path: str, names_in: Callable[[str], Sequence[str]], preserves: Callable[[str], bool]
+) -> None:
+    """Raise OutputError if a file has several arrays, as writing one would drop the others."""
+    label = redacted(path)
+    try:
+        arrays = names_in(path)
+    except InputError as exc:
+        hint = "--only replaces it in any case"
+        raise OutputError(exc.message, hint=hint) from None
+    except OSError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
+        raise failure(exc, path, OutputError) from None
+    if len(arrays) > 1:
+        more = (f"and {len(arrays) - LISTED} more",) if len(arrays) > LISTED else ()
+        raise OutputError(
+            f"{printable(label)} has {len(arrays)} arrays: which is to be written?",
+            places=(*(printable(name, 80) for name in arrays[:LISTED]), *more),
+            hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * preserves(path)
+            + "--only replaces the whole file",
+        )
+
+
+def exists(target: str) -> OutputError:
+    """Return the error for a file that exists and may not be replaced."""
+    return OutputError(f"{printable(target)} exists and may not be replaced")
+
+
+def existing(path: str) -> os.stat_result | None:
+    """Return the status of an output's path, None if it does not exist; OutputError if invalid."""
+    try:
+        return _looked_at(path)
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, path, OutputError) from None
+
+
+def _looked_at(path: str) -> os.stat_result | None:
+    try:
+        status = os.stat(path)
+    except NotADirectoryError:
+        raise _nowhere(path) from None
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise OutputError(
+                f"{printable(path)}: it is a dangling link: expected a file"
+            ) from None
+        if not os.path.basename(path):
+            raise OutputError(f"{printable(path)}: expected a file name") from None
+        if not os.path.exists(os.path.dirname(path) or "."):
+            raise _nowhere(path) from None
+        return None
+    except ValueError as exc:
+        raise OutputError(f"{printable(path)} is not a valid file name: {exc}") from None
+    if is_closed(status):
+        raise OutputError(f"{printable(path)}: it is closed")
+    for test, what in (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISBLK, "a block device"),
+        (stat.S_ISSOCK, "a socket"),
+    ):
+        if test(status.st_mode) and not is_store(path):
+            raise OutputError(f"{printable(path)} is {what}: expected a file")
+    # A rename needs no write permission on the file, but its owner has revoked it on purpose.
+    if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):
+        raise OutputError(f"{printable(path)} is read-only", hint="chmod u+w lets it be replaced")
+    if stat.S_ISREG(status.st_mode):
+        _require_removable(path, status)
+    return status
+
+
+def _nowhere(path: str) -> OutputError:
+    """Return the error for a file whose folder does not exist."""
+    return OutputError(
+        f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
+        hint="ndtool creates files, but not their folders",
+    )
+
+
+def _require_removable(path: str, status: os.stat_result) -> None:
+    """Raise OutputError if a rename may not replace a file (sticky folder, append-only)."""
+    real = os.path.realpath(path)
+    folder = os.stat(os.path.dirname(real))
+    sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
+        0, folder.st_uid, status.st_uid,
+    )  # fmt: skip
+    if sticky or is_fixed(real) or is_fixed(os.path.dirname(real)):
+        raise OutputError(
+            f"{printable(path)}: it cannot be replaced: {os.strerror(errno.EPERM)}",
+            hint="it or its folder is append-only, or the folder is sticky and another user's",
+        )

@@ -1,0 +1,66 @@
+"""Grids: arrays divided into blocks of one shape, numbered in row-major order."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+from ndtool.rules.plans import Shape
+
+Box = tuple[tuple[int, int], ...]  # (start, stop) of a block along every axis
+
+
+def blocks_along(shape: Shape, grid: Shape) -> Shape:
+    """Return the number of blocks along every axis.
+
+    >>> blocks_along((5, 4), (2, 4))
+    (3, 1)
+    """
+    return tuple(-(-size // max(1, step)) for size, step in zip(shape, grid, strict=True))
+
+
+def blocks(shape: Shape, grid: Shape) -> int:
+    """Return the number of blocks of a grid.
+
+    >>> blocks((5, 4), (2, 4))
+    3
+    """
+    return prod(blocks_along(shape, grid))
+
+
+def box(shape: Shape, grid: Shape, number: int) -> Box:
+    """Return the start and stop of a block along every axis.
+
+    >>> box((5, 4), (2, 4), 2)
+    ((4, 5), (0, 4))
+    """
+    place = []
+    along = blocks_along(shape, grid)
+    for size, step, count in zip(reversed(shape), reversed(grid), reversed(along), strict=True):
+        number, at = divmod(number, count)
+        place.append((at * step, min(size, (at + 1) * step)))
+    return tuple(reversed(place))
+
+
+def sizes(place: Box) -> Shape:
+    """Return the shape of a block."""
+    return tuple(stop - first for first, stop in place)
+
+
+def runs(shape: Shape, place: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (offset in the array, offset in the block, bytes) of each contiguous byte range.
+
+    >>> list(runs((5, 4), ((4, 5), (1, 3)), 8))
+    [(136, 0, 16)]
+    """
+    length, axis, step = itemsize, len(shape), itemsize
+    while axis and length == step:  # a complete axis extends the byte range
+        axis -= 1
+        length *= place[axis][1] - place[axis][0]
+        step *= shape[axis]
+    steps = [itemsize * prod(shape[d + 1 :]) for d in range(len(shape))]
+    inner = sum(place[d][0] * steps[d] for d in range(axis, len(shape)))
+    ranges = (range(first, stop) for first, stop in place[:axis])
+    for number, at in enumerate(product(*ranges)):
+        outer = sum(i * s for i, s in zip(at, steps, strict=False))
+        if length:
+            yield outer + inner, number * length, length

@@ -1,0 +1,70 @@
+"""The out-of-bounds modes: error, clip, wrap, fill and drop, a row for each."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Mode(NamedTuple):
+    """An out-of-bounds mode.
+
+    name: the value of the option. done: the participle that reports use. gathers, scatters: whether
+    those operators have the mode. redirect: a function of a stored index and an axis size, integers
+    or arrays, that returns a valid index. skips: whether the whole tuple selects nothing. by_side:
+    whether only the side matters on which an index is out of bounds, not the distance.
+    """
+
+    name: str
+    done: str
+    gathers: bool = True
+    scatters: bool = True
+    redirect: Callable[[Any, Any], Any] | None = None
+    skips: bool = False
+    by_side: bool = True
+
+    @property
+    def redirects(self) -> bool:
+        """Whether the mode redirects to a valid index, which an axis of size 0 lacks."""
+        return self.redirect is not None
+
+    def suits(self, scatters: bool) -> bool:
+        """Whether scatters, or else gathers, have the mode."""
+        return self.scatters if scatters else self.gathers
+
+
+class Handling(NamedTuple):
+    """What happens to each index, in this order.
+
+    pad: an index equal to it selects nothing, nor does its tuple. negatives: whether negative
+    indices count from the end, else they are out of bounds. mode: the out-of-bounds mode.
+    """
+
+    mode: str = "error"
+    pad: int | None = None
+    negatives: bool = True
+
+    @property
+    def skips(self) -> bool:
+        """Whether tuples may select nothing."""
+        return MODES[self.mode].skips or self.pad is not None
+
+    @property
+    def drops(self) -> bool:
+        """Whether tuples may be left out or redirected, so that their rows are not as stored."""
+        return MODES[self.mode].redirects or self.pad is not None or not self.negatives
+
+
+MODES = {
+    row.name: row
+    for row in (
+        Mode("error", "refused"),
+        Mode("clip", "clipped", redirect=lambda i, size: (i > 0) * (size - 1)),
+        Mode("wrap", "wrapped", redirect=lambda i, size: i % size, by_side=False),
+        Mode("fill", "filled", scatters=False, skips=True),
+        Mode("drop", "dropped", gathers=False, skips=True),
+    )
+}
+
+
+def of_operator(scatters: bool) -> tuple[str, ...]:
+    """Return the names of the modes that scatters, or else gathers, have."""
+    return tuple(row.name for row in MODES.values() if row.suits(scatters))

@@ -1,0 +1,93 @@
+"""The first two steps of a run: open the inputs, and infer types and shapes."""
+
+import time
+from typing import NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata, Source
+from ndtool.errors import OutputError, called
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.machine import threads
+from ndtool.rules import inference
+from ndtool.rules.inference import Given, Inference
+from ndtool.runs.request import Request
+
+
+class Inputs(NamedTuple):
+    """The part of a call that execution needs; a worker, which opens the inputs, has only this."""
+
+    inference: Inference
+    sources: dict[str, Source]
+    threads: int = 1
+    spill: str | None = None
+
+
+class OpenCall:
+    """A call of an operator with open inputs; a context manager that closes them.
+
+    given: inputs that the caller has open, by role; the others are opened from the request's
+    arguments. Raises NdtoolError for an invalid argument, type, shape or attribute. A call does not
+    change afterwards: each later step takes it and returns a new value.
+
+    sources: all inputs by role. inference: the trace and the plan of shapes. threads: the maximum
+    number of threads. spill: the directory of temporary files, None for TMPDIR. started: the start
+    time by time.perf_counter. passed: the roles of inputs that the caller had open.
+    """
+
+    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
+        self.request, self.started = request, time.perf_counter()
+        self.threads = threads.resolve(request.threads)
+        self.spill = request.spill_directory
+        self.passed = frozenset(given or ())
+        self.sources: dict[str, Source] = {}
+        try:
+            self._open(given or {})
+            found = {
+                role: Given(source.name, source.metadata.dtype, source.metadata.shape)
+                for role, source in self.sources.items()
+            }
+            self.inference = inference.infer(
+                request.operator, found, request.attributes, request.spec, request.dtype
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, given: dict[str, Source]) -> None:
+        streams = Streams(directory=self.spill)
+        for role, argument in self.request.arguments.items():
+            source = given.get(role) or locators.open_source(
+                argument, streams, literals=role == "indices"
+            )
+            self.sources[role] = source
+            if self.request.output == "-" and source.is_open_as(1):
+                raise OutputError(
+                    f"standard output is redirected to {called(argument)}, which is an input"
+                )
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The metadata of the output, whatever its format."""
+        shape = self.inference.plan.output
+        return ArrayMetadata(self.inference.dtype, shape, "C", shape, {})
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the inputs."""
+        return [source.warning for source in self.sources.values() if source.warning]
+
+    def recheck(self) -> None:
+        """Raise OutputError if an input changed since it was opened."""
+        for source in self.sources.values():
+            source.recheck()
+
+    def close(self) -> None:
+        """Close the inputs."""
+        for source in self.sources.values():
+            source.close()
+
+    def __enter__(self) -> "OpenCall":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

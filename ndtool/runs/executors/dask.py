@@ -1,0 +1,216 @@
+"""An executor of a dask.distributed cluster: a future for each task, no graph."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Thread
+from typing import Any
+
+from ndtool.errors import NdtoolError, ResourceError, UsageError, printable, words
+from ndtool.machine import memory
+from ndtool.redaction import register
+from ndtool.runs import executors
+from ndtool.runs.executors import Lost, Task
+
+ANSWER, COME = 10, 60  # seconds: timeouts of a scheduler's answer, of its first worker
+BACK = 60  # seconds until a run without workers fails; the interval of checks
+OFTEN = 1
+_LARGEST = 1 << 20  # characters of a scheduler file
+_LOGS = "distributed", "distributed.client"  # loggers with handlers of their own
+
+
+class Cluster:
+    """A connection to a scheduler. slots: threads of all workers. memory: bytes for each thread.
+
+    local: the number of workers that this run started. kill: a function that kills them.
+    """
+
+    def __init__(
+        self, client: Any, limit: int | None, local: int | None, kill: Callable[[], None] | None
+    ) -> None:
+        self._client, self._kill = client, kill
+        workers = self._identity(-1)["workers"].values()
+        self.slots = sum(one["nthreads"] for one in workers)
+        threads = max(one["nthreads"] for one in workers)
+        if limit is None:
+            limits = [one["memory_limit"] for one in workers if one["memory_limit"]]
+            limit = min(limits, default=memory.available() // (local or len(workers)))
+        self.memory = limit // threads
+        self._tasks: dict[Any, Task] = {}  # by future
+        self._done = library().as_completed(loop=client.loop, with_results=True, raise_errors=False)
+        self._token, self._submitted = os.urandom(8).hex(), 0
+
+    def submit(self, task: Task) -> None:
+        self._submitted += 1
+        key = f"ndtool-{task.phase}-{task.number}-{self._token}-{self._submitted}"
+        future = self._asked(self._client.submit, *task, key=key, pure=False)
+        self._tasks[future] = task
+        self._done.add(future)
+
+    def completed(self) -> Iterator[tuple[Task, Any]]:
+        while self._tasks:
+            self._wait()
+            future, outcome = next(self._done)
+            if future not in self._tasks:  # it was cancelled
+                continue
+            if future.status == "error":
+                _, error, trace = outcome
+                outcome = error.with_traceback(trace)
+            if isinstance(outcome, library().KilledWorker):
+                outcome = Lost(outcome.allowed_failures + 1)
+            if isinstance(outcome, _lost()):  # the scheduler is gone
+                self._tasks.clear()  # so none can be cancelled
+                raise _lonely()
+            yield self._tasks.pop(future), outcome
+
+    def cancel(self, *tasks: Task) -> None:
+        dropped = set(tasks)
+        futures = [future for future, task in self._tasks.items() if task in dropped]
+        for future in futures:
+            del self._tasks[future]
+        if futures:
+            self._client.cancel(futures, force=True, reason="the run ended")
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def _wait(self) -> None:
+        """Wait for a completed task; ResourceError if all workers stay away."""
+        changed, alone = self._done.thread_condition, 0.0
+        while True:
+            with changed:
+                if changed.wait_for(self._done.has_ready, OFTEN):
+                    return
+            alone = 0.0 if self._identity(0)["n_workers"] else alone + OFTEN
+            if alone > BACK:
+                raise ResourceError(f"no worker is left, and none has joined in {BACK} seconds")
+
+    def _identity(self, workers: int) -> Any:
+        """Return the scheduler's identity, with that of `workers` workers; -1 for all."""
+        identity = self._client.scheduler.identity
+        return self._asked(self._client.sync, identity, n_workers=workers)
+
+    def _asked(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Make a call to the scheduler; ResourceError if the connection is lost."""
+        lost: tuple[type[BaseException], ...] = (*_lost(), OSError)
+        try:
+            return call(*arguments, **options)
+        except lost:
+            raise _lonely() from None
+
+    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        ended: dict[str, Any] = self._asked(self._client.run, call, *arguments, on_error="return")
+        return ended
+
+    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+        if self._kill is not None:
+            self._kill()
+            return
+
+        def ask() -> None:
+            with suppress(*_lost(), OSError):
+                self._client.run(call, *arguments, on_error="ignore")
+
+        asking = Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(seconds)
+
+
+def _lonely() -> ResourceError:
+    return ResourceError("the connection to the scheduler was lost")
+
+
+def _lost() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that the package raises if the scheduler is gone."""
+    from asyncio import CancelledError
+    from concurrent import futures
+
+    closed: type[BaseException] = library().comm.CommClosedError
+    return closed, CancelledError, futures.CancelledError, TimeoutError, StopIteration
+
+
+@contextmanager
+def connect(
+    scheduler: Any, workers: int | None, threads: int, limit: int | None
+) -> Iterator[executors.Cluster]:
+    """Connect to a cluster, or start one of `workers` processes for the time of the context.
+
+    scheduler: an address, the path of a scheduler file, a client, or an executor, which is returned
+    as it is; None to start a cluster.
+    """
+    if scheduler is not None and workers is not None:
+        raise UsageError("--scheduler and --workers: expected one of them")
+    if isinstance(scheduler, executors.Cluster):
+        yield scheduler
+        return
+    distributed, kill = library(), None
+    with ExitStack() as stack:
+        if scheduler is None:
+            assert workers is not None, "there is a scheduler, or there are workers"
+            from ndtool.runs.executors import localcluster
+
+            own, kill = stack.enter_context(localcluster.cluster(workers, threads, COME))
+            client = stack.enter_context(distributed.Client(own, set_as_default=False))
+        elif isinstance(scheduler, str):
+            for name in _LOGS:  # their errors reach us as exceptions
+                silent = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
+                stack.enter_context(silent)
+            client = stack.enter_context(_client(distributed, scheduler))
+        else:
+            client = scheduler
+        try:
+            client.wait_for_workers(1, timeout=COME)
+        except TimeoutError:
+            raise ResourceError(f"no worker has joined the cluster in {COME} seconds") from None
+        yield Cluster(client, limit, workers, kill)
+
+
+def library() -> Any:
+    """Import the distributed package; UsageError if it is missing."""
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError(
+            "a cluster needs the distributed package", hint="pip install 'ndtool[cluster]'"
+        ) from None
+    return distributed
+
+
+def _client(distributed: Any, scheduler: str) -> Any:
+    is_file = "://" not in scheduler and (os.path.exists(scheduler) or scheduler.endswith(".json"))
+    shown = printable(scheduler if is_file or "://" in scheduler else scheduler.rpartition("@")[2])
+    address = _address(scheduler) if is_file else scheduler
+    register(address)
+    try:
+        return distributed.Client(address, timeout=ANSWER, set_as_default=False)
+    except ValueError as exc:
+        error: NdtoolError = UsageError(
+            f"--scheduler {shown} is not an address: {words(exc)}:"
+            " expected tcp://host:port, or a scheduler file"
+        )
+    except Exception as exc:  # the package documents no exception type
+        error = ResourceError(f"{shown}: cannot connect to a scheduler: {words(exc)}")
+    gc.collect()  # closes the failed client; closed while another one starts, it would deadlock
+    raise error
+
+
+def _address(file: str) -> str:
+    """Return the address in a scheduler file; UsageError if it has none."""
+    if not os.path.exists(file):
+        raise UsageError(f"{printable(file)}: there is no such scheduler file")
+    try:
+        with open(file) as lines:
+            address = json.loads(lines.read(_LARGEST))["address"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        address = None
+    if not isinstance(address, str):
+        raise UsageError(
+            f"{printable(file)} is not a scheduler file: expected JSON with an address"
+        )
+    return address

@@ -1,0 +1,1 @@
+"""External (out-of-core) execution: partition the index tuples, sweep the data, replay."""

@@ -1,0 +1,155 @@
+"""External execution in this process: opens the arrays, and runs the tasks on threads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from operator import lt
+from threading import Lock
+
+from ndtool.arrays.boxes import (
+    ConstantReader,
+    FlatReader,
+    FlatWriter,
+    GridReader,
+    GridWriter,
+    Reader,
+    Writer,
+)
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.sink import Sink
+from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.engine.gathers import ProgressCallback
+from ndtool.machine import pool
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
+from ndtool.runs import direct, operands
+from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.executors import Task
+from ndtool.runs.executors.threads import Threads
+from ndtool.runs.external import policy
+from ndtool.runs.external.partitioning import Partitioning, positions_of, units_of
+from ndtool.runs.external.policy import Note
+from ndtool.runs.external.spillstore import Store
+from ndtool.runs.external.tasks import Arrays, Work
+from ndtool.storage.local import ByteRange
+
+
+def run(
+    call: OpenCall,
+    partitioning: Partitioning,
+    sink: Sink,
+    progress: ProgressCallback,
+    note: Note,
+    dry: bool = False,
+) -> Generator[str]:
+    """Execute a run in this process, into a sink; yield the name of each phase before it begins.
+
+    note: takes the bounds report if the mode allows indices out of bounds. dry: whether the caller
+    stops at the first phase, so that no data are read.
+    """
+    with ExitStack() as stack:
+        output = _output(call, sink, partitioning, stack)
+        unread = tuple(call.sources) if dry else ()
+        store = Store(
+            partitioning.kept,
+            partitioning.held,
+            call.spill,
+            {"split": 0, "sweep": partitioning.sorted},
+        )
+        stack.callback(store.close)
+        work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
+        threads = stack.enter_context(Threads(partitioning.workers))
+        yield from policy.phases(
+            call.inference,
+            partitioning,
+            store,
+            threads,
+            work.do,
+            progress,
+            note,
+            in_order=sink.streamed,
+        )
+
+
+def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
+    """Validate all indices by blocks; raise BoundsError, or pass it to `note` if allowed."""
+    inputs = arrays(call, partitioning, None, unread=("data",))
+    work = Work(call.inference, partitioning, inputs, Store(0, 0, None, {}))
+    outside = policy.Outside(call.inference)
+    fresh = [block for block in range(partitioning.blocks) if lt(*partitioning.fresh(block))]
+    with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
+        checks = (Task(work.do, "check", block) for block in fresh)
+        policy.complete(threads, checks, outside.add)
+    outside.tell(note)
+
+
+def arrays(
+    call: OpenCall | Inputs,
+    partitioning: Partitioning,
+    output: Writer | None,
+    unread: tuple[str, ...] = (),
+) -> Arrays:
+    """Return the readers and the writer for tasks; without an output, none for updates.
+
+    unread: the inputs that will not be read: the space of a copy is reserved, not filled.
+    """
+    plan, turn = call.inference.plan, Lock()
+
+    def reader(role: str, over: Shape) -> Reader:
+        source = call.sources[role]
+        if isinstance(source, Constant) and role == "data":
+            return ConstantReader(source, over)
+        if not isinstance(source, Flat):
+            return GridReader(source, len(over), partitioning.at_once)
+        loaded = operands.load(call, role, dry=role in unread)
+        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.given
+        if loaded.fortran and len(shape) > 1:
+            byte_range = ByteRange(loaded.normalized(dtype.order, False))
+        return FlatReader(byte_range, over, turn)
+
+    return Arrays(
+        reader("data", partitioning.rows.over),
+        reader("indices", plan.positions),
+        None if partitioning.gathers or output is None else reader("updates", positions_of(plan)),
+        output,
+    )
+
+
+def writer(
+    sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
+) -> Writer:
+    """Return the writer of an output for tasks; buffer: a buffer to write to first."""
+    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.run
+    if partitioning.gathers:
+        over = plan.output[: len(plan.output) - len(run)]
+    if buffer is None and sink.metadata.in_chunks:
+        return GridWriter(sink, len(over), partitioning.at_once)
+    return FlatWriter(sink, over, buffer)
+
+
+def _output(call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack) -> Writer:
+    """Return the writer of an output, through a buffer if the sink cannot take partitions."""
+    buffer = None
+    if not suits(call, sink.metadata, partitioning) or (
+        sink.streamed and len(partitioning.rows.over) > 1
+    ):
+        threads = min(call.threads, partitioning.workers)
+        whole = direct.whole_output(sink, threads, directory=call.spill)
+        buffer, _ = stack.enter_context(whole)
+    return writer(sink, partitioning, call.inference.plan, buffer)
+
+
+def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> bool:
+    """Whether tasks write complete chunks of an output."""
+    if not output.in_chunks:
+        return True
+    metadata = {role: source.metadata for role, source in call.sources.items()}
+    units = units_of(call.inference, metadata, output)
+    if partitioning.gathers:
+        return partitioning.blocks == 1 or partitioning.block % units.written == 0
+    return len(units.box) == len(partitioning.step) and all(
+        step in (size, step // unit * unit)
+        for size, step, unit in zip(
+            partitioning.rows.over, partitioning.step, units.box, strict=True
+        )
+    )

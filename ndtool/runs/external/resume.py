@@ -1,0 +1,188 @@
+"""Resume on a cluster: a run reuses the complete segments of one that was killed.
+
+A manifest has the fingerprint of the killed run's inputs, and its partitioning. They determine what
+a task spills, so that a segment with the same manifest is as good as a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ndtool import __version__
+from ndtool.arrays.source import Source
+from ndtool.errors import NdtoolError, called, redacted
+from ndtool.machine import pool
+from ndtool.rules import grid
+from ndtool.rules.inference import Inference
+from ndtool.runs.external import spillfiles
+from ndtool.runs.external.partitioning import Partitioning, Rows
+from ndtool.runs.external.spill import Segment, SpillFolder
+from ndtool.runs.external.spillfiles import SharedStore
+from ndtool.runs.external.tasks import NOTE, TaskResult
+
+RunFingerprint = dict[str, Any]  # fingerprint of a run, as JSON
+
+LISTED = 100_000  # chunks of data to fingerprint, at most: a gather may read few
+_MANIFEST = "manifest"
+_CALL = {
+    "version": "the killed run had another version of ndtool",
+    "call": "the killed run had another operator, attribute, type or shape",
+    "rows": "in the killed run, data or the output had other chunks",
+}
+
+
+def fingerprint_of(
+    inference: Inference, rows: Rows, named: dict[str, str], sources: dict[str, Source]
+) -> RunFingerprint:
+    """Return the fingerprint of a run: the call, and name and fingerprint of each input.
+
+    named: the inputs' locations on workers. A scatter's segments do not depend on data.
+    """
+    types = [(given.dtype, given.shape) for given in inference.inputs.values()]
+    fingerprint: RunFingerprint = {
+        "version": __version__,
+        "call": repr((inference.operator, inference.spec, inference.attributes, types)),
+        "rows": (rows.over, rows.width, sources["data"].metadata.unit),
+    }
+    for role, name in named.items():
+        if role != "data" or not inference.scatters:
+            fingerprint[role] = (redacted(name), _input_fingerprint(role, name, sources[role]))
+    again: RunFingerprint = json.loads(json.dumps(fingerprint))
+    return again
+
+
+def difference(found: RunFingerprint, wanted: RunFingerprint) -> str:
+    """Return the first difference between two fingerprints, as text; "" if they are equal."""
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            return _CALL.get(key) or f"{called(value[0])} has changed"
+    return ""
+
+
+def without_fingerprint(fingerprint: RunFingerprint) -> str:
+    """Return the name of an input that has no fingerprint, "" if all have one."""
+    roles = (role for role in ("indices", "updates") if role in fingerprint)
+    return next((fingerprint[role][0] for role in roles if fingerprint[role][1] is None), "")
+
+
+def _input_fingerprint(role: str, name: str, source: Source) -> Any:
+    if role == "data" and grid.blocks(source.metadata.shape, source.metadata.unit) > LISTED:
+        return None
+    found = source.fingerprint()
+    if found is None and role == "indices" and name.lstrip()[:1] == "[":
+        return "written out"
+    return found
+
+
+def write_manifest(
+    store: SharedStore, fingerprint: RunFingerprint, partitioning: Partitioning
+) -> bool:
+    """Write the manifest; return False if the run cannot be resumed."""
+    if without_fingerprint(fingerprint):
+        return False
+    manifest = {"made": fingerprint, "block": partitioning.block, "step": partitioning.step}
+    store.note(_MANIFEST, json.dumps(manifest).encode())
+    return True
+
+
+class AbandonedRun:
+    """An abandoned run, and the segments of it that another run resumes.
+
+    fingerprint: the fingerprint of the resuming run. folder: the reopened folder, None if none
+    fits. reason: why none fits, "" if none exists. taken: the number of resumed tasks by phase.
+    """
+
+    def __init__(self, location: str, fingerprint: RunFingerprint) -> None:
+        self.fingerprint, self.reason = fingerprint, ""
+        self.folder: SpillFolder | None = None
+        self.taken = {"split": 0}
+        self._ends: dict[int, TaskResult] = {}
+        self._sizes: dict[Segment, int] = {}
+        if name := without_fingerprint(fingerprint):
+            self.reason = f"changes of {called(name)} cannot be detected"
+            return
+        insides, others = spillfiles.abandoned(location)
+        if others:
+            self.reason = (
+                f"{called(others[0])} is from another machine, or from before this machine's last"
+                " start"
+            )
+        for inside in insides:
+            store = spillfiles.open_store(inside)
+            manifest = _read(store)
+            if manifest is None:
+                continue
+            self.reason = difference(manifest["made"], fingerprint)
+            if not self.reason and (folder := spillfiles.reopen(inside)):
+                self.folder, self._store, self._manifest = folder, store, manifest
+                return
+
+    def partitioning(self, partitioning: Partitioning) -> Partitioning:
+        """Return the partitioning of the abandoned run."""
+        return partitioning._replace(
+            block=self._manifest["block"], step=tuple(self._manifest["step"])
+        )
+
+    def refuse(self, reason: str) -> None:
+        """Resume nothing, for a reason."""
+        self.reason = reason
+        self.close()
+        self.folder = None
+
+    def find_segments(self, partitioning: Partitioning) -> None:
+        """Find the segments that are complete."""
+        self._sizes = self._store.segments()
+        segments = (segment for segment in self._sizes if segment.phase == "split")
+        pool.run_all(partial(self._read_result, partitioning), segments, self._store.at_once)
+        self.taken["split"] = len(self._ends)
+
+    def splits(self) -> dict[int, TaskResult]:
+        """Return the results of resumed splits, by block."""
+        return self._ends
+
+    def sweeps(self, partitioning: Partitioning, counts: Sequence[int]) -> dict[int, TaskResult]:
+        """Return the results of resumed sweeps, by partition; counts: the rows of each."""
+        is_known = self.fingerprint["data"][1] is not None
+        found = {
+            segment.number: TaskResult(segment.attempt)
+            for segment, nbytes in self._sizes.items()
+            if segment.phase == "sweep"
+            and nbytes == counts[segment.number] * partitioning.rows.width
+            if is_known
+        }
+        self.taken["sweep"] = len(found)
+        return found
+
+    def close(self) -> None:
+        """Release the folder for another run, unless it was removed."""
+        if self.folder is not None:
+            self.folder.leave()
+
+    def _read_result(self, partitioning: Partitioning, segment: Segment) -> None:
+        """Record the result of a split if its segment is complete."""
+        n = partitioning.tuples(segment.number)
+        end = memoryview(bytearray(8 * (partitioning.parts + 1) + NOTE))
+        if self._sizes[segment] != n * partitioning.pitch + len(end):
+            return
+        try:
+            self._store.read(segment, n * partitioning.pitch, end)
+            done = TaskResult.of(segment.attempt, bytes(end))
+        except (NdtoolError, ValueError, TypeError):
+            return
+        self._ends[segment.number] = done
+
+
+def _read(store: SharedStore) -> dict[str, Any] | None:
+    """Return the manifest of a folder, None if it is missing or malformed."""
+    try:
+        found = json.loads(store.noted(_MANIFEST) or b"")
+    except ValueError:
+        return None
+    match found:
+        case {"made": dict(), "block": int(), "step": list()}:
+            manifest: dict[str, Any] = found
+            return manifest
+    return None

@@ -1,0 +1,147 @@
+"""Operands: the inputs of a call loaded and normalized for kernels, with validated indices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ndtool._kernels import Indices
+from ndtool.arrays import source
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.source import Touched
+from ndtool.engine import bind, check, copies, layouts
+from ndtool.engine.bind import Operand
+from ndtool.errors import BoundsError, OutputError, called
+from ndtool.rules import inference
+from ndtool.rules.inference import Given, Inference
+from ndtool.rules.modes import Handling
+from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.storage.local import ByteRange
+
+
+class Loaded(NamedTuple):
+    """The bytes of an input, in its stored layout.
+
+    given: its name, element type and shape. fortran: whether it is in Fortran order. dry: whether
+    space for copies is reserved, and nothing is copied.
+    """
+
+    given: Given
+    byte_range: ByteRange
+    fortran: bool
+    threads: int
+    spill: str | None
+    dry: bool
+    same: Operand | None = None  # of a constant: all of its elements are one slice, or element
+
+    @property
+    def operand(self) -> Operand:
+        """The input as a strided operand of kernels."""
+        if self.same is not None:
+            return self.same
+        _, dtype, shape = self.given
+        strides = layouts.contiguous(shape, dtype.itemsize, self.fortran)
+        return Operand(self.byte_range.buffer, 0, strides)
+
+    def normalized(self, order: str, aligned: bool) -> memoryview:
+        """Return the bytes in row-major order and a byte order: a copy only where one is needed.
+
+        aligned: whether elements must be at multiples of their size.
+        """
+        name, dtype, shape = self.given
+        data, size = self.operand, len(self.byte_range.buffer)
+        unaligned = aligned and (self.byte_range.position or 0) % dtype.itemsize != 0
+        if copies.is_normalized(shape, data.strides, dtype, order) and not unaligned:
+            return self.byte_range.buffer
+        from ndtool.storage import tempfiles
+
+        label = f"temporary copy of {called(name)}"
+        if self.dry:
+            return tempfiles.allocate(size, label, directory=self.spill).toreadonly()
+        return tempfiles.filled(
+            size,
+            label,
+            lambda write: copies.write_normalized(data, shape, dtype, order, write, self.threads),
+            self.spill,
+        )
+
+
+class Validated(NamedTuple):
+    """A call with validated indices, which direct execution requires.
+
+    indices: their bytes in row-major order. outside: the bounds report, where indices are out of
+    bounds and the out-of-bounds mode allows that, else None.
+    """
+
+    call: OpenCall
+    indices: memoryview
+    outside: BoundsError | None
+
+    @property
+    def bound(self) -> Indices:
+        """The indices, bound for kernels."""
+        return bound(self.call.inference, self.indices, self.handling)
+
+    @property
+    def handling(self) -> Handling:
+        """What happens to indices; mode "error" if all are valid, to detect that one changes."""
+        handling = self.call.inference.handling
+        return handling if self.outside else handling._replace(mode="error")
+
+
+def load(
+    call: OpenCall | Inputs, role: str, touched: Touched | None = None, dry: bool = False
+) -> Loaded:
+    """Load an input.
+
+    touched: the parts to read, None for all. dry: whether to reserve space and read nothing.
+    """
+    found = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
+    fortran = call.sources[role].metadata.order == "F"
+    return Loaded(call.inference.inputs[role], found, fortran, call.threads, call.spill, dry)
+
+
+def load_data(validated: Validated, dry: bool = False) -> Loaded:
+    """Load data: for a gather, only the parts that its indices select."""
+    call, touched = validated.call, None
+    data = call.sources["data"]
+    if isinstance(data, Constant):
+        same = data.operand(call.inference.plan)
+        byte_range = ByteRange(same.buffer)
+        given = call.inference.inputs["data"]
+        return Loaded(given, byte_range, False, call.threads, call.spill, dry, same)
+    if not call.inference.scatters:
+        from ndtool.runs.touched import Gathered
+
+        plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
+        touched = Gathered(plan, validated.indices, dtype, validated.handling)
+    return load(call, "data", touched, dry)
+
+
+def load_indices(call: OpenCall) -> memoryview:
+    """Return all indices in row-major order, in their stored byte order."""
+    return load(call, "indices").normalized(call.inference.inputs["indices"].dtype.order, False)
+
+
+def validate(call: OpenCall) -> Validated:
+    """Check every index; BoundsError if one is out of bounds and the mode does not allow that."""
+    plan, indices = call.inference.plan, load_indices(call)
+    mode = call.inference.attributes.out_of_bounds
+    inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
+    error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
+    if error is None:
+        return Validated(call, indices, None)
+    inference.point_out(error, call.inference.inputs)
+    if check.is_error(plan, mode) or not isinstance(error, BoundsError):
+        raise error
+    return Validated(call, indices, error)
+
+
+def bound(found: Inference, indices: memoryview, handling: Handling) -> Indices:
+    """Bind indices for kernels, with what happens to each of them."""
+    filling = bind.filling_for(found.plan, found.filling) if handling.skips else None
+    return bind.bind_indices(indices, found.inputs["indices"].dtype, handling, filling)
+
+
+def changed(found: Inference) -> OutputError:
+    """Return the error that an index that was valid has become invalid."""
+    return OutputError(f"{called(found.inputs['indices'].name)} changed during the run")

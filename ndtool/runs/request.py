@@ -1,0 +1,69 @@
+"""The request of a run: the user's arguments, before any of them is opened."""
+
+import os
+from typing import Any, NamedTuple
+
+from ndtool.errors import UsageError, called
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.storage import locations
+
+
+class Request(NamedTuple):
+    """The arguments of one run; inputs and output are locations such as `a.npz:x` or `-`.
+
+    dtype: the actual type of void elements. output: None for no output. only: whether to drop the
+    other members of the output's archive. memory: the limit in bytes, including pages of files;
+    None for available memory. spill: the directory of temporary files, on a cluster also a URL;
+    None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client. workers: the
+    number of processes to start, None for none. resume: whether a cluster reuses the spilled data
+    of a killed run. chunks, shards, codec: see Encoding in publish/targets.py.
+    """
+
+    operator: str
+    data: str
+    indices: str
+    updates: str | None = None
+    output: str | None = None
+    attributes: Attributes = Attributes()
+    spec: str = "ndtool"
+    dtype: str | None = None
+    threads: int | None = None
+    clobber: bool = True
+    sync: bool = False
+    only: bool = False
+    memory: int | None = None
+    spill: str | None = None
+    scheduler: Any = None
+    workers: int | None = None
+    resume: bool = False
+    chunks: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None
+    codec: str | None = None
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether a cluster executes the run."""
+        return self.scheduler is not None or self.workers is not None
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The inputs by the standards' names."""
+        return {role: getattr(self, role) for role in OPERATORS[self.operator].inputs}
+
+    @property
+    def spill_directory(self) -> str | None:
+        """The location of temporary files, None for TMPDIR; UsageError if it is unusable."""
+        if self.resume and not self.on_cluster:
+            raise UsageError(
+                "--resume: only a run on a cluster can be resumed: expected --scheduler or"
+                " --workers"
+            )
+        where = None if self.spill is None else locations.local_path(self.spill)
+        if where is not None and locations.is_url(where) and not self.on_cluster:
+            raise UsageError(
+                f"--spill {called(where)}: only a cluster spills to a URL: expected a directory"
+            )
+        if where is not None and not locations.is_url(where) and not os.path.isdir(where):
+            what = "is not a directory" if os.path.lexists(where) else "does not exist"
+            raise UsageError(f"--spill {called(where)} {what}: expected an existing directory")
+        return where

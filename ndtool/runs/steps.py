@@ -1,0 +1,245 @@
+"""The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
+
+`OpenCall` is the call with open inputs; `resolved` gives its output; `prepared` plans, validates
+and gives a `Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ndtool.arrays.sink import Sink
+from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.errors import BoundsError
+from ndtool.formats import outputs
+from ndtool.formats.outputs import Output
+from ndtool.publish import sinks
+from ndtool.publish.targets import Encoding
+from ndtool.rules import dtypes, inference
+from ndtool.rules.inference import Inference
+from ndtool.runs import direct, operands, padding, plan
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.operands import Validated
+from ndtool.runs.plan import Plan
+
+if TYPE_CHECKING:
+    from ndtool.runs.external.resume import AbandonedRun
+
+Note = Callable[[BoundsError], object]  # takes the bounds report
+Execution = Callable[
+    [Sink, ProgressCallback, Note, bool], Generator[str]
+]  # yields each phase before it begins
+
+
+def do_nothing(_: Any) -> None:
+    """Ignore a phase, or a bounds report."""
+
+
+class Prepared(NamedTuple):
+    """A planned run, with validated indices if execution is direct.
+
+    output: None if the output goes to no file. validated: None for an external plan, which
+    validates each block of indices before anything is published. execution: a function of a sink, a
+    progress callback, a callback for the bounds report, and whether it is a dry run. resumed: the
+    abandoned run that a cluster resumes.
+    """
+
+    call: OpenCall
+    output: Output | None
+    plan: Plan
+    validated: Validated | None
+    execution: Execution
+    resumed: AbandonedRun | None = None
+
+
+class Outcome(NamedTuple):
+    """The outcome of a run.
+
+    kept: the preserved members of the output's file, None if none are to be preserved. outside:
+    the bounds report, if indices are out of bounds and the mode allows that. resumed: the number of
+    resumed tasks by phase. warnings: about indices, and why nothing was resumed.
+    """
+
+    plan: Plan
+    kept: tuple[str, ...] | None
+    outside: BoundsError | None
+    resumed: dict[str, int]
+    warnings: list[str]
+
+
+def resolved(call: OpenCall) -> Output | None:
+    """Resolve the output of a call; None if it has none. Raises as `outputs.resolve` does."""
+    request, data = call.request, call.sources["data"].metadata
+    if request.output is None:
+        return None
+    as_void = data.dtype.name not in dtypes.EXTENDED  # data are void, whatever --dtype says
+    encoding = Encoding(request.chunks, request.shards, request.codec, data.layout, as_void)
+    return outputs.resolve(
+        request.output, call.metadata, clobber=request.clobber, sync=request.sync,
+        only=request.only, encoding=encoding,
+    )  # fmt: skip
+
+
+@contextmanager
+def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
+    """Plan a run, and validate its indices unless it is external; BoundsError if one is bad."""
+    with ExitStack() as stack:
+        if call.request.on_cluster and call.inference.nbytes:
+            yield _on_cluster(call, output, stack)
+            return
+        planned = plan.choose(call, call.request.memory, output)
+        first = planned.partitioning is None or output is None
+        validated = operands.validate(call) if first else None
+        yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
+
+
+def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Execution:
+    """Return the execution of a plan in this process."""
+    if planned.partitioning is not None:
+        from ndtool.runs.external import execution
+
+        return partial(execution.run, call, planned.partitioning)
+    assert validated is not None, "direct execution comes after validation"
+    function = direct.scatter if call.inference.scatters else direct.gather
+    return lambda sink, progress, _, dry: function(validated, sink, progress, dry)
+
+
+def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
+    """Connect to a cluster, until the stack is closed, and plan a run for it."""
+    from ndtool.runs.executors import dask
+    from ndtool.runs.external import distributed
+
+    request, abandoned = call.request, None
+    named = distributed.arguments(
+        request.arguments, call.sources, request.output, request.attributes.reduction
+    )
+    assert output is not None, "a run without an output was refused"
+    spill = distributed.folder(call.spill, output.name)
+    if request.resume:  # before a local cluster starts and creates folders of its own
+        abandoned = distributed.find_abandoned(call, output, spill, named)
+        stack.callback(abandoned.close)
+    cluster = stack.enter_context(
+        dask.connect(request.scheduler, request.workers, call.threads, request.memory)
+    )
+    planned = distributed.choose(call, cluster, output, abandoned)
+    assert planned.partitioning is not None, "a cluster executes partitions"
+    execution = partial(
+        distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned
+    )
+    return Prepared(call, output, planned, None, execution, abandoned)
+
+
+def rehearse(ready: Prepared) -> Outcome:
+    """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
+
+    The same code creates the output and the temporary files and reserves their space, so that a
+    lack of permissions or space raises the same errors.
+    """
+    call, reports = ready.call, list[BoundsError]()
+    sink: Sink | None = None
+    try:
+        if ready.output is not None:
+            sink = outputs.create(ready.output, dry=True)
+            if call.inference.nbytes:
+                with closing(ready.execution(sink, silent, reports.append, True)) as phases:
+                    next(phases)
+    finally:
+        if sink is not None:
+            sink.abort()
+    if ready.validated is None:
+        from ndtool.runs.external import execution
+
+        assert ready.plan.partitioning is not None, "an external plan has a partitioning"
+        with _named(call.inference):
+            execution.check(call, ready.plan.partitioning, reports.append)
+    call.recheck()
+    return _outcome(ready, None if sink is None else sink.kept, reports)
+
+
+def execute(
+    ready: Prepared,
+    progress: ProgressCallback = silent,
+    beside: Sequence[Sink] = (),
+    phase: Callable[[str], object] = do_nothing,
+    sink: Sink | None = None,
+) -> Outcome:
+    """Compute the output into a sink, and publish it when it is complete.
+
+    progress: the progress callback, which takes a fraction. beside: companion sinks, complete, that
+    are published together with it. phase: takes the name of each phase before it begins. sink: used
+    instead of a new one for the output.
+    """
+    call, reports = ready.call, list[BoundsError]()
+    if sink is None:
+        assert ready.output is not None, "there is nowhere to write to"
+        sink = outputs.create(ready.output)
+    try:
+        if call.inference.nbytes:
+            execution = ready.execution(sink, progress, reports.append, False)
+            with _named(call.inference), closing(execution) as phases:
+                for name in phases:
+                    phase(name)
+        call.recheck()
+        sinks.commit(sink, *beside)
+    finally:
+        sink.abort()
+    return _outcome(ready, sink.kept, reports)
+
+
+def unwritten(ready: Prepared) -> Outcome:
+    """Return the outcome of a run whose output is shown, not written."""
+    return _outcome(ready, None, [])
+
+
+def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
+    """Run a call from beginning to end."""
+    with prepared(call, resolved(call)) as ready:
+        return execute(ready, progress)
+
+
+def _outcome(ready: Prepared, kept: tuple[str, ...] | None, reports: list[BoundsError]) -> Outcome:
+    for report in reports:
+        inference.point_out(report, ready.call.inference.inputs)
+    outside = reports[0] if reports else ready.validated and ready.validated.outside
+    resumed = ready.resumed.taken if ready.resumed else {}
+    return Outcome(ready.plan, kept, outside, resumed, warnings(ready, outside))
+
+
+def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
+    """Return warnings about a run's indices, and about why nothing is resumed.
+
+    outside: the bounds report; by default that of the validation.
+    """
+    call, validated, found = ready.call, ready.validated, list[str]()
+    report = outside or (validated and validated.outside)
+    if report is not None:
+        found.append(_handled(call.inference, report))
+    if validated is not None and "indices" not in call.passed:
+        given = call.inference.inputs["indices"]
+        found += padding.suspected(
+            given, validated.indices, call.inference.plan, call.inference.attributes
+        )
+    if ready.resumed is not None and ready.resumed.reason:
+        found.append(f"nothing is resumed: {ready.resumed.reason}")
+    return found
+
+
+def _handled(found: Inference, outside: BoundsError) -> str:
+    """Return the warning how many indices are out of bounds, and what the mode did with them."""
+    done, first = found.mode.done, ", ".join(outside.places)
+    if found.attributes.out_of_bounds == "fill":
+        done += f" with {found.attributes.fill or 0}"
+    return f"{outside.counted} are out of bounds, and {done}; the first: {first}"
+
+
+@contextmanager
+def _named(found: Inference) -> Iterator[None]:
+    """Add the names of the files to errors about indices."""
+    try:
+        yield
+    except BoundsError as error:
+        inference.point_out(error, found.inputs)
+        raise

@@ -1,0 +1,1 @@
+"""Storage: reads and writes of local files and remote objects."""

@@ -1,0 +1,284 @@
+"""Local files, the byte ranges read from them, and the protocols of files and folders."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from ndtool.errors import InputError, OutputError, printable
+from ndtool.storage import descriptors
+
+SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
+SAMPLES = 16  # offsets that are tested to estimate how much of a file is in the page cache
+# Metadata files of Zarr: of version 3; of an array, a group and a store of version 2.
+ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
+KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+Fingerprint = (
+    list[Any] | None
+)  # fingerprint of a content, comparable between runs; None if unavailable
+Ranges = Iterable[tuple[int, int]]  # byte ranges (start, stop), ascending
+ProgressCallback = Callable[[float], object]  # progress callback: the fraction done; 0 starts anew
+
+
+class File(Protocol):
+    """Protocol of an open file, local or remote; LocalFile documents the methods."""
+
+    size: int
+
+    @property
+    def fd(self) -> int: ...
+    def peek(self, start: int, nbytes: int) -> bytes: ...
+    def read(self, start: int, nbytes: int, label: str) -> bytes: ...
+    def byte_range(self, start: int, nbytes: int, label: str) -> "ByteRange": ...
+    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int: ...
+    def reserve(self, start: int, nbytes: int) -> None: ...
+    def change(self) -> str: ...
+    def fingerprint(self) -> Fingerprint: ...
+    def is_open_as(self, fd: int) -> bool: ...
+    def close(self) -> None: ...
+
+
+class LocalFile:
+    """An open local file, with its status at the time of opening; `peek` reads a few bytes.
+
+    path: None for a descriptor that the caller closes.
+    """
+
+    def __init__(self, fd: int, path: str | None) -> None:
+        self.fd: int = fd
+        self.path = path
+        self.status = os.fstat(fd)
+        self.size = self.status.st_size
+        self.peek = descriptors.Window(fd).read
+        self._owned = path is not None
+
+    def change(self) -> str:
+        """Return how the file has changed since it was opened, "" if it has not.
+
+        The ctime is not compared, as a new hard link or mode changes it, too.
+        """
+        try:
+            now, before = os.fstat(self.fd), self.status
+        except OSError as exc:
+            return f"cannot be accessed ({exc.strerror})"
+        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return "changed during the run"
+        try:
+            here = before if self.path is None else os.stat(self.path)
+        except OSError:
+            return ""  # it was unlinked, its content is unchanged
+        return "" if os.path.samestat(here, before) else "was replaced during the run"
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the fingerprint of the file when it was opened."""
+        return list(signature(self.status))
+
+    def is_open_as(self, fd: int) -> bool:
+        """Whether a descriptor refers to the same file."""
+        try:
+            return os.path.samestat(os.fstat(fd), self.status)
+        except OSError:
+            return False
+
+    def byte_range(self, start: int, nbytes: int, label: str) -> "ByteRange":
+        """Return a byte range of the file, mapped unless it is small or maps are unsupported."""
+        if nbytes <= SMALL:
+            return ByteRange(memoryview(self.read(start, nbytes, label)), self, start)
+        try:
+            return ByteRange(
+                descriptors.map_bytes(self.fd, start, nbytes), self, start, mapped=True
+            )
+        except ValueError:
+            raise _shorter(label) from None
+        except OSError as exc:
+            if exc.errno not in descriptors.UNMAPPABLE:
+                raise descriptors.failure(exc, label) from None
+        from ndtool.storage.tempfiles import Spool
+
+        spool = Spool()
+        for at in range(start, start + nbytes, descriptors.CHUNK):
+            spool.write(self.read(at, min(descriptors.CHUNK, start + nbytes - at), label))
+        return ByteRange(spool.finish(), self, start)
+
+    def read(self, start: int, nbytes: int, label: str) -> bytes:
+        """Read bytes of the file; OutputError, with the name `label`, if the file is too short."""
+        try:
+            piece = descriptors.read_at(self.fd, start, nbytes)
+        except OSError as exc:
+            raise descriptors.failure(exc, label) from None
+        if len(piece) < nbytes:
+            raise _shorter(label)
+        return piece
+
+    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
+        """Copy bytes to another file at offset `to`; return the number copied."""
+        return descriptors.copy_bytes(self.fd, start, nbytes, fd, to)
+
+    def reserve(self, start: int, nbytes: int) -> None:
+        """Do nothing: the bytes are on disk already."""
+
+    def close(self) -> None:
+        if self._owned:
+            self._owned = False
+            try:
+                os.close(self.fd)
+            except OSError:
+                pass  # opened for reading: no data can be lost
+
+
+class ByteRange(NamedTuple):
+    """A contiguous byte range of a file.
+
+    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes
+    in memory. position: the offset in that file, or in a decompressed member. mapped: whether the
+    buffer is a memory map. fetch: function that downloads ranges of the bytes, all for None, into
+    the buffer, which has zeros before; it takes a progress callback. None if all bytes are present.
+    """
+
+    buffer: memoryview
+    file: File | None = None
+    position: int | None = None
+    mapped: bool = False
+    fetch: Callable[[Ranges | None, ProgressCallback | None], None] | None = None
+
+    def reserve(self) -> None:
+        """Reserve disk space for all of the bytes, if they are to be downloaded."""
+        if self.file is not None and self.position is not None:
+            self.file.reserve(self.position, len(self.buffer))
+
+    def all(self) -> memoryview:
+        """Return the buffer, after a download of all of its bytes."""
+        if self.fetch is not None:
+            self.fetch(None, None)
+        return self.buffer
+
+    def read(self, start: int, buffer: memoryview) -> None:
+        """Copy bytes from `start` on into a buffer, by large reads instead of the map."""
+        if not self.mapped or self.file is None or self.position is None:
+            buffer[:] = self.buffer[start : start + len(buffer)]
+            return
+        try:
+            count = descriptors.read_into(self.file.fd, self.position + start, buffer)
+        except OSError as exc:
+            raise descriptors.failure(exc, "an input") from None
+        if count < len(buffer):
+            raise OutputError(descriptors.LOST)
+
+    def drop_cached(self, start: int, nbytes: int) -> None:
+        """Drop a byte range from the page cache."""
+        if self.mapped and self.file is not None and self.position is not None:
+            descriptors.advise(self.file.fd, "DONTNEED", self.position + start, nbytes)
+
+    def advise(self, kind: str, start: int = 0, length: int | None = None) -> None:
+        """Call madvise on a byte range of the map: "random", "sequential" or "willneed"."""
+        if not self.mapped or self.position is None:
+            return
+        import mmap
+
+        area: Any = self.buffer.obj
+        size = len(self.buffer)
+        end = size if length is None else min(start + length, size)
+        skip = self.position % mmap.ALLOCATIONGRANULARITY
+        first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
+        try:
+            area.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
+        except (OSError, ValueError):
+            pass  # only advice
+
+    def cached(self, turn: int = 0, unknown: float = 1.0) -> float:
+        """Estimate the fraction of the bytes in the page cache; `unknown` if it cannot be measured.
+
+        turn: 0 or 1, for different offsets in a second call, as the first may start readahead.
+        """
+        if not self.mapped or self.file is None or self.position is None:
+            return 1.0
+        present, buffer = 0, [bytearray(1)]
+        for i in range(SAMPLES):
+            at = self.position + (4 * i + 2 + turn) * len(self.buffer) // (4 * SAMPLES)
+            try:
+                present += os.preadv(self.file.fd, buffer, at, os.RWF_NOWAIT)
+            except BlockingIOError:
+                pass  # not in the page cache
+            except (OSError, AttributeError):
+                return unknown
+        return present / SAMPLES
+
+    def release(self) -> None:
+        """Release the buffer; the file stays open."""
+        descriptors.release(self.buffer)
+
+
+class Folder(Protocol):
+    """Protocol of a folder of files, local or remote; LocalFolder documents the methods."""
+
+    path: str
+    size: int
+    at_once: int
+    lists: bool
+
+    def read(self, key: str) -> bytes | None: ...
+    def names(self, key: str) -> list[str]: ...
+    def ready(self, key: str, most: int | None) -> tuple[Any, ...]: ...
+    def like(self, key: str) -> tuple[Any, ...]: ...
+    def whole(self, key: str, most: int) -> bytes | None: ...
+    def part(self, key: str, start: int, stop: int | None) -> bytes | None: ...
+    def change(self) -> str: ...
+    def fingerprint(self, key: str) -> Fingerprint: ...
+    def close(self) -> None: ...
+
+
+def signature(status: os.stat_result) -> tuple[int, ...]:
+    """Return a fingerprint of a file's content: size, mtime and inode."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def is_store(path: str) -> bool:
+    """Whether a folder is a Zarr store, or an array or group in one."""
+    try:
+        return any(os.path.isfile(os.path.join(path, name)) for name in ZARR_METADATA)
+    except ValueError:  # no file can have this name
+        return False
+
+
+def open_file(path: str) -> LocalFile:
+    """Open a regular file without blocking; InputError for any other kind."""
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        file = LocalFile(fd, path)
+    except OSError as exc:
+        if fd >= 0:
+            os.close(fd)
+        if exc.errno == errno.ENXIO and os.path.exists(path):  # a socket, or a missing device
+            raise _not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
+        raise descriptors.failure(exc, path) from None
+    except ValueError as exc:
+        raise InputError(f"{printable(path)} is not a valid file name: {exc}") from None
+    if not stat.S_ISREG(file.status.st_mode):
+        file.close()
+        if descriptors.is_closed(file.status):
+            raise InputError(f"{printable(path)}: it is closed")
+        raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
+    return file
+
+
+def _shorter(label: str) -> OutputError:
+    return OutputError(f"{printable(label)} changed during the run: it is shorter now")
+
+
+def _not_regular(path: str, kind: int) -> InputError:
+    what = KINDS.get(kind, "not a regular file")
+    return InputError(
+        f"{printable(path)} is {what}: expected a file with arrays",
+        hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
+    )

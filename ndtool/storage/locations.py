@@ -1,0 +1,98 @@
+"""Locations of files and stores: paths and URLs, and how to open them."""
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ndtool import redaction
+from ndtool.errors import UsageError, printable
+from ndtool.storage.local import ZARR_METADATA, File, Folder, LocalFile, is_store, open_file
+from ndtool.storage.localfolder import LocalFolder
+
+if TYPE_CHECKING:
+    from ndtool.storage.ranged import RemoteFile
+
+_SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+.-")
+
+
+def is_url(argument: str) -> bool:
+    """Whether an argument begins with a URL scheme, and no file has this name.
+
+    >>> is_url("s3://bucket/x.npy"), is_url("C://x.npy"), is_url("x.npy")
+    (True, False, False)
+    """
+    scheme, found, _ = argument.partition("://")
+    is_scheme = len(scheme) > 1 and scheme[0].isalpha() and _SCHEME.issuperset(scheme.lower())
+    if not found or not is_scheme:
+        return False
+    return not os.path.lexists(argument)
+
+
+def local_path(path: str) -> str:
+    """Return the path of a `file://` URL, other URLs with their schemes in lower case.
+
+    A path is returned unchanged. Raises UsageError for a file of another host.
+
+    >>> local_path("file://localhost/tmp/x.npy"), local_path("HTTPS://Host/x.npy")
+    ('/tmp/x.npy', 'https://Host/x.npy')
+    """
+    if not is_url(path):
+        return path
+    redaction.register(path)
+    url = re.sub("(?:^|(?<=::))[A-Za-z0-9+.-]+(?=://)", lambda scheme: scheme[0].lower(), path)
+    if not url.startswith("file://"):
+        return url
+    host, slash, rest = url.removeprefix("file://").partition("/")
+    if host.lower() not in ("", "localhost") or not slash:
+        raise UsageError(f"{printable(path)} is on another host: expected file:///PATH, or PATH")
+    return slash + rest
+
+
+def is_of_many(url: str) -> bool:
+    """Whether other processes can access a URL's storage; they cannot for memory://."""
+    return not url.startswith("memory://")
+
+
+def beside(place: File, path: str, name: str) -> str | None:
+    """Return the location of a relative name in the folder of another file, None if invalid.
+
+    place, path: the other file, open, and its location.
+    """
+    url = getattr(place, "address", None)
+    if url is None:
+        found = os.path.join(os.path.dirname(path), name)
+        return None if is_url(found) else found
+    from ndtool.storage.remote import inside
+
+    return None if "::" in name else inside(url, name, beside=True)
+
+
+def folder(path: str) -> str:
+    """Return the parent folder of a path or URL."""
+    if not is_url(path):
+        return os.path.dirname(os.path.abspath(path))
+    from ndtool.storage.remote import inside
+
+    return inside(path, "", beside=True)
+
+
+def open_storage(path: str) -> "LocalFile | RemoteFile":
+    """Open a local file or a remote object for reading."""
+    path = local_path(path)
+    if not is_url(path):
+        return open_file(path)
+    from ndtool.storage.ranged import RemoteFile
+
+    return RemoteFile(path)
+
+
+def open_folder(path: str) -> Folder | None:
+    """Open the folder of a Zarr store, None if there is no store."""
+    path = local_path(path)
+    if not is_url(path):
+        return LocalFolder(path) if is_store(path) else None
+    from ndtool.storage.remotefolder import RemoteFolder
+
+    folder = RemoteFolder(path)
+    found = (folder.read(name) or b"" for name in ZARR_METADATA)  # a server may always send HTML
+    return folder if any(raw.lstrip()[:1] == b"{" for raw in found) else None

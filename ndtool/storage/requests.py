@@ -1,0 +1,39 @@
+"""Synchronous calls of coroutines in fsspec's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent import futures
+from typing import Any, TypeVar
+
+from ndtool.errors import InputError, NdtoolError, ResourceError, printable
+from ndtool.storage.failures import failure
+
+T = TypeVar("T")
+_waiting: set[futures.Future[Any]] = set()  # requests that a thread waits for
+
+
+def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
+    """Run a coroutine in fsspec's event loop; cancel it on interrupt; raise errors as `kind`."""
+    from fsspec import asyn
+
+    future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
+    _waiting.add(future)
+    try:
+        while not futures.wait((future,), 1).done:  # never done if the loop's thread has died
+            if not asyn.iothread[0].is_alive():
+                raise ResourceError(f"{printable(url)}: not enough memory for requests")
+        return future.result()
+    except (NdtoolError, FileExistsError):
+        raise
+    except Exception as exc:
+        raise failure(exc, url, kind) from None
+    finally:
+        _waiting.discard(future)
+        future.cancel()
+
+
+def finish(seconds: float) -> None:
+    """Wait for the requests that a signal handler interrupted, as they may still take effect."""
+    futures.wait(list(_waiting), seconds)

@@ -1,0 +1,172 @@
+"""Temporary storage: unnamed files, buffers of any size, and spooled streams."""
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
+from ndtool.storage.descriptors import (
+    NAMELESS,
+    failure,
+    hidden_name,
+    map_bytes,
+    reserve,
+    write_at,
+    write_next,
+)
+
+Fill = Callable[[Callable[[int, memoryview], object]], object]
+MEMORY = 4 << 20  # bytes up to which a buffer is in memory; a run may need six of them
+
+
+def allocate(
+    nbytes: int,
+    label: str,
+    used: Iterable[tuple[int, int]] | None = None,
+    directory: str | None = None,
+) -> memoryview:
+    """Return a writable buffer of zeros, in memory or in an unnamed file if it is large.
+
+    used: the byte ranges to be written, None for all; only these take disk space. directory: see
+    `unnamed_file`. label: the name of the buffer in errors. Raises ResourceError if memory or disk
+    space is short.
+    """
+    try:
+        if nbytes <= MEMORY:
+            return memoryview(bytearray(nbytes))
+        fd = unnamed_file(directory)
+        try:
+            reserve(fd, nbytes, label, used)
+            return map_bytes(fd, 0, nbytes, writable=True)
+        finally:
+            os.close(fd)
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: not enough memory for {nbytes} bytes") from None
+    except OSError as exc:
+        raise failure(exc, label, OutputError) from None
+
+
+def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
+    """Return a read-only buffer that `fill(write)` fills completely, by write(start, bytes).
+
+    Writes to a file cost less than stores through its map. Raises as `allocate` does.
+    """
+    if nbytes <= MEMORY:
+        space = allocate(nbytes, label)
+
+        def store(start: int, view: memoryview) -> None:
+            space[start : start + len(view)] = view
+
+        fill(store)
+        return space.toreadonly()
+    try:
+        fd = unnamed_file(directory)
+        try:
+            reserve(fd, nbytes, label)
+            fill(partial(write_at, fd))
+            return map_bytes(fd, 0, nbytes)
+        finally:
+            os.close(fd)
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, label, OutputError) from None
+
+
+def unnamed_file(directory: str | None = None) -> int:
+    """Return the descriptor of a new unnamed file, in TMPDIR if possible.
+
+    directory: the directory to use instead; no other is tried.
+    """
+    if directory is not None:
+        try:
+            return _open_unnamed(directory)
+        except OSError as exc:
+            raise failure(exc, directory, OutputError) from None
+        except ValueError as exc:
+            raise OutputError(f"{printable(directory)}: {exc}") from None
+    reason = OSError(errno.ENOENT, "no directory")
+    for directory in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "."):
+        if not directory:
+            continue
+        try:
+            return _open_unnamed(directory)
+        except OSError as exc:
+            reason = exc
+    raise ResourceError(
+        f"cannot create a temporary file: {reason.strerror}",
+        hint="TMPDIR names the directory for temporary files",
+    )
+
+
+def _open_unnamed(directory: str) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(directory, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+    except (OSError, AttributeError) as exc:
+        if isinstance(exc, OSError) and exc.errno not in NAMELESS:
+            raise
+    path = os.path.join(directory, hidden_name("spool"))
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    return fd
+
+
+class Spool:
+    """Append-only buffer: in memory up to MEMORY bytes, then in an unnamed file."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.size = 0
+        self._directory = directory
+        self._memory = bytearray()
+        self._fd: int | None = None
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Append `piece`; ResourceError if memory or disk space is short."""
+        try:
+            if self._fd is None and self.size + len(piece) > MEMORY:
+                self._fd = unnamed_file(self._directory)
+                self._write_file(self._memory)
+                self._memory = bytearray()
+            if self._fd is None:
+                self._memory += piece
+            else:
+                self._write_file(piece)
+        except (OSError, MemoryError) as exc:
+            raise self._full(exc) from None
+        self.size += len(piece)
+
+    def finish(self) -> memoryview:
+        """Close the spool and return its bytes, read-only; they remain valid."""
+        try:
+            if self._fd is None:
+                return memoryview(self._memory).toreadonly()
+            return map_bytes(self._fd, 0, self.size)
+        except OSError as exc:
+            raise self._full(exc) from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file, if there is one; its memory map remains valid."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    __del__ = close
+
+    def _write_file(self, piece: bytes | bytearray | memoryview) -> None:
+        assert self._fd is not None
+        write_next(self._fd, piece)
+
+    def _full(self, exc: OSError | MemoryError) -> NdtoolError:
+        if isinstance(exc, NdtoolError):
+            return exc
+        reason = getattr(exc, "strerror", None) or "out of memory"
+        return ResourceError(
+            f"no space for a temporary copy of more than {self.size} bytes: {reason}",
+            hint="TMPDIR names the directory for temporary files",
+        )

@@ -1,0 +1,370 @@
+"""Uploads of remote objects, built in an unnamed file and visible only when complete.
+
+Large objects are sent to S3 as multipart uploads. Small ones, and all objects in other stores, are
+sent in one request. Stores that cannot create objects atomically are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ndtool.errors import NdtoolError, OutputError, printable, redacted, words
+from ndtool.machine import endings
+from ndtool.storage import failures, remote, requests
+from ndtool.storage.descriptors import failure, read_at
+from ndtool.storage.remote import Version
+
+PART = 8 << 20  # minimum bytes of a part; smaller objects are sent in one request
+HELD = 1 << 26  # bytes of parts in flight
+MOST_PARTS = 10_000  # S3's limit
+PATIENCE = 10  # timeout in seconds for aborting an upload
+# Stores that create an object atomically, once it is uploaded.
+WHOLE = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+
+
+class Upload:
+    """A new remote object, with the methods of NewFile.
+
+    old: the version of the current object, None if there is none or it is unknown. clobber: whether
+    it may be replaced. compares: whether it must be unchanged when the new object is published.
+    condition: a further check before that, which raises OutputError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        old: Version | None,
+        clobber: bool,
+        compares: bool,
+        condition: Callable[[], None] | None = None,
+    ) -> None:
+        from ndtool.storage.tempfiles import unnamed_file
+
+        self.path = redacted(url)
+        self._old, self._clobber, self._compares = old, clobber, compares
+        self._condition = condition
+        self._store = store(url)
+        self.fd: int | None = unnamed_file()
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the unnamed file."""
+        assert self.fd is not None, "the file is closed"
+        return self.fd
+
+    def sync(self) -> None:
+        """Upload the parts, which do not become visible yet."""
+        endings.add_cleanup(self.drop)
+        self._wait(self._store.send(self.descriptor))
+
+    def open_folder(self) -> None:
+        """Return None: object stores have conditional requests instead of locks."""
+
+    def recheck(self) -> None:
+        """Raise OutputError if the condition no longer holds."""
+        if self._condition is not None:
+            self._condition()
+
+    def publish(self) -> None:
+        """Publish the object; OutputError if the current one may not be replaced."""
+        endings.settle(False)  # sending may take long, and the object is visible only afterwards
+        if self._compares or not self._clobber:
+            self._require_same(existing(self._store.url, matters=self._old is not None))
+        tag = self._old.etag if self._old else None
+        condition: dict[str, str] = {}
+        if self._compares and tag:
+            condition = {"IfMatch": tag}
+        elif self._old is None and (self._compares or not self._clobber):
+            condition = {"IfNoneMatch": "*"}
+        try:
+            self._wait(self._store.commit(self.descriptor, condition))
+        except FileExistsError:
+            raise self._refusal() from None
+        endings.settle()
+
+    def _refusal(self) -> OutputError:
+        if self._compares:
+            return OutputError(
+                f"{self.path} was created by another process during the run",
+                hint="--only replaces it in any case",
+            )
+        return OutputError(f"{self.path} exists and may not be replaced")
+
+    def _require_same(self, now: Version | None) -> None:
+        if not self._compares and now is not None:
+            raise self._refusal()
+        if self._compares and (self._old is None) != (now is None):
+            happened = "was removed" if now is None else "was created by another process"
+            raise OutputError(f"{self.path} {happened} during the run")
+        if self._old is not None and now is not None and now.differs(self._old):
+            raise OutputError(f"{self.path} changed during the run")
+
+    def sync_folder(self) -> None:
+        """Do nothing: an object is durable when the store responds."""
+
+    def drop(self) -> None:
+        """Abort the upload unless it is published, and close the file."""
+        if self.fd is None:
+            return
+        try:
+            requests.wait(asyncio.wait_for(self._store.drop(), PATIENCE), self.path, OutputError)
+        except NdtoolError:
+            pass  # parts are invisible; a lifecycle rule of the bucket can remove them
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+        endings.remove_cleanup(self.drop)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        requests.wait(coroutine, self.path, OutputError)
+
+
+def existing(url: str, matters: bool = True) -> Version | None:
+    """Return the version of the object at an output's URL, None if it does not exist.
+
+    matters: whether to raise an error if reads are not permitted, rather than return None.
+    """
+
+    async def look() -> Version | None:
+        try:
+            return await place.existing()
+        except Exception as exc:
+            if matters or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
+                raise
+            return None
+
+    place = store(url)
+    return requests.wait(look(), redacted(url), OutputError)
+
+
+def require_writable(url: str, folder: bool) -> None:
+    """Raise OutputError if a store denies write access, as far as a check without a write shows.
+
+    folder: whether objects are written below the URL, not at it.
+    """
+    place = store(remote.inside(url, "zarr.json") if folder else url)
+    requests.wait(place.require_writable(), redacted(url), OutputError)
+
+
+def store(url: str) -> Bucket | Whole:
+    """Return the writer for the object at a URL; OutputError if its store is not supported."""
+    protocol = url.partition("://")[0]
+    if protocol in ("s3", "s3a"):
+        return Bucket(url, *remote.filesystem(url))
+    if protocol in WHOLE:
+        return Whole(url, *remote.filesystem(url))
+    raise OutputError(
+        f"{printable(url)}: {protocol}:// cannot be written to: expected s3://, gs://, az:// or a"
+        " file"
+    )
+
+
+class Bucket:
+    """Writer of an S3 object."""
+
+    def __init__(self, url: str, fs: Any, path: str) -> None:
+        self.url = url
+        self._object = remote.S3(fs, path)
+        self._started: asyncio.Future[Any] | None = None
+        self._workers: list[asyncio.Future[None]] = []
+        self._parts: dict[int, dict[str, Any]] = {}
+
+    async def existing(self) -> Version | None:
+        """Return the object's version, None if it does not exist; OutputError without a bucket."""
+        try:
+            return await self._object.version()
+        except Exception as exc:
+            if failures.status_of(exc) != 404:
+                raise
+        try:
+            await self._object.call("head_bucket", "Bucket")
+        except Exception as exc:
+            if failures.status_of(exc) == 404:
+                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+        return None
+
+    async def require_writable(self) -> None:
+        """Raise the server's error if writes are not permitted.
+
+        The server checks permission before it rejects the completion of an upload that does not
+        exist.
+        """
+        parts = {"Parts": [{"ETag": "none", "PartNumber": 1}]}
+        try:
+            await self._object.call(
+                "complete_multipart_upload", UploadId="none", MultipartUpload=parts
+            )
+        except Exception as exc:
+            if failures.is_refused(exc):
+                raise
+
+    async def send(self, fd: int) -> None:
+        """Upload the parts of a multipart upload, if the file is large."""
+        size = os.fstat(fd).st_size
+        part = max(PART, -(-size // MOST_PARTS))
+        if size <= PART:
+            return
+        # Stored before it is awaited, so that `drop` can abort an upload that was just created.
+        self._started = asyncio.ensure_future(self._object.call("create_multipart_upload"))
+        started = (await asyncio.shield(self._started))["UploadId"]
+        places = iter(range(0, size, part))
+
+        async def one_by_one() -> None:
+            for at in places:
+                number = at // part + 1
+                body = _exactly(fd, at, min(part, size - at), self.url)
+                reply = await self._object.call(
+                    "upload_part", UploadId=started, PartNumber=number, Body=body
+                )
+                self._parts[number] = {"ETag": reply["ETag"], "PartNumber": number}
+
+        at_once = max(1, min(remote.AT_ONCE, HELD // part))
+        self._workers = [asyncio.ensure_future(one_by_one()) for _ in range(at_once)]
+        await asyncio.gather(*self._workers)
+
+    async def commit(self, fd: int, condition: dict[str, str]) -> None:
+        """Create the object, from the uploaded parts or in one request."""
+        if self._started is None:
+            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            return
+        parts = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
+        upload = self._started.result()["UploadId"]
+
+        def tag() -> str:
+            sums = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts["Parts"]))
+            return f"{_md5(sums)}-{len(self._parts)}"
+
+        await self._call(
+            "complete_multipart_upload", condition, tag, UploadId=upload, MultipartUpload=parts
+        )
+        self._started = None
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> bool:
+        """Create the object in one request; FileExistsError if the condition fails.
+
+        Returns False if the request failed but the object already has these bytes.
+        """
+        return await self._call("put_object", condition, lambda: _md5(body), Body=body)
+
+    async def remove(self) -> None:
+        """Remove the object."""
+        await self._object.call("delete_object")
+
+    async def clear(self) -> None:
+        """Remove all objects in this folder."""
+        listed = {"Prefix": f"{self._object.key.rstrip('/')}/"}
+        while True:
+            found = await self._object.call("list_objects_v2", "Bucket", **listed)
+            keys = [{"Key": one["Key"]} for one in found.get("Contents", ())]
+            if not keys:
+                return
+            which = {"Objects": keys, "Quiet": True}
+            reply = await self._object.call("delete_objects", "Bucket", Delete=which)
+            for refused in reply.get("Errors", ()):
+                raise OutputError(f"{printable(self.url)}: {words(refused['Message'])}")
+
+    async def _call(
+        self, name: str, condition: dict[str, str], tag: Callable[[], str], **arguments: Any
+    ) -> bool:
+        """Create the object as `put` does; tag: returns its expected ETag, if it is an MD5 sum."""
+        try:
+            await self._object.call(name, **arguments, **condition)
+        except Exception as exc:
+            status = failures.status_of(exc)
+            if status in (404, 409, 412) and await self._has(tag):
+                return False
+            if "IfNoneMatch" in condition and status in (409, 412):
+                raise FileExistsError from None
+            if not condition or status != 501:
+                raise
+            await self._object.call(name, **arguments)  # no conditions; `take_name` has compared
+        return True
+
+    async def _has(self, tag: Callable[[], str]) -> bool:
+        """Whether the object has the expected ETag.
+
+        botocore repeats a request whose response was lost. If the first one created the object,
+        the condition of the second one fails.
+        """
+        try:
+            return ((await self._object.version()).etag or "").strip('"') == tag()
+        except Exception:
+            return False  # the caller raises the first error
+
+    async def drop(self) -> None:
+        """Abort the multipart upload."""
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._started is not None:
+            started = (await self._started)["UploadId"]
+            await self._object.call("abort_multipart_upload", UploadId=started)
+            self._started = None
+
+
+class Whole:
+    """Writer of an object in a store of fsspec's that is uploaded in one call."""
+
+    def __init__(self, url: str, fs: Any, path: str) -> None:
+        self.url = url
+        self._object, self._fs, self._path = remote.Plain(fs, path, url), fs, path
+
+    async def existing(self) -> Version | None:
+        """Return the object's version, None if it does not exist."""
+        try:
+            return await self._object.version()
+        except FileNotFoundError:
+            return None
+
+    async def require_writable(self) -> None:
+        """Do nothing: these stores check permission only on a write."""
+
+    async def send(self, fd: int) -> None:
+        """Do nothing: parts of an object would be visible."""
+
+    async def commit(self, fd: int, condition: dict[str, str]) -> None:
+        """Upload the file."""
+        if not self._fs.async_impl:
+            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            return
+        await self._object.call("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
+
+    async def put(self, body: bytes, condition: dict[str, str]) -> bool:
+        """Upload bytes; FileExistsError if the condition fails, where the store supports it."""
+        await self._object.call("pipe_file", self._path, body, **_options(condition))
+        return True
+
+    async def remove(self) -> None:
+        """Remove the object."""
+        await self._object.call("rm_file", self._path)
+
+    async def clear(self) -> None:
+        """Remove all objects in this folder."""
+        for path in await self._object.call("find", self._path):
+            await self._object.call("rm_file", path)
+
+    async def drop(self) -> None:
+        """Do nothing: an incomplete upload leaves no object."""
+
+
+def _options(condition: dict[str, str]) -> dict[str, str]:
+    """Return fsspec's options for a condition."""
+    return {"mode": "create"} if "IfNoneMatch" in condition else {}
+
+
+def _md5(body: bytes) -> str:
+    """Return the ETag that S3 gives to an object sent in one request, or to a part."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def _exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
+    try:
+        piece = read_at(fd, start, nbytes)
+    except OSError as exc:
+        raise failure(exc, f"temporary copy of {redacted(url)}", OutputError) from None
+    assert len(piece) == nbytes, "it is our own file"
+    return piece

@@ -1,0 +1,147 @@
+"""Arrays from nothing: zeros:, ones:, full: give what a file of the same values gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool as command
+from command import save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Case, cases, same
+
+import ndtool
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import memory
+from ndtool.arrays.constant import Constant
+from ndtool.engine.gathers import silent
+from ndtool.formats import constant
+from ndtool.rules import dtypes
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.external import execution
+from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.request import Request
+
+ARGUMENTS = {
+    "zeros:float32[1000,64]": np.zeros((1000, 64), "f4"),
+    "ones:int8[3]": np.ones(3, "i1"),
+    "ones:complex64[]": np.ones((), "c8"),
+    "ones:bool[2,0]": np.ones((2, 0), "?"),
+    "full:-1.5:float16[2, 3]": np.full((2, 3), -1.5, "f2"),
+    "full:nan:float64[2]": np.full(2, np.nan),
+    "full:true:bool[2]": np.ones(2, "?"),
+    "full:18446744073709551615:uint64[1]": np.full(1, 2**64 - 1, "u8"),
+    "full:0:U3[2]": np.zeros(2, "U3"),
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_argument_is_an_array(argument: str) -> None:
+    expected, source = ARGUMENTS[argument], constant.open_source(argument)
+    assert source.metadata.shape == expected.shape
+    assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
+    assert bytes(source.whole().buffer) == expected.tobytes()
+    room = bytearray(3 * expected.itemsize)
+    source.fill(memoryview(room))
+    assert not expected.size or room == expected.reshape(-1)[:1].tobytes() * 3
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("argument", "words", "status"),
+    [
+        ("zeros:float32", "expected zeros:TYPE[SIZE,...]", 2),
+        ("zeros:3:float32[2]", "expected zeros:TYPE[SIZE,...]", 2),
+        ("full:float32[2]", "expected full:VALUE:TYPE[SIZE,...]", 2),
+        ("full:x:float32[2]", "x is no number", 2),
+        ("ones:float32[-2]", "expected ones:TYPE[SIZE,...]", 2),
+        ("ones:U3[2]", "expected a type of numbers", 4),
+        ("full:300:int8[2]", "an integer in -128..127", 4),
+        ("full:1.5:int8[2]", "an integer in -128..127", 4),
+        ("ones:nothing[2]", "nothing", 4),
+        ("zeros:int8[9223372036854775808]", "valid up to 64 sizes", 2),
+    ],
+)
+def test_what_is_refused(here: Path, argument: str, words: str, status: int) -> None:
+    ran = command("gather", argument, "[0]", "-o", "out.npy")
+    assert (ran.status, words in ran.err) == (status, True), ran.err
+
+
+def test_a_file_of_that_name_comes_first(here: Path) -> None:
+    with open("zeros:int8[2]", "wb") as file:
+        np.save(file, np.array([5, 6]))
+    assert ndtool.files.gather("zeros:int8[2]", [1]).array.tolist() == [6]
+
+
+def _constant(case: Case) -> tuple[Case, Constant]:
+    """Return the case with data of one value, its first, and the source of them."""
+    data = case.arrays[0]
+    element = np.zeros(1, data.dtype) if not data.size else data[(slice(0, 1),) * data.ndim]
+    element = np.array(element.reshape(-1)[:1])
+    same_data = np.frombuffer(element.tobytes() * data.size, data.dtype).reshape(data.shape)
+    metadata = memory.source("data", same_data).metadata
+    source = Constant("data", metadata, element.tobytes())
+    return case._replace(arrays=(same_data, *case.arrays[1:])), source
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases, st.sampled_from((1, 600, 1 << 20)), st.integers(1, 3))
+def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: int) -> None:
+    if case.arrays[0].dtype.kind in "V" or not case.arrays[0].dtype.isnative:
+        return
+    case, source = _constant(case)
+    roles = OPERATORS[case.operator].inputs
+    expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
+    attributes = Attributes(**case.arguments)
+    request = Request(case.operator, *roles, attributes=attributes, threads=threads)
+    for swept in (False, True):
+        others = zip(roles[1:], case.arrays[1:], strict=True)
+        inputs: dict[str, Any] = {role: memory.source(role, a) for role, a in others}
+        with OpenCall(request, {"data": source, **inputs}) as call:
+            room = np.full(call.inference.nbytes, 255, np.uint8)
+            sink = memory.BufferSink(room.data, call.metadata)
+            rows = rows_of(call.inference)
+            if swept and (not rows.tuples or not rows.width or rows.height < 2):
+                return
+            if swept:
+                partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
+                list(execution.run(call, partitioning, sink, silent, print))
+            else:
+                with steps.prepared(call, None) as ready:
+                    steps.execute(ready, sink=sink)
+        assert same(room.view(expected.dtype).reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])
+def test_every_way(here: Path, way: str) -> None:
+    rng = np.random.default_rng(3)
+    ids, updates = rng.integers(0, 1 << 20, 300_000), rng.random(300_000, np.float32)
+    save(ids=ids, upd=updates)
+    more = {"direct": (), "sweep": ("--memory", "1MiB"), "cluster": ("--workers", "1")}[way]
+    call = ("scatter", "full:2:float32[1048576]", "ids.npy", "upd.npy", "--reduction", "add")
+    ran = command(*call, *more, "-o", "out.npy", "--json")
+    assert (ran.status, json.loads(ran.out)["plan"]["way"]) == (0, way)
+    expected = np.full(1 << 20, 2, np.float32)
+    np.add.at(expected, ids, updates)
+    assert same(np.load("out.npy"), expected)
+    if way == "direct":
+        assert command("verify", *call[:4], "out.npy", *call[4:]).status == 0
+        told = command("explain", *call, "--at", str(ids[0])).out.decode()
+        assert "full:2:float32[1048576]" in told
+        assert command("stats", *call).status == 2  # it takes no updates
+        assert command("stats", *call[:3]).status == 0
+        assert command("infer", *call).status == 0
+        ran = command("inspect", call[1])
+        assert "float32[1048576]" in ran.out.decode()
+
+
+def test_zeros_larger_than_memory_take_none(here: Path) -> None:
+    ran = command("gather", "zeros:int64[300000000000,4]", "[[7], [-1]]", "-o", "out.npy")
+    assert ran.status == 0, ran.err
+    assert same(np.load("out.npy"), np.zeros((2, 1, 4), np.int64))
+    (found,) = (ndtool.files.gather("ones:int8[400000000000]", [3, -1]).array,)
+    assert found.tolist() == [1, 1]

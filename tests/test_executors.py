@@ -1,0 +1,179 @@
+"""The contract of executors, and the policy that drives the phases of a run on any of them."""
+
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from command import save, state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Case, cases, opaque, same
+from toy_executor import Toy
+
+from ndtool import files
+from ndtool.analysis.oracle import reference
+from ndtool.arrays import memory
+from ndtool.engine.gathers import silent
+from ndtool.errors import BoundsError, OutputError, ResourceError
+from ndtool.machine import pool
+from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.executors import Executor, Lost, Task
+from ndtool.runs.executors.threads import Threads
+from ndtool.runs.external import execution, policy
+from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.request import Request
+
+SEEDS = range(6)
+
+
+def refuse(outside: BoundsError) -> None:
+    raise outside
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases, st.sampled_from((1, 600, 4000)), st.integers(0, 1 << 32))
+def test_another_executor_gives_the_bits_of_the_reference(
+    case: Case, budget: int, seed: int
+) -> None:
+    attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
+    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
+    with OpenCall(Request(case.operator, *roles, attributes=attributes), sources) as call:
+        rows = rows_of(call.inference)
+        if not rows.tuples or not rows.width or rows.height < 2:
+            return
+        cut = partitioning_for(rows, not call.inference.scatters, budget, 2)
+        room = np.zeros(call.inference.nbytes, np.uint8)
+        sink = memory.BufferSink(room.data, call.metadata)
+        with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):
+            assert list(execution.run(call, cut, sink, silent, refuse))
+        got = room.view(arrays[0].dtype).reshape(call.inference.plan.output)
+    assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+
+
+@pytest.fixture
+def there(here: Path) -> Path:
+    rng = np.random.default_rng(5)
+    save(
+        data=rng.random((512, 256), np.float32),
+        idx=rng.integers(-256, 256, (20_000, 2)),
+        upd=rng.random(20_000, np.float32),
+    )
+    return here
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_another_cluster_gives_the_bits_of_the_reference(there: Path, seed: int) -> None:
+    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
+    before, toy = state(there), Toy(seed)
+    files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
+    how: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
+    files.scatter_nd("data.npy", "idx.npy", "upd.npy", **how)
+    assert same(np.load("gathered.npy"), reference.gather_nd(data, idx))
+    scattered = reference.scatter_nd(data, idx, upd, reduction="add")
+    assert same(np.load("scattered.npy"), scattered)
+    assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert toy.now() == sum(toy.fates.values())
+    assert len(toy.fates) == 6
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bad_index_leaves_nothing_on_another_cluster(there: Path, seed: int) -> None:
+    idx = np.load("idx.npy")
+    idx[9999, 1], idx[19_999, 0] = 256, -9000
+    save(idx=idx)
+    before = state(there)
+    with pytest.raises(BoundsError, match=r"2 of 20000 index tuples\n  --> idx.npy\[9999, 1\]"):
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=Toy(seed))
+    assert state(there) == before
+
+
+def numbered(phase: str, number: int) -> int:
+    return 2 * number
+
+
+def taken(executor: Executor, count: int, in_order: bool = False) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+
+    def take(number: int, end: Any) -> None:
+        assert number not in found
+        found[number] = end
+
+    tasks = (Task(numbered, "sweep", number) for number in range(count))
+    policy.complete(executor, tasks, take, in_order)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_first_outcome_of_a_task_counts(seed: int) -> None:
+    toy = Toy(seed)
+    assert taken(toy, 300) == {number: 2 * number for number in range(300)}
+    assert taken(toy, 0) == {}
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_threads_do_all_tasks(slots: int) -> None:
+    with Threads(slots) as threads:
+        assert taken(threads, 300) == {number: 2 * number for number in range(300)}
+        assert list(taken(threads, 50, in_order=True)) == list(range(50))
+
+
+def test_threads_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pool, "Thread", none)
+    with Threads(3) as threads:
+        assert len(taken(threads, 20)) == 20
+
+
+def test_a_failure_ends_the_tasks_that_wait() -> None:
+    begun: list[int] = []
+    before = threading.active_count()
+    at_work = threading.Event()
+
+    def fail(phase: str, number: int) -> None:
+        begun.append(number)
+        if number == 1:
+            at_work.wait()
+            raise OutputError("no space left")
+        at_work.set()
+        time.sleep(0.05)
+
+    with Threads(2) as threads, pytest.raises(OutputError, match="no space left"):
+        policy.complete(threads, (Task(fail, "sweep", n) for n in range(1000)), lambda *_: None)
+    assert len(begun) < 30
+    assert threading.active_count() == before
+
+
+class Losing(Toy):
+    """Loses the first attempts of each task, `times` in each report."""
+
+    def __init__(self, losses: int, times: int = 1) -> None:
+        super().__init__(0)
+        self._left: dict[Task, int] = {}
+        self._losses, self._times = losses, times
+
+    def _attempts(self, task: Task) -> list[Any]:
+        left = self._left.setdefault(task, self._losses)
+        self._left[task] -= 1
+        return [Lost(self._times)] if left > 0 else [task.outcome()]
+
+
+@pytest.mark.parametrize(("losses", "times"), [(3, 1), (1, 3)])
+def test_a_lost_task_is_submitted_again(losses: int, times: int) -> None:
+    assert len(taken(Losing(losses, times), 100)) == 100
+
+
+@pytest.mark.parametrize(("losses", "times"), [(4, 1), (1, 4)])
+def test_a_task_that_is_lost_each_time_ends_the_run(losses: int, times: int) -> None:
+    losing = Losing(losses, times)
+    with pytest.raises(ResourceError, match="lost repeatedly in a sweep task"):
+        taken(losing, 100)
+    assert list(losing.completed()) == []  # the others were cancelled

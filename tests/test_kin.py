@@ -1,0 +1,87 @@
+"""Operators by plain numbers and by tuples: hints at each other, and other libraries' results."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool as command
+from command import save
+from strategies import same
+
+import ndtool
+
+torch = pytest.importorskip("torch")
+RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        ("scatter-nd data.npy ids.npy rows.npy", "ndtool scatter data.npy ids.npy rows.npy"),
+        (
+            "scatter-nd data.npy ids.npy columns.npy --reduction add",
+            "ndtool scatter data.npy ids.npy columns.npy --axis 1 --reduction add",
+        ),
+        ("scatter data.npy tuples.npy rows.npy", "ndtool scatter-nd data.npy tuples.npy rows.npy"),
+        ("scatter data.npy each.npy at.npy", "ndtool scatter-elements data.npy each.npy at.npy"),
+        ("scatter-nd data.npy each.npy at.npy", "ndtool scatter-elements data.npy each.npy at.npy"),
+        ("scatter-elements data.npy ids.npy rows.npy", "ndtool scatter data.npy ids.npy rows.npy"),
+        ("gather-nd data.npy each.npy", "ndtool gather data.npy each.npy"),
+        ("gather-nd data.npy ids.npy", "ndtool gather data.npy ids.npy"),
+    ],
+)
+def test_a_call_whose_shapes_fit_another_operator_says_so(here: Path, call: str, hint: str) -> None:
+    save(data=np.zeros((5, 4)), ids=np.array([1, 2, 3]), tuples=np.array([[1], [2], [3]]))
+    save(rows=np.zeros((3, 4)), columns=np.zeros((5, 3)))
+    save(each=np.zeros((2, 3), int), at=np.zeros((2, 3)))
+    ran = command(*call.split(), "-o", "out.npy")
+    assert ran.status == 4
+    assert ran.err.rstrip().endswith(hint)
+    assert command(*hint.split()[1:], "-o", "out.npy").status == 0
+
+
+def test_a_spec_that_refuses_gives_no_such_hint(here: Path) -> None:
+    save(data=np.zeros((3, 3)), each=np.zeros((3, 3), int), at=np.zeros((3, 3)))
+    ran = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
+    assert (ran.status, "hint" in ran.err) == (4, False)
+
+
+TORCH: dict[str, Any] = {
+    "none": lambda d, a, i, u: d.index_copy(a, i, u),
+    "add": lambda d, a, i, u: d.index_add(a, i, u),
+    "mul": lambda d, a, i, u: d.index_reduce(a, i, u, "prod"),
+    "max": lambda d, a, i, u: d.index_reduce(a, i, u, "amax"),
+    "min": lambda d, a, i, u: d.index_reduce(a, i, u, "amin"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("reduction", TORCH)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scatter_is_what_torch_gives(reduction: str, threads: int) -> None:
+    for _ in range(50):
+        shape = tuple(RNG.integers(1, 9, RNG.integers(1, 4)).tolist())
+        axis, count = int(RNG.integers(0, len(shape))), int(RNG.integers(0, 20))
+        if reduction == "none":  # of duplicates torch promises nothing
+            count = min(count, shape[axis])
+        indices = RNG.permutation(max(shape[axis], count))[:count] % shape[axis]
+        data = RNG.integers(-50, 50, shape)
+        updates = RNG.integers(-50, 50, (*shape[:axis], count, *shape[axis + 1 :]))
+        found = ndtool.scatter(data, indices, updates, axis, reduction, threads=threads)
+        tensors = (torch.from_numpy(a) for a in (data, indices, updates))
+        d, i, u = tensors
+        assert same(found, TORCH[reduction](d, axis, i, u).numpy())
+
+
+def test_gather_with_batches_is_take_along_each_batch() -> None:
+    for _ in range(50):
+        data = RNG.random((3, 4, 5, 2))
+        indices = RNG.integers(-5, 5, (3, 4, int(RNG.integers(0, 6))))
+        found = ndtool.gather(data, indices, 2, batch_dims=2)
+        expected = np.stack([
+            np.stack([np.take(data[p, q], indices[p, q], 0) for q in range(4)]) for p in range(3)
+        ])  # fmt: skip
+        assert same(found, expected)
+        back = ndtool.scatter(np.zeros_like(data), indices, found, 2, batch_dims=2)
+        assert same(ndtool.gather(back, indices, batch_dims=2), found)

@@ -1,0 +1,158 @@
+"""Memory is what the plan says: every operator on every format, within a budget.
+
+All inputs are larger than the budget and what it may be exceeded by, so that a buffer that grows
+with one of them and that the plan does not count shows.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pytest
+from command import ndtool
+from memory import Measured, measured, peak
+
+pytest.importorskip("zarr", exc_type=ImportError)
+BUDGET = 16  # MiB
+ALLOWANCE = 15  # MiB: what the interpreter and packages take more in a longer run
+INDEXED, ROWS = 1 << 22, 1 << 23
+
+# Shapes of data, indices and updates: 64, 32 and 32 MiB.
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "gather-nd": ((ROWS,), (INDEXED, 1)),
+    "gather": ((2, ROWS // 2), (INDEXED,)),
+    "gather-elements": ((2048, 4096), (1024, 4096)),
+    "scatter-nd": ((ROWS,), (INDEXED, 1), (INDEXED,)),
+    "scatter-elements": ((2048, 4096), (1024, 4096), (1024, 4096)),
+}
+NAMES = ("data", "idx", "upd")
+GATHERS = ("error", "clip", "wrap", "fill")
+SCATTERS = (("none", "error"), ("add", "drop"), ("max", "clip"))
+FORMATS = ("npy", "npz", "safetensors", "zarr", "raw", "pipe")
+ALWAYS = {("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("scatter-nd", "pipe")}
+
+
+def modes(operator: str, number: int) -> tuple[str, ...]:
+    """Return the options of a mode, another one for each number."""
+    if operator.startswith("gather"):
+        axis = ("--axis", "1") if operator == "gather" else ()
+        return *axis, "--out-of-bounds", GATHERS[number % len(GATHERS)]
+    reduction, mode = SCATTERS[number % len(SCATTERS)]
+    return "--reduction", reduction, "--out-of-bounds", mode
+
+
+def runs() -> Iterator[object]:
+    """Yield each operator with each format, and a mode that changes from one to the next."""
+    for number, operator in enumerate(SHAPES):
+        for more, kind in enumerate(FORMATS):
+            marks = () if (operator, kind) in ALWAYS else pytest.mark.slow
+            options = modes(operator, number + more)
+            yield pytest.param(operator, kind, options, id=f"{operator}-{kind}", marks=marks)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for the inputs, which are made when they are asked for."""
+    return tmp_path_factory.mktemp("memory")
+
+
+def chunks(shape: tuple[int, ...]) -> str:
+    """Return chunks of 512 KiB that are side by side in row-major order."""
+    longest = max(shape)
+    sizes = (16, longest) if longest == 4096 else (1 if n < longest else 1 << 16 for n in shape)
+    return ",".join(map(str, sizes))
+
+
+def made(folder: Path, operator: str, kind: str) -> list[str]:
+    """Return the inputs of an operator in a format."""
+    rng, arguments = np.random.default_rng(3), []
+    for name, shape in zip(NAMES, SHAPES[operator], strict=False):
+        base = folder / f"{operator}-{name}"
+        npy, path = f"{base}.npy", f"{base}.{kind}"
+        if not os.path.exists(npy):
+            size = SHAPES[operator][0][1 if operator == "gather" else 0]
+            array = rng.integers(0, size, shape) if name == "idx" else np.ones(shape)
+            np.save(npy, array)
+        if kind == "npz" and not os.path.exists(path):
+            np.savez_compressed(path, x=np.load(npy))
+        elif kind in ("safetensors", "zarr") and not os.path.exists(path):
+            more = ("--chunks", chunks(shape), "--codec", "zstd:1") if kind == "zarr" else ()
+            assert ndtool("convert", npy, path, *more).status == 0
+        if kind == "raw":
+            offset, dtype = np.load(npy, "r").offset, "int64" if name == "idx" else "float64"
+            path = f"raw:{dtype}[{','.join(map(str, shape))}]:{npy}@{offset}"
+        arguments.append(npy if kind in ("npy", "pipe") else path)
+    return arguments
+
+
+@contextmanager
+def piped(path: str) -> Iterator[IO[bytes]]:
+    """Give a pipe that brings a file."""
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout
+
+
+def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
+    """Run an operator on inputs in a format, data alone by a pipe, and measure what it takes."""
+    inputs = made(folder, operator, kind)
+    output = str(folder / ("out.zarr" if kind == "zarr" else "out.npy"))
+    if kind == "pipe":
+        with piped(inputs[0]) as stdin:
+            return measured(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
+    return measured(operator, *inputs, *options, "-o", output)
+
+
+@pytest.fixture(scope="module")
+def baseline(folder: Path) -> float:
+    """Return the megabytes of a run on small stores, with all packages that a run may load."""
+    np.save(folder / "small.npy", np.ones(9))
+    small = str(folder / "small.zarr")
+    assert ndtool("convert", str(folder / "small.npy"), small).status == 0
+    return peak("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
+
+
+@pytest.mark.parametrize(("operator", "kind", "options"), list(runs()))
+def test_a_run_keeps_to_its_memory_and_to_its_plan(
+    folder: Path, baseline: float, operator: str, kind: str, options: tuple[str, ...]
+) -> None:
+    most, plan = run_of(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
+    assert plan["way"] == "sweep", plan["reason"]
+    assert plan["memory"] <= BUDGET << 20
+    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr", "pipe"])
+@pytest.mark.parametrize("operator", ["gather-nd", "scatter-nd"])
+def test_a_run_by_whole_buffers_keeps_to_its_plan(
+    folder: Path, baseline: float, operator: str, kind: str
+) -> None:
+    most, plan = run_of(folder, operator, kind, ("--memory", "4GiB"))
+    assert plan["way"] == "direct"
+    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd:1"])
+@pytest.mark.parametrize("output", ["out.npy", "out.zarr"])
+def test_chunks_that_take_much_of_the_memory_are_counted(
+    folder: Path, baseline: float, codec: str, output: str
+) -> None:
+    rows, budget = 1 << 18, 64
+    store, idx = str(folder / f"chunks-{codec[:4]}.zarr"), str(folder / "rows.npy")
+    rng = np.random.default_rng(4)
+    if not os.path.exists(idx):
+        np.save(folder / "table.npy", rng.integers(0, 1000, (rows, 128)).astype(np.float32))
+        np.save(idx, rng.integers(0, rows, (rows, 1)))
+    if not os.path.exists(store):
+        more = ("--chunks", "16384,128", "--codec", codec)
+        assert ndtool("convert", str(folder / "table.npy"), store, *more).status == 0
+    most, plan = measured(
+        "gather-nd", store, idx, "--memory", f"{budget}MiB", "-o", str(folder / output)
+    )
+    assert plan["way"] == "sweep"
+    assert plan["memory"] <= budget << 20
+    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE

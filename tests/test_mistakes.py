@@ -1,0 +1,115 @@
+"""Indices that look wrong: a run says what they may have been, as `stats` does."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save
+
+from ndtool import files
+from ndtool.runs import padding
+
+pytestmark = pytest.mark.usefixtures("here")
+
+PADDING = "indices are -1, and no other is negative: -1 selects the last element of an axis"
+
+
+@pytest.mark.parametrize(
+    ("indices", "hint"),
+    [
+        ([4294967295, 1], "4294967295 is -1 as uint32: was a sign lost?"),
+        ([65534, 1], "65534 is -2 as uint16: was a sign lost?"),
+        (
+            np.array([2, 5]).byteswap(),
+            f"{2 << 56} is 2 with its bytes swapped: is the byte order wrong?",
+        ),
+        ([1, -(2**63)], "NaN converts to the lowest integer: were the indices floats?"),
+        ([1, 9], "9 equals the size of the axis: are the indices 1-based?"),
+        ([1, 12], ""),
+        (np.array([1, 25000], ">i2"), ""),
+    ],
+)
+def test_an_error_says_what_an_index_may_have_been(indices: Any, hint: str) -> None:
+    size = 9 if hint else 10
+    size = 20000 if isinstance(indices, np.ndarray) and not hint else size
+    save(data=np.arange(size), idx=np.asarray(indices))
+    for more in ((), ("--dry-run", "--no-trace")):
+        ran = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *more)
+        assert ran.status == 5
+        assert ran.err.endswith(f"\n  hint: {hint}\n") if hint else "hint" not in ran.err
+    told = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", "--json").json
+    assert told["hint"] == (hint or None)
+
+
+def test_what_is_written_out_is_what_was_meant() -> None:
+    save(data=np.arange(9))
+    ran = ndtool("gather", "data.npy", "[4294967295]", "-o", "out.npy")
+    assert (ran.status, "hint" in ran.err) == (5, False)
+    ran = ndtool("gather", "data.npy", "[1, -1, -1]", "-o", "out.npy")
+    assert (ran.status, ran.err) == (0, "")
+
+
+HINT = "is it padding? --pad -1 lets it select nothing"
+
+
+@pytest.mark.parametrize("code", ["i1", "i2", ">i4", "<i8", ">i8"])
+def test_a_run_warns_of_padding(code: str) -> None:
+    save(data=np.arange(99), idx=np.array([3, 5, -1, 7, -1], code))
+    said = f"idx.npy: 2 of 5 {PADDING}; {HINT}"
+    run = ("gather", "data.npy", "idx.npy", "-o", "out.npy")
+    assert ndtool(*run).err == f"warning: {said}\n"
+    assert ndtool(*run, "--json").json["warnings"] == [said]
+    assert f"warning: {said}\n" in ndtool(*run, "--dry-run", "--no-trace").err
+    assert np.load("out.npy").tolist() == [3, 5, 98, 7, 98]
+    with open("idx.npy", "rb") as file:
+        ran = ndtool("gather", "data.npy", "-", "-o", "out.npy", stdin=file.read())
+    assert ran.err == f"warning: standard input: 2 of 5 {PADDING}; {HINT}\n"
+
+
+@pytest.mark.parametrize("indices", [[3, -1], [3, -1, -2, -1], [3, 4], [], [98]])
+def test_other_indices_are_not_suspected(indices: list[int]) -> None:
+    save(data=np.arange(99), idx=np.array(indices, "i8"))
+    assert ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy").err == ""
+
+
+def test_arrays_of_the_caller_are_not_suspected() -> None:
+    from ndtool import files
+
+    result = files.gather(np.arange(9), np.array([1, -1, -1]))
+    assert result.warnings == ()
+    save(idx=np.array([1, -1, -1]))
+    assert len(files.gather(np.arange(9), "idx.npy").warnings) == 1
+
+
+def test_of_many_indices_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "LOOKED_AT", 100)
+    from ndtool import files
+
+    indices = np.arange(1000)
+    indices[500:] = -1
+    save(data=np.arange(1000), idx=indices)
+    (warning,) = files.gather("data.npy", "idx.npy").warnings
+    assert warning.startswith("idx.npy: 45 of 91 indices in a sample are -1, and no")
+
+
+PAIRS = "index tuples are all -1, and no index is lower: -1 selects the last element of an axis"
+
+
+@pytest.mark.parametrize(
+    ("indices", "said"),
+    [
+        ([[0, -1], [1, -1], [2, -1]], ""),
+        ([[-1, -1], [1, 2], [2, -1]], ""),
+        ([[-1, -1], [1, 2], [-1, -1], [0, -1]], f"2 of 4 {PAIRS}; {HINT}"),
+        ([[-1, -1], [1, -2], [-1, -1]], ""),
+    ],
+)
+@pytest.mark.parametrize("code", ["i1", ">i4", "<i8"])
+def test_a_tuple_that_also_names_a_place_is_no_padding(indices: Any, said: str, code: str) -> None:
+    pairs = np.array(indices, code)
+    save(data=np.arange(30).reshape(5, 6), idx=pairs)
+    (plan, given) = (call := files.infer("gather_nd", "data.npy", "idx.npy")).plan, call.inputs
+    warnings = padding.suspected(given["indices"], memoryview(pairs.tobytes()), plan)
+    assert warnings == ([f"idx.npy: {said}"] if said else [])
+    told = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
+    assert (said in told) if said else ("padding" not in told)

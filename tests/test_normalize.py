@@ -1,0 +1,199 @@
+"""Arrays put right in boxes, as files are: Fortran's order, other byte orders, odd places."""
+
+import os
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Array, raw
+
+import ndtool
+from ndtool.engine import copies, gathers, layouts, tuning
+from ndtool.engine.bind import Operand
+from ndtool.errors import BoundsError, ResourceError
+from ndtool.rules import dtypes
+from ndtool.rules.operators import Attributes
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+from ndtool.storage import tempfiles
+
+TYPES = ("|u1", ">f4", ">c8", "<U3", "|V100")
+SHAPES = st.lists(st.integers(1, 7), max_size=4).map(tuple)
+
+
+def of_bytes(shape: tuple[int, ...], itemsize: int) -> Array:
+    """Return elements that are all different, as far as their bytes allow, in Fortran's order."""
+    rng = np.random.default_rng(0)
+    flat = rng.integers(0, 256, (*shape, itemsize), np.uint8)
+    return np.asarray(flat.view(f"V{itemsize}")[..., 0], order="F")
+
+
+@settings(deadline=None)
+@given(
+    shape=SHAPES,
+    code=st.sampled_from(TYPES),
+    order=st.sampled_from("<>"),
+    fortran=st.booleans(),
+    limit=st.one_of(st.integers(1, 300), st.integers(200, 20_000)),
+    threads=st.integers(1, 3),
+)
+def test_every_byte_is_written_once(
+    shape: tuple[int, ...], code: str, order: str, fortran: bool, limit: int, threads: int
+) -> None:
+    dtype = dtypes.from_numpy(np.dtype(code))
+    array = of_bytes(shape, dtype.itemsize)
+    turned = array.tobytes("C")
+    if dtype.unit > 1 and dtype.order != order:
+        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
+    strides = layouts.contiguous(shape, dtype.itemsize, fortran)
+    data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
+    out, seen = bytearray(len(turned)), np.zeros(len(turned), int)
+
+    def write(start: int, view: memoryview) -> None:
+        assert len(view) <= max(limit, dtype.itemsize)
+        seen[start : start + len(view)] += 1
+        out[start : start + len(view)] = view
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "TURNED", limit)
+        patch.setattr("ndtool.machine.threads.WORTH", 1)
+        copies.write_normalized(data, shape, dtype, order, write, threads)
+    assert bytes(out) == turned
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
+def test_nothing_is_written_of_no_elements(shape: tuple[int, ...]) -> None:
+    data = Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, True))
+    copies.write_normalized(data, shape, dtypes.from_code("<f4"), ">", never, 2)
+
+
+def never(*_: object) -> None:
+    raise AssertionError("this must not be called")
+
+
+@pytest.mark.parametrize(
+    "shape", [(1 << 20, 8), (512, 1 << 12), (3, 1 << 20), (1 << 10, 3, 1 << 10), (2,) * 21], ids=str
+)
+@pytest.mark.parametrize("itemsize", [1, 4, 100, 5 << 20])
+def test_boxes_fit_and_have_lines(shape: tuple[int, ...], itemsize: int) -> None:
+    steps, limit = layouts.contiguous(shape, itemsize, True), 1 << 20
+    first = next(copies.boxes(shape, steps, itemsize, limit))
+    size = int(np.prod(first.shape)) * itemsize
+    assert size <= max(limit, itemsize)
+    assert size > limit // 8 or size == itemsize  # few calls: a box is not much smaller than it may
+    assert first.shape[0] == shape[0] or first.shape[0] * itemsize >= 64
+
+
+# Runs on files
+
+ORDERS = ("C", "F")
+CASES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
+    # data, indices, batch_dims
+    ((40, 30), (50, 1), 0),
+    ((40, 5, 7), (50, 1), 0),
+    ((40, 5, 7), (30, 3, 2), 0),
+    ((6, 40, 17), (6, 50, 1), 1),
+    ((3, 2, 9, 33), (3, 2, 20, 1), 2),
+    ((1, 40, 1, 30), (40, 1), 0),
+]
+
+
+def indices_of(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
+    rng = np.random.default_rng(7)
+    sizes = np.array(data[b : b + shape[-1]])
+    return rng.integers(-sizes, sizes, shape)
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Work in a folder; whatever is put right is so in small boxes, in a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfiles, "MEMORY", 0)
+    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    return monkeypatch
+
+
+def run(operator: str, attributes: Attributes, threads: int, *arrays: str) -> Array:
+    request = Request(operator, *arrays, output="out.npy", attributes=attributes, threads=threads)  # fmt: skip
+    with OpenCall(request) as call:
+        steps.run(call)
+    return np.load("out.npy")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("code", TYPES)
+def test_gathers_of_rows_from_fortran_files(
+    temporary: pytest.MonkeyPatch, case: tuple[tuple[int, ...], tuple[int, ...], int], code: str
+) -> None:
+    shape, tuples, b = case
+    dtype = np.dtype(code)
+    data = of_bytes(shape, dtype.itemsize)
+    indices = indices_of(shape, tuples, b)
+    want = raw(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
+    ways = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
+    for order, packed, box, threads in ways:
+        save(data=data.view(dtype), indices=np.array(indices, order=order))
+        temporary.setattr(tuning, "PACKED", packed)
+        temporary.setattr(tuning, "TURNED", box)
+        temporary.setattr(tuning, "WRITTEN", box + 13)
+        got = run("gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy")
+        assert got.dtype == dtype
+        assert raw(got) == want, (order, packed, box, threads)
+
+
+@pytest.mark.parametrize("code", ["<f4", ">f8"])
+def test_scatters_into_fortran_files(temporary: pytest.MonkeyPatch, code: str) -> None:
+    rng = np.random.default_rng(3)
+    data = rng.integers(0, 99, (40, 5, 7)).astype(code)
+    indices, updates = rng.integers(-40, 40, (90, 1)), rng.integers(0, 9, (90, 5, 7)).astype(code)
+    want = data.copy()
+    np.add.at(want, indices[:, 0], updates)
+    for turned, box, threads in product("CF", (70, 999), (1, 3)):
+        save(data=np.asarray(data, order="F"), indices=np.asarray(indices, order="F"))
+        save(updates=np.asarray(updates, order=turned))
+        temporary.setattr(tuning, "TURNED", box)
+        names = "data.npy", "indices.npy", "updates.npy"
+        got = run("scatter_nd", Attributes(reduction="add"), threads, *names)
+        assert raw(got) == raw(want), (turned, box, threads)
+
+
+def test_rows_that_are_many_are_not_gathered_an_element_at_a_time(
+    temporary: pytest.MonkeyPatch,
+) -> None:
+    save(data=np.asarray(np.arange(4000.0).reshape(40, 100), order="F"), indices=[[3], [-1]] * 20)
+    piece = gathers.gather_piece
+
+    def gather_piece(runs: Any, *arguments: Any) -> bool:
+        assert runs.layout is None
+        return piece(runs, *arguments)
+
+    temporary.setattr(gathers, "gather_piece", gather_piece)
+    got = run("gather_nd", Attributes(), 1, "data.npy", "indices.npy")
+    assert got[:2, 0].tolist() == [300, 3900]
+
+
+def test_an_index_out_of_bounds_comes_before_a_copy(temporary: pytest.MonkeyPatch) -> None:
+    save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [40]] * 20)
+    temporary.setattr(tempfiles, "filled", never)
+    with pytest.raises(BoundsError, match="20 of 40"):
+        run("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
+    assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
+
+
+def test_a_copy_that_the_disk_has_no_room_for(temporary: pytest.MonkeyPatch) -> None:
+    save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [4]] * 20)
+
+    def reserve(fd: int, total: int, name: str) -> None:
+        raise ResourceError(f"{name}: needs {total} bytes of disk, 0 are free")
+
+    temporary.setattr(tempfiles, "reserve", reserve)
+    with pytest.raises(ResourceError, match=r"temporary copy of data\.npy: needs 32000 bytes"):
+        run("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
+    assert sorted(os.listdir()) == ["data.npy", "indices.npy"]

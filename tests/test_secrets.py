@@ -1,0 +1,362 @@
+"""Secrets of URLs and addresses: never in what is printed, nor in a page, whoever words it."""
+
+import base64
+import html
+import json
+import os
+import socket
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import click
+import numpy as np
+import pytest
+from bucket import settings
+from command import python, save
+from npyfile import npy
+from webserver import Object, Server, serving
+
+from ndtool import redaction
+from ndtool.cli import program
+from ndtool.errors import NdtoolError, UsageError
+from ndtool.formats import locators
+
+USER, PASSWORD, QUERY = "USERNAME7", "PASSWORD7", "SIGNATURE7"
+SECRETS = (USER, PASSWORD, QUERY)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_exact", ())
+    monkeypatch.setattr(redaction, "_patterns", {})
+
+
+def forms(secret: str) -> Iterator[str]:
+    """Yield a secret as packages repeat it."""
+    quoted = urllib.parse.quote(secret, safe="")
+    yield from (secret, quoted, quoted.lower(), urllib.parse.quote(secret))
+    yield from (urllib.parse.quote_plus(secret), urllib.parse.quote(quoted, safe=""))
+    yield from ("".join(f"%{byte:02X}" for byte in secret.encode()), html.escape(secret))
+    yield from (repr(secret)[1:-1], ascii(secret)[1:-1], repr(secret.encode())[2:-1])
+    yield from (json.dumps(secret)[1:-1], repr(repr(secret))[2:-2])
+
+
+ODD = ["PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd", "tab\tbed", "x" * 300, "[::1]"]
+
+
+@pytest.mark.parametrize("secret", ODD)
+def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
+    encoded = urllib.parse.quote(secret, safe="")
+    for url in (f"s3://KEY7:{encoded}@bucket/x.npy", f"https://h/x.npy?token={encoded}&v=1"):
+        redaction.register(url)
+        redaction.register("https://h/other?k=v")
+        for form in forms(secret):
+            if "@" in url or len(secret) > 2:
+                for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
+                    assert form not in redaction.foreign(text)
+
+
+def test_names_in_json_are_texts_too() -> None:
+    url = "https://me:word@host/x?k=v"
+    assert redaction.in_fields({url: {url: [url]}}) == {
+        "https://host/x?...": {"https://host/x?...": ["https://host/x?..."]}
+    }
+
+
+def test_a_header_with_a_user_and_a_password() -> None:
+    redaction.register("https://me:word@host/")
+    header = base64.b64encode(b"me:word").decode()
+    assert redaction.foreign(f"Basic {header} is refused") == "Basic ... is refused"
+
+
+def test_words_that_only_contain_a_short_secret_stay() -> None:
+    redaction.register("https://me:1@host/x?v=12&token=name")
+    text = "some message 12 of 21 names"
+    assert redaction.foreign(text) == text
+    assert redaction.foreign("me, 1, name") == "..., ..., ..."
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:word@host/x?k=v:m", "https://host/x?...:m"),
+        ("https://me:a@b@host/x", "https://host/x"),
+        ("s3://KEY:ab/cd+ef@bucket/x", "s3://bucket/x"),
+        ("s3://KEY:s p a@bucket/x", "s3://bucket/x"),
+        ("https://me:word@[::1]:80/x@y", "https://[::1]:80/x@y"),
+        ("https://[::1]:80/x@y", "https://[::1]:80/x@y"),
+        ("http://host:80/x@y.npy", "http://host:80/x@y.npy"),
+        ("s3://bucket/x@y.npy", "s3://bucket/x@y.npy"),
+        ("https://:word@host/x", "https://host/x"),
+        ("HTTPS://me:word@HOST/x", "HTTPS://HOST/x"),
+        ("zip://x.npy::s3://K:S@b/y.zip", "zip://x.npy::s3://b/y.zip"),
+        ("simplecache::s3://K:S@b/y", "simplecache::s3://b/y"),
+        ("https://h/x.npz?se=2020-01-01T00:00:00Z&sig=a:m", "https://h/x.npz?...:m"),
+        ("https://h/x.npz?k=a b c:m", "https://h/x.npz?...:m"),
+    ],
+)
+def test_how_urls_are_shown(url: str, shown: str) -> None:
+    redaction.register(url)
+    assert redaction.redacted(f"{url} is there") == f"{shown} is there"
+
+
+def test_an_address_without_a_scheme() -> None:
+    redaction.register("me:word@host:8786")
+    assert redaction.redacted("me:word@host:8786 is away") == "host:8786 is away"
+
+
+def test_only_the_latest_are_remembered() -> None:
+    for number in range(1000):
+        redaction.register(f"https://host/x?token=secret{number}")
+    assert redaction.foreign("secret999, secret0") == "..., secret0"
+    started = time.process_time()
+    for number in range(2000):
+        redaction.register(f"https://host/x.zarr/c/{number}?token=secret999")
+    assert redaction.foreign("secret998, secret999") == "..., ..."
+    assert time.process_time() - started < 2
+
+
+# What a child does for each case: run the command line, and tell all that can be read after it.
+CHILD = """
+import json, os, socket, sys, tempfile
+from ndtool import __main__ as main
+from ndtool.storage import failures
+from ndtool.runs.executors import dask
+failures.BACKOFF, dask.ANSWER = 0, 0.5
+look_up = socket.getaddrinfo
+def here_only(host, *rest, **options):  # no name server is asked: it may take minutes not to answer
+    if host not in ("127.0.0.1", "localhost"):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return look_up(host, *rest, **options)
+socket.getaddrinfo = here_only
+told, kept = [], [os.dup(1), os.dup(2)]
+for case in json.load(sys.stdin):
+    with tempfile.TemporaryFile() as file:
+        for fd in (1, 2):
+            os.dup2(file.fileno(), fd)
+        status = int(main._run(case))
+        for fd in (1, 2):
+            os.dup2(kept[fd - 1], fd)
+        file.seek(0)
+        text = file.read().decode()
+    for name in os.listdir("."):
+        if name.endswith((".html", ".svg")):
+            with open(name) as page:
+                text += page.read()
+            os.unlink(name)
+    told.append([status, text])
+print(json.dumps(told))
+"""
+
+
+def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield all commands with their words: of those with one function, the first."""
+    seen = set()
+    for name, command in (group or program.program()).commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        elif (function := getattr(command.callback, "func", command.callback)) not in seen:
+            seen.add(function)
+            yield command, (*path, name)
+
+
+def takes_urls(parameter: click.Parameter) -> bool:
+    """Whether a file, a folder or an address is given: of these some may be a URL."""
+    return parameter.type.name in ("file", "address", "path")
+
+
+USUAL = {
+    "data": "data.npy", "indices": "idx.npy", "output": "out.npy", "source": "data.npy",
+    "names": "data.npy", "model": "model.onnx", "folder": ".", "command": "gather-nd",
+}  # fmt: skip
+
+
+def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -> list[str]:
+    """Return a command line with a value for one parameter, and usual ones for what it needs."""
+    words = list(path)
+    for one in command.params:
+        if isinstance(one, click.Argument):
+            if one.name == name or one.required or one.name in ("output", "command"):
+                words.append(value if one.name == name else USUAL[one.name or ""])
+        elif one.name == name:
+            words += [one.opts[-1], value]
+        elif one.name == "at":
+            words += ["--at", "0,0"]
+        elif one.name == "output":
+            words += ["-o", "out.npy"]
+    return words
+
+
+def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
+    """Return the status of each call, and what it wrote, pages included."""
+    ran = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
+    assert ran.status == 0, ran.err
+    assert not any(secret in ran.err for secret in SECRETS)
+    told: list[tuple[int, str]] = ran.json
+    return told
+
+
+def with_secrets(url: str, suffix: str = "") -> str:
+    return url.replace("://", f"://{USER}:{PASSWORD}@") + suffix + f"?token={QUERY}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def call_files(here: Path) -> None:
+    save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), out=np.zeros((2, 4)))
+    (here / "model.onnx").write_bytes(b"\x08\x0a")
+
+
+def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> None:
+    """Every parameter that takes a file or an address, and every way in which a URL fails."""
+    for path, changes in (
+        ("/forbidden", {"refusals": [403] * 10**4}),
+        ("/failing", {"refusals": [500] * 10**4}),
+        ("/garbled", {"shift": 1}),
+        ("/unreadable", {}),
+    ):
+        server.add(f"{path}.npy", b"<html></html>", **changes)
+    fine = server.add("/x.npy", npy(np.arange(12.0).reshape(3, 4)))
+    loop = server.add("/loop.npy", b"")
+    server.objects["/loop.npy"].moved = loop
+    server.objects["/away.npy"] = Object(b"", moved=with_secrets("s3://bucket/x.npy"))
+    base = fine.removesuffix("/x.npy")
+    pages = "forbidden", "failing", "garbled", "unreadable", "nothing", "loop", "away", "x"
+    urls = [with_secrets(f"{base}/{page}.npy") for page in pages]
+    urls += [
+        with_secrets("http://127.0.0.1:9/x.npy"),
+        with_secrets("HTTP://127.0.0.1:9/x.zarr"),
+        with_secrets("http://host:99999/x.npy"),
+        with_secrets("http://[::1/x.npy"),
+        with_secrets("http://"),
+        with_secrets("s3://bucket/x.npy"),
+        with_secrets("s3://bucket/x.zarr"),
+        with_secrets("github://main/x.npy"),
+        with_secrets("nonsense://host/x.npy"),
+        with_secrets("memory://x.npy"),
+        with_secrets("tcp://127.0.0.1:1"),
+        with_secrets("foo://127.0.0.1:1"),
+        f"{USER}:{PASSWORD}@127.0.0.1:1",
+        f"zip://x.npy::{with_secrets('http://127.0.0.1:9/x.zip')}",
+        f"simplecache::{with_secrets('s3://bucket/x.npy')}",
+        with_secrets("s3://bucket/x.npz") + ":member",
+        with_secrets("http://127.0.0.1:9/x.html") + "&a=.html",
+        with_secrets("http://127.0.0.1:9/x.html") + "&a=.svg",
+        with_secrets("http://127.0.0.1:9/model.onnx") + "&a=.onnx",
+    ]
+    cases = []
+    for command, path in leaves():
+        known = {one.name for one in command.params}
+        for parameter in filter(takes_urls, command.params):
+            for url in urls:
+                if url[0] == USER[0] and parameter.type.name != "address":
+                    continue  # it is no URL, but the name of a file
+                case = call(command, path, parameter.name or "", url)
+                page = ["--html", "page.html"] if "html" in known - {parameter.name} else []
+                cases += [[*case, *page], [*case, "--json"] if "json" in known else case]
+    assert len(cases) > 500
+    env = settings("http://127.0.0.1:9", AWS_EC2_METADATA_DISABLED="true")
+    for case, (status, text) in zip(cases, run(cases, **env), strict=True):
+        assert status != 1, (case, text)
+        assert not any(secret in text for secret in SECRETS), (case, text)
+
+
+def test_what_an_s3_server_says(call_files: None) -> None:
+    """Keys in a URL are no names that S3 takes: its package repeats them."""
+    url = f"s3://{USER}:{PASSWORD}@bucket/x.npy"
+    cases = [
+        ["inspect", url],
+        ["gather-nd", url, "idx.npy", "-o", "out.npy", "--html", "page.html"],
+        ["gather-nd", "data.npy", "idx.npy", "-o", url],
+        ["verify", "gather-nd", "data.npy", "idx.npy", url],
+        ["clean", url],
+    ]
+    for case, (status, text) in zip(
+        cases, run(cases, **settings("http://127.0.0.1:9")), strict=True
+    ):
+        assert status in (3, 7), (case, text)
+        assert "Invalid bucket name" in text
+        assert not any(secret in text for secret in SECRETS), (case, text)
+
+
+BUG = """
+import sys
+from ndtool.storage import remote
+def requests(url):
+    raise RuntimeError(f"odd {url}, {url.partition('://')[2]!r}")
+remote.requests = requests
+from ndtool.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_traceback_has_no_secrets(here: Path, more: list[str]) -> None:
+    ran = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
+    text = ran.out.decode() + ran.err
+    assert ran.status == 1
+    assert "RuntimeError" in text
+    assert not any(secret in text for secret in SECRETS)
+
+
+def test_a_scheduler_file_with_secrets(call_files: None) -> None:
+    for scheme in ("tcp", "foo"):
+        address = f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:1"
+        Path("s.json").write_text(json.dumps({"address": address}))
+        how = ["gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", "s.json"]
+        ((status, text),) = run([how])
+        assert status in (2, 6)
+        assert not any(secret in text for secret in SECRETS), text
+
+
+def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "not known")))
+    for url in (
+        with_secrets("http://127.0.0.1:9/x.npy"),
+        with_secrets("http://host:99999/x.npy"),
+        with_secrets("nonsense://host/x.npy"),
+        with_secrets("github://main/x.npy"),
+    ):
+        with pytest.raises(NdtoolError) as caught:
+            locators.describe(url)
+        shown = f"{caught.value} {caught.value.fields()}"
+        assert not any(secret in shown for secret in SECRETS), shown
+
+
+def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: None) -> None:
+    url = with_secrets(server.add("/x.npy", npy(np.arange(12.0).reshape(3, 4))))
+    cases = [
+        ["convert", url, "new.npy", "--json"],
+        ["inspect", url, with_secrets("http://127.0.0.1:9/none.npy"), "--json"],
+        ["explain", "gather-nd", url, "idx.npy", "--at", "0,0", "--json"],
+    ]
+    for case, (status, text) in zip(cases, run(cases), strict=True):
+        assert status in (0, 3)
+        assert json.loads(text.splitlines()[0])
+        assert not any(secret in text for secret in SECRETS), (case, text)
+
+
+def test_a_url_that_lacks_what_its_file_system_needs() -> None:
+    with pytest.raises(UsageError, match=r"github://a/b: fsspec needs org and repo for github://"):
+        locators.describe("github://a/b")
+
+
+def test_secrets_stay_out_of_variables_too(call_files: None) -> None:
+    url = with_secrets("nonsense://host/x.npy")
+    for name in ("NDTOOL_OUTPUT", "NDTOOL_SPILL", "NDTOOL_SCHEDULER", "NDTOOL_THREADS"):
+        output = [] if name == "NDTOOL_OUTPUT" else ["-o", "new.npy"]
+        ((status, text),) = run([["gather-nd", "data.npy", "idx.npy", *output]], **{name: url})
+        assert status != 1, text
+        assert not any(secret in text for secret in SECRETS), text
+    assert not os.path.exists("nonsense:")

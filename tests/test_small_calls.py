@@ -1,0 +1,214 @@
+"""The short way of small calls on plain arrays: the general way's bits, errors and refusals."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from strategies import Array, Case, opaque, raw, same
+from test_out_of_bounds import beyond
+from test_properties import many
+
+import ndtool
+from ndtool import inmemory, ops
+from ndtool._kernels import BoundCalls
+from ndtool.engine import tuning
+from ndtool.errors import NdtoolError
+
+pytestmark = pytest.mark.usefixtures("short_calls")
+
+DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
+ROWS = np.array([[2], [0]])
+UPDATES = np.full((2, 4), 7, np.float32)
+PLACES = np.array([[0, -1, 2, 1]])
+CALLS: dict[str, Callable[..., Array]] = {
+    "gather_nd": lambda **how: ndtool.gather_nd(DATA, ROWS, **how),
+    "gather": lambda **how: ndtool.gather(DATA, ROWS[:, 0], **how),
+    "gather_elements": lambda **how: ndtool.gather_elements(DATA, PLACES, 0, **how),
+    "gather_elements axis 1": lambda **how: ndtool.gather_elements(
+        DATA[:1].copy(), PLACES, 1, **how
+    ),
+    "scatter_nd": lambda **how: ndtool.scatter_nd(DATA, ROWS, UPDATES, "add", **how),
+    "scatter_elements": lambda **how: ndtool.scatter_elements(
+        DATA, PLACES, UPDATES[:1], 0, "max", **how
+    ),
+}
+
+
+class Ways:
+    """Calls as they are made, and as the general way alone would make them."""
+
+    def __init__(self) -> None:
+        self.general = 0  # calls that came to the general way
+
+    def otherwise(self, *call: Any) -> Array:
+        self.general += 1
+        return inmemory.execute(*call)
+
+    def are_short(self, call: Callable[[], object]) -> bool:
+        """Whether a call is made without the general way."""
+        before = self.general
+        call()
+        return self.general == before
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    found = Ways()
+    calls = BoundCalls(np.ndarray, np.empty, inmemory.bind_small, found.otherwise, tuning)
+    monkeypatch.setattr(ops, "_CALLS", calls)
+    return found
+
+
+def outcome(call: Callable[[], Array], *kept: Array | None) -> tuple[Any, ...]:
+    """Return what a call returns or raises, and the bytes of arrays after it."""
+    try:
+        result = call()
+        told = result.dtype, result.shape, raw(result)
+    except NdtoolError as error:
+        told = type(error), str(error), vars(error).keys()
+    return told, [raw(array) for array in kept if array is not None]
+
+
+def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
+    """Yield outputs, most of which cannot be one for what is made of the inputs."""
+    yield None
+    yield np.zeros_like(made)
+    yield np.zeros(made.shape, made.dtype, "F")
+    yield np.zeros((*made.shape, 1), made.dtype)
+    yield np.zeros(made.shape, "V5")
+    yield (
+        np.frombuffer(bytes(made.nbytes), f"V{made.itemsize}").view(made.dtype).reshape(made.shape)
+        if made.nbytes
+        else None
+    )
+    yield data.view()
+
+
+@many
+@given(drawn=beyond(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
+def test_the_outcome_is_that_of_the_general_way(
+    drawn: tuple[Case, str], which: int, threads: int | None
+) -> None:
+    case, rule = drawn
+    how = dict(case.arguments, threads=threads, out_of_bounds=rule)
+    results = []
+    for small in (tuning.SMALL, tuning.SMALL, 0):  # bound, bound before, and not at all
+        arrays = [*case.arrays]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tuning, "SMALL", small)
+            operator = partial(getattr(ndtool, case.operator), **how)
+            try:
+                made = operator(*arrays)
+            except NdtoolError:
+                made = np.zeros_like(arrays[0])
+            if which:
+                arrays[0] = opaque(arrays[0]).copy().view(arrays[0].dtype)
+            out = arrays[0] if which == 7 else [*outs(*arrays[:2], made), None, None][which]
+            results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_plain_call_takes_the_short_way(ways: Ways, name: str) -> None:
+    call = CALLS[name]
+    expected = call(threads=2)
+    assert ways.are_short(call)
+    out = np.empty_like(expected)
+    assert call(out=out) is out
+    assert same(out, expected)
+    assert ways.are_short(lambda: call(out=out))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "SMALL", 0)
+        assert not ways.are_short(call)
+        assert same(call(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_what_is_unusual_takes_the_general_way(ways: Ways) -> None:
+    wide = np.zeros((3, 8), np.float32)
+    unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
+    for data in (
+        DATA.tolist(), DATA.T.copy().T, wide[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
+        np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
+    ):  # fmt: skip
+        assert not ways.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
+    swapped = DATA.astype(">f4")
+    assert not ways.are_short(
+        lambda: ndtool.scatter_nd(swapped, ROWS, UPDATES.astype(">f4"), "add")
+    )
+    assert not ways.are_short(lambda: ndtool.scatter_nd(unaligned, ROWS, UPDATES, "add"))
+    assert not ways.are_short(lambda: ndtool.gather_nd(DATA, ROWS.astype(">i8")))
+    assert not ways.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
+    assert not ways.are_short(lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]]))
+    many_rows = np.zeros((tuning.SMALL // DATA.itemsize // 4 + 1, 1), np.int64)
+    assert not ways.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
+    assert ways.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
+
+
+def test_a_change_of_a_large_array_in_place_is_a_small_call(ways: Ways) -> None:
+    data = np.zeros((tuning.SMALL, 4), np.float32)
+    assert ways.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
+    assert same(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
+    assert not ways.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
+
+
+def test_arguments_that_are_equal_but_of_other_types_are_looked_at(ways: Ways) -> None:
+    assert same(ndtool.gather(DATA, ROWS, 1), DATA[:, ROWS])
+    for axis in (True, 1.0, np.True_):
+        with pytest.raises(NdtoolError, match="must be an integer"):
+            ndtool.gather(DATA, ROWS, axis)
+    far = ROWS + 9
+    filled = [
+        ndtool.gather_nd(DATA, far, out_of_bounds="fill", fill=fill) for fill in (0, -0.0, None, 0)
+    ]
+    assert [np.signbit(gathered).all() for gathered in filled] == [False, True, False, False]
+    with pytest.raises(NdtoolError, match="fill is 'False'"):
+        ndtool.gather_nd(DATA, far, out_of_bounds="fill", fill=False)
+
+
+def test_types_that_are_equal_are_told_apart_where_they_differ(ways: Ways) -> None:
+    marked = np.dtype(np.float32, metadata={"unit": "m"})
+    for dtype in (np.dtype(np.float32), marked, np.dtype(np.float32)):
+        made = ndtool.gather_nd(DATA.view(dtype), ROWS)
+        assert made.dtype.metadata == dtype.metadata
+    for dtype in ("l", "q", "l"):
+        assert ndtool.gather_nd(DATA.astype(dtype), ROWS).dtype.char == dtype
+
+
+def test_an_output_stays_as_it_is_where_an_index_is_out_of_bounds(ways: Ways) -> None:
+    out, wrong = np.full((2, 4), 5, np.float32), np.array([[0], [3]])
+    data = DATA.copy()
+    for _ in range(2):
+        with pytest.raises(IndexError, match="= 3"):
+            ndtool.gather_nd(DATA, wrong, out=out)
+        with pytest.raises(IndexError, match="= 3"):
+            ndtool.scatter_nd(data, wrong, UPDATES, "add", out=data)
+    assert same(out, np.full((2, 4), 5, np.float32))
+    assert same(data, DATA)
+
+
+def test_kinds_of_calls_beyond_those_that_are_kept(ways: Ways) -> None:
+    for size in range(1, 2100):
+        data = np.arange(size, dtype=np.int16)
+        last = ndtool.gather(data, np.array([-1]))
+        assert same(last, data[-1:])
+    assert ways.general == 0
+
+
+def test_threads_that_call_at_once(ways: Ways) -> None:
+    def call(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            data = rng.integers(0, 99, (rng.integers(1, 40), 2))
+            index = rng.integers(0, len(data), (3, 1))
+            assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call, range(4)))
+    assert ways.general == 0

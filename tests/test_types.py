@@ -1,0 +1,63 @@
+"""Types for editors: Literals are the tables' words, a torch tensor gives a tensor."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from ndtool import literals
+from ndtool.rules import modes
+from ndtool.rules.modes import MODES
+from ndtool.rules.operators import OPERATORS
+from ndtool.rules.reductions import REDUCTIONS
+
+GOOD = """
+import numpy as np, torch
+import ndtool
+tensor = torch.zeros(3)
+ids = np.array([0])
+reveal_type(ndtool.gather(tensor, ids, fill=1, out_of_bounds="fill"))
+reveal_type(ndtool.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
+reveal_type(ndtool.gather_nd(np.zeros(3), ids))
+reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
+"""
+STUB = """
+class Tensor: ...
+def zeros(n: int) -> Tensor: ...
+"""
+BAD = (
+    'ndtool.scatter(np.zeros(3), [0], [1.0], 0, "plus")',
+    'ndtool.gather(np.zeros(3), [0], out_of_bounds="drop")',
+    'ndtool.scatter(np.zeros(3), [0], [1.0], out_of_bounds="fill")',
+    "ndtool.gather(np.zeros(3), [0], nothing=1)",
+    'ndtool.files.scatter("a", "b", "c", 0, "plus")',
+    'ndtool.files.infer("gather_all", "a", "b")',
+)
+
+
+def test_the_literals_are_the_words_of_the_tables() -> None:
+    assert get_args(literals.Reduction) == tuple(REDUCTIONS)
+    assert get_args(literals.Mode) == tuple(MODES)
+    assert get_args(literals.GatherMode) == modes.of_operator(scatters=False)
+    assert get_args(literals.ScatterMode) == modes.of_operator(scatters=True)
+    assert get_args(literals.OperatorName) == tuple(OPERATORS)
+
+
+def test_mypy_knows_them(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "torch").mkdir()  # the package itself takes mypy minutes
+    (tmp_path / "torch" / "__init__.pyi").write_text(STUB)
+    lines = [*GOOD.strip().splitlines(), *BAD]
+    (tmp_path / "case.py").write_text("\n".join(lines) + "\n")
+    run = (sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path / "c"))
+    ran = subprocess.run([*run, "case.py"], cwd=tmp_path, capture_output=True, text=True)
+    said = ran.stdout.splitlines()
+    notes = [line.partition("Revealed type is ")[2] for line in said if "Revealed" in line]
+    assert [("Tensor" in note, "ndarray" in note) for note in notes] == [
+        (True, False), (True, False), (False, True), (False, True),
+    ]  # fmt: skip
+    first = len(lines) - len(BAD) + 1
+    wrong = {int(line.split(":")[1]) for line in said if ": error:" in line}
+    assert wrong == set(range(first, len(lines) + 1)), ran.stdout

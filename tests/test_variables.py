@@ -1,0 +1,215 @@
+"""NDTOOL_* variables: a malformed value is refused by the variable's name, one without use ignored.
+
+The options come from the commands themselves, so that none is forgotten.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from command import ndtool, python, save
+
+from ndtool.cli import kinds, options, program
+
+USUAL = {
+    "data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy",
+    "source": "data.npy", "names": "data.npy", "model": "model.onnx", "folder": ".",
+    "command": "gather-nd",
+}  # fmt: skip
+# A value of each variable that is well-formed. In the first calls below none of them changes
+# the result, or ends the call.
+WELL_FORMED = {
+    "BATCH_DIMS": "0", "AXIS": "0", "REDUCTION": "none", "OUT_OF_BOUNDS": "error", "FILL": "-1",
+    "SPEC": "ndtool", "DTYPE": "bfloat16", "OUTPUT": "env.npy", "THREADS": "1",
+    "MEMORY": "1GiB", "SPILL": ".", "SCHEDULER": "tcp://127.0.0.1:1", "WORKERS": "1",
+    "RESUME": "1", "DRY_RUN": "0", "NO_CLOBBER": "0", "FORCE": "1", "SYNC": "1", "ONLY": "1",
+    "AS_VOID": "1", "CHUNKS": "1,4", "SHARDS": "2,4", "CODEC": "zstd:3", "AT": "0,0",
+    "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
+    "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
+    "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def files(here: Path) -> None:
+    save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), upd=np.ones((2, 4)))
+    save(out=np.load("data.npy")[[0, 2]])
+
+
+def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    for name, command in (group or program.program()).commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield command, (*path, name)
+
+
+def by_variable() -> Iterator[tuple[list[str], click.Option]]:
+    """Yield each option with a variable, and a call of its command without it."""
+    for command, path in leaves():
+        for option in command.params:
+            if not isinstance(option, click.Option) or not option.envvar:
+                continue
+            words = [*path, *(USUAL[one.name] for one in command.params if is_needed(one))]
+            words = ["copy.npy" if path == ("convert",) and w == "out.npy" else w for w in words]
+            flags = {flag for one in command.params for flag in one.opts} - {*option.opts}
+            words += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
+            words += ["-o", "new.npy"] if "-o" in flags else []
+            yield words, option
+
+
+def is_needed(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Argument)
+
+
+CHILD = """
+import json, os, sys, tempfile
+from ndtool import __main__ as main
+told, kept = [], [os.dup(1), os.dup(2)]
+for words, env in json.load(sys.stdin):
+    os.environ.update(env)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        status = int(main._run(words))
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        err.seek(0)
+        out.seek(0)
+        told.append([status, (err.read() + out.read()).decode("utf-8", "replace")])
+    for name in env:
+        del os.environ[name]
+print(json.dumps(told))
+"""
+
+
+def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
+    ran = python(CHILD, stdin=json.dumps(calls).encode())
+    assert ran.status == 0, ran.err
+    told: list[tuple[int, str]] = ran.json
+    return told
+
+
+def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
+    calls, names = [], []
+    for words, option in by_variable():
+        if option.type is not options.FILE:  # every text may name a file
+            calls += [
+                (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
+            ]
+            names += [option.envvar] * 5
+    assert len(set(names)) == len(WELL_FORMED) - 3
+    for (words, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (words, env, text)
+        assert f"invalid value for '{name}': " in text, (words, env, text)
+    assert not os.path.exists("new.npy")
+
+
+def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
+    calls, names = [], []
+    for words, option in by_variable():
+        if option.type is not options.FILE and not isinstance(option.type, kinds.Flag):
+            calls.append(([*words, option.opts[-1], "?"], {}))
+            names.append(option.opts)
+    for (words, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (words, text)
+        assert any(f"'{flag}'" in text for flag in flags), (words, text)
+
+
+def test_a_value_without_use_is_ignored() -> None:
+    """All variables at once, in every command that writes no store and asks no cluster."""
+    variables = {f"NDTOOL_{name}": value for name, value in WELL_FORMED.items()}
+    assert set(variables) == {str(option.envvar) for _, option in by_variable()}
+    for name in ("SCHEDULER", "WORKERS", "RESUME"):
+        del variables[f"NDTOOL_{name}"]
+    others = {
+        "model",
+        "gather",
+        "scatter",
+        "gather-elements",
+        "scatter-elements",
+    }  # need other files
+    calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
+    asked = [(list(words), given) for words, given in calls.items()]
+    for (words, _), (status, text) in zip(asked, run(asked), strict=True):
+        assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
+
+
+def test_what_variables_say_of_outputs_that_this_one_is_not() -> None:
+    plain = ["gather-nd", "data.npy", "idx.npy"]
+    for name, value, explicit in (
+        ("CHUNKS", "1,4", 2),
+        ("SHARDS", "2,4", 2),
+        ("CODEC", "gzip:1", 2),
+        ("WORKERS", "1", 2),
+        ("SCHEDULER", "tcp://127.0.0.1:1", 6),
+        ("RESUME", "1", 2),
+        ("FILL", "7", 2),
+        ("OUT_OF_BOUNDS", "drop", 2),
+        ("SPILL", "s3://bucket/spill", 2),
+        ("DTYPE", "bfloat16", 4),
+    ):
+        flag = f"--{name.lower().replace('_', '-')}"
+        words = [*plain, "-o", "/dev/null"]
+        ran = ndtool(*words, env={f"NDTOOL_{name}": value})
+        assert (ran.status, ran.err) == (0, ""), name
+        given = [flag] if name == "RESUME" else [flag, value]
+        assert ndtool(*words, *given).status == explicit, name
+    for name, value in (("CHUNKS", "1,4"), ("SHARDS", "2,4"), ("CODEC", "gzip:1")):
+        ran = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
+        assert (ran.status, ran.err, os.path.isfile("plain.zarr")) == (0, "", True), name
+    ran = ndtool("model", "data.npy", env={"NDTOOL_AGAINST": "numpy"})
+    assert "--against" not in ran.err
+
+
+def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
+    for name, what in (("nowhere", "does not exist"), ("idx.npy", "is not a directory")):
+        ran = ndtool(*run, env={"NDTOOL_SPILL": name})
+        said = f"error: NDTOOL_SPILL is {name}, which {what}: expected a directory\n"
+        assert (ran.status, ran.err) == (2, said)
+        assert f"--spill {name} {what}" in ndtool(*run, "--spill", name).err
+    assert ndtool(*run, "--spill", ".", env={"NDTOOL_SPILL": "nowhere"}).status == 0
+
+
+def test_an_option_comes_before_a_variable_that_it_excludes() -> None:
+    run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
+    env = {"NDTOOL_WORKERS": "2"}
+    assert "no-file.json" in ndtool(*run, "--scheduler", "no-file.json", env=env).err
+    both = {"NDTOOL_WORKERS": "2", "NDTOOL_SCHEDULER": "tcp://127.0.0.1:1"}
+    ran = ndtool(*run, env=both)
+    assert (ran.status, "expected one of them" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("abc", "'abc' is not the address of a scheduler: expected one such as tcp://host:port"),
+        ("me:word@host", "'host' is not the address of a scheduler"),
+        ("tcp://", "'tcp://' is not the address of a scheduler"),
+        ("tcp://host", "--scheduler tcp://host is not an address: missing port number"),
+        ("foo://host:1", "--scheduler foo://host:1 is not an address: unknown address scheme"),
+    ],
+)
+def test_an_address_that_is_none_says_why(address: str, why: str) -> None:
+    pytest.importorskip("distributed")
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
+    assert ran.status == 2
+    assert why in ran.err
+
+
+@pytest.mark.parametrize("output", ["memory://x.npy", "MEMORY://x.npz:a", "memory://x.zarr"])
+def test_an_output_that_would_end_with_the_process_is_refused(output: str) -> None:
+    pytest.importorskip("fsspec")
+    for words in (
+        ("gather-nd", "data.npy", "idx.npy", "-o", output),
+        ("convert", "data.npy", output),
+    ):
+        ran = ndtool(*words)
+        assert (ran.status, ran.out) == (2, b"")
+        assert f"{output} would be in the memory of this process only: expected" in ran.err

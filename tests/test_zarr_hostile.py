@@ -1,0 +1,530 @@
+"""Hostile Zarr stores: chunks, shards and metadata that are not what their arrays allow."""
+
+import bz2
+import json
+import lzma
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webserver
+from command import Ran, ndtool, python
+from limits import limited
+from strategies import same
+from test_zarr import MEASURED, load, put, refused
+from test_zarr_remote import serve
+from webserver import Server
+
+from ndtool.errors import InputError, ResourceError
+from ndtool.formats.zarr.decompress import decompressor
+
+zarr = pytest.importorskip("zarr", exc_type=ImportError)
+numcodecs = pytest.importorskip("numcodecs")
+google_crc32c = pytest.importorskip("google_crc32c")
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+
+CHUNK = 1 << 20
+DATA = (np.arange(4 * CHUNK) % 251).astype("u1")
+BOMB = 1 << 27  # bytes
+OWN = 64 << 20  # bytes of memory that a run may take, beside chunks
+VERSIONS: list[dict[str, Any]] = [
+    {"zarr_format": 2},
+    {"zarr_format": 3},
+    {"zarr_format": 3, "shards": DATA.shape},
+]
+
+
+@pytest.fixture(autouse=True)
+def here(here: Path) -> Path:
+    return here
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    pytest.importorskip("aiohttp")
+    with webserver.serving() as running:
+        yield running
+
+
+def store(**how: Any) -> tuple[Path, Path]:
+    """Write a store; return its file of metadata, and that of its first chunk or shard."""
+    put("x.zarr", DATA, **{"chunks": (CHUNK,), "compressors": None, **how})
+    old = Path("x.zarr/.zarray")
+    return (
+        (old, Path("x.zarr/0")) if old.exists() else (Path("x.zarr/zarr.json"), Path("x.zarr/c/0"))
+    )
+
+
+def measured(*arguments: object) -> tuple[Ran, int]:
+    """Run ndtool; return what came of it, and the most memory that it had of its own."""
+    ran = python(MEASURED, *arguments)
+    status, most = map(int, ran.out.split()[-2:])
+    return ran._replace(status=status), most
+
+
+def gathered(argument: str = "x.zarr") -> Ran:
+    """Gather from a store that must be refused within the memory promised."""
+    ran, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
+    assert most <= OWN + 3 * CHUNK, most
+    assert ran.status == 3, ran
+    assert ran.err.startswith("error: "), ran.err
+    assert ran.err.count("\n") == 1, ran.err
+    assert not os.path.exists("o.npy")
+    return ran
+
+
+def said_of() -> str:
+    """Return how a store is refused in this process, before anything of it is taken."""
+    with pytest.raises(InputError) as caught:
+        load("x.zarr")
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+# Chunks
+
+
+def compressed(one: Any) -> bytes:
+    out = b"".join(one.compress(bytes(1 << 24)) for _ in range(BOMB >> 24))
+    return out + bytes(one.flush())
+
+
+def frame(size: int, says: int | None) -> bytes:
+    """Return a frame of zstd of so many bytes, in blocks of one byte repeated."""
+    head = b"\0\x50" if says is None else b"\xc0\x50" + struct.pack("<Q", says)
+    blocks = size >> 17
+    body = b"".join(
+        struct.pack("<I", 1 << 20 | 2 | (i == blocks - 1))[:3] + b"\0" for i in range(blocks)
+    )
+    return b"\x28\xb5\x2f\xfd" + head + body
+
+
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "gzip": ("gzip", lambda: compressed(zlib.compressobj(9, zlib.DEFLATED, 31))),
+    "zlib": ("zlib", lambda: compressed(zlib.compressobj(9))),
+    "bz2": ("bz2", lambda: compressed(bz2.BZ2Compressor())),
+    "lzma": ("lzma", lambda: compressed(lzma.LZMACompressor())),
+    "zstd that says its size": ("zstd", lambda: frame(BOMB, BOMB)),
+    "zstd that does not": ("zstd", lambda: frame(BOMB, None)),
+    "zstd that lies": ("zstd", lambda: frame(BOMB, CHUNK)),
+    "zstd in two frames": ("zstd", lambda: frame(1 << 17, 1 << 17) + frame(BOMB, BOMB)),
+    "zstd, one frame more": ("zstd", lambda: frame(CHUNK, CHUNK) + frame(BOMB, None)),
+    "lz4": ("lz4", lambda: struct.pack("<I", BOMB) + b"\x1f\x00\x01\x00" + b"\xff" * 9999),
+    "blosc": ("blosc", lambda: bytes(numcodecs.Blosc("zstd").encode(bytes(BOMB)))),
+}
+
+
+@cache
+def bomb(name: str) -> bytes:
+    return BOMBS[name][1]()
+
+
+def codec(name: str, version: int) -> Any:
+    if version == 2:
+        return numcodecs.get_codec({"id": name})
+    prefix = "" if name in ("blosc", "gzip", "zstd") else "numcodecs."
+    return {"name": prefix + name, "configuration": {"level": 1} if name == "gzip" else {}}
+
+
+def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int = 4) -> bytes:
+    """Return a shard that has one chunk, as its index says it."""
+    index = np.full((count, 2), (1 << 64) - 1, "<u8")
+    index[0] = offset, len(body) if size is None else size
+    raw = index.tobytes()
+    return body + raw + struct.pack("<I", google_crc32c.value(raw))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
+def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, how: Any) -> None:
+    kind = BOMBS[name][0]
+    _, chunk = store(**how, compressors=codec(kind, how["zarr_format"]))
+    assert same(load("x.zarr")[:9], DATA[:9])
+    body = bomb(name)
+    chunk.write_bytes(in_shard(body) if "shards" in how else body)
+    gathered()
+
+
+@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
+def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(how: Any, web: Server) -> None:
+    _, chunk = store(**how, compressors=codec("gzip", how["zarr_format"]))
+    with chunk.open("wb") as file:
+        file.truncate(BOMB)
+    url = serve(web, "x.zarr")
+    web.sent = 0
+    ran = gathered(url)
+    assert "at most 1196032 are valid" in ran.err
+    assert web.sent < 4 * CHUNK
+    chunk.write_bytes(bomb("gzip"))
+    gathered(serve(web, "x.zarr"))
+    web.objects[f"/{chunk}"].length = False
+    web.objects[f"/{chunk}"].ranges = False
+    web.objects[f"/{chunk}"].content = bytes(BOMB)
+    assert "bytes: at most 1196032 are valid" in gathered(url).err
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
+    """What the package wrote through it is read, bit for bit."""
+    filters: list[dict[str, Any]] = [
+        {"id": "delta", "dtype": "<f4"}, {"id": "delta", "dtype": "<f4", "astype": "<f8"},
+        {"id": "fixedscaleoffset", "dtype": "<f4", "astype": "<i2", "scale": 2, "offset": 1},
+        {"id": "quantize", "digits": 2, "dtype": "<f4"}, {"id": "bitround", "keepbits": 9},
+        {"id": "astype", "encode_dtype": "<f8", "decode_dtype": "<f4"},
+    ]  # fmt: skip
+    compressors: list[dict[str, Any]] = [
+        {"id": "blosc", "cname": "lz4", "shuffle": 2}, {"id": "bz2"}, {"id": "gzip"}, {"id": "lz4"},
+        {"id": "lzma"}, {"id": "zlib"}, {"id": "zstd", "checksum": True}, {"id": "shuffle"},
+        {"id": "adler32"}, {"id": "crc32"}, {"id": "crc32c"}, {"id": "fletcher32"},
+        {"id": "jenkins_lookup3"},
+    ]  # fmt: skip
+    data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
+    for one in (*filters, *compressors):
+        how: dict[str, Any]
+        if version == 2:
+            how = {"filters": [numcodecs.get_codec(dict(one))]}
+            if one in compressors:
+                how = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
+        else:
+            rest = {key: value for key, value in one.items() if key != "id"}
+            named = {"name": f"numcodecs.{one['id']}", "configuration": rest}
+            how = {"filters" if one in filters else "compressors": [named]}
+        with suppress(FileNotFoundError):
+            __import__("shutil").rmtree("x.zarr")
+        put("x.zarr", data, zarr_format=version, **how)
+        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
+
+
+def test_packed_bits() -> None:
+    data = np.arange(70).reshape(7, 10) % 3 == 0
+    put("x.zarr", data, zarr_format=2, filters=[numcodecs.PackBits()])
+    assert same(load("x.zarr"), data)
+
+
+@pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
+def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
+    """As streams have them: of no size where they are alone or the last ones, and skippable."""
+    decode = decompressor({"id": "zstd"})
+    assert decode is not None
+    skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
+    first = b"".join(frame(size << 17, size << 17) for size in sizes[:-1])
+    last = frame(sizes[-1] << 17, None)
+    total = sum(sizes) << 17
+    for raw in (first + last, skippable + first + last):
+        assert decode(memoryview(raw), total, True) == bytes(total)
+        for wrong in (total - 1, total + 1):
+            with pytest.raises((ValueError, RuntimeError)):
+                decode(memoryview(raw), wrong, True)
+        for length in range(len(raw)):
+            with suppress(ValueError, RuntimeError):
+                assert len(decode(memoryview(raw)[:length], total, True)) < total
+    with pytest.raises(ValueError, match="has no content size"):
+        decode(memoryview(last + last), total, True)
+    with pytest.raises(ValueError, match="has no content size"):
+        decode(memoryview(last), total, False)
+    with pytest.raises(ValueError, match="more than 1048576 zstd blocks"):
+        decode(memoryview(first + last[:6] + bytes(4 << 20)), total, True)
+
+
+def test_frames_of_zstd_without_a_size_or_bytes() -> None:
+    """One of no size may be anywhere; one that says that it has no bytes has none."""
+    decode = decompressor({"id": "zstd"})
+    assert decode is not None
+    known, unsaid, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
+    empty = bytes(numcodecs.Zstd().encode(b""))
+    nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # says no size either
+    skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
+    for after in (b"", skippable, empty, nothing):
+        assert decode(memoryview(unsaid + after), size, True) == bytes(size)
+        assert decode(memoryview(after + unsaid), size, True) == bytes(size)
+    assert decode(memoryview(unsaid + known), size + (1 << 17), True) == bytes(size + (1 << 17))
+    assert decode(memoryview(empty + nothing), 0, False) == b""
+    for exact in (True, False):
+        for raw in (frame(1 << 17, 0), known + frame(1 << 17, 0), frame(1 << 17, 0) + known):
+            with pytest.raises(ValueError, match="has a content size of 0, but is not empty"):
+                decode(memoryview(raw), 1 << 17, exact)
+    with pytest.raises(ValueError, match="has no content size"):
+        decode(memoryview(known + unsaid), 1 << 17, True)  # for which nothing is left
+
+
+@pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
+def test_several_streams_in_a_chunk(name: str) -> None:
+    compress = {"gzip": __import__("gzip").compress, "bz2": bz2.compress, "lzma": lzma.compress}
+    decode = decompressor({"id": name})
+    assert decode is not None
+    raw = compress[name](b"abc") + compress[name](b"de")
+    assert decode(memoryview(raw), 5, True) == b"abcde"
+    assert decode(memoryview(raw + b"trailing"), 5, True) == b"abcde"
+    with pytest.raises(ValueError, match="a chunk has more than 4 bytes"):
+        decode(memoryview(raw), 4, True)
+    with pytest.raises(ValueError, match="truncated"):
+        decode(memoryview(raw[:-3]), 5, True)  # the second stream is truncated
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "said"),
+    [
+        (0, 1 << 63, "c/0 has a chunk of 9223372036854775808 bytes: at most 1048576 are valid"),
+        ((1 << 64) - 500, 1000, "c/0 is truncated"),
+        (1 << 62, 1000, "c/0 is truncated"),
+        (0, CHUNK + 1, "c/0 has a chunk of 1048577 bytes: at most 1048576 are valid"),
+        (0, CHUNK - 1, "a chunk has 1048575 bytes: expected 1048576"),
+    ],
+)
+def test_an_index_of_a_shard_that_lies(offset: int, size: int, said: str) -> None:
+    _, shard = store(**VERSIONS[2])
+    shard.write_bytes(in_shard(bytes(CHUNK), offset, size))
+    assert said in said_of()
+
+
+def test_a_shard_of_more_chunks_than_an_index_may_have() -> None:
+    meta, _ = store(**VERSIONS[2])
+    document = json.loads(meta.read_text())
+    document["shape"] = document["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 40]
+    document["codecs"][0]["configuration"]["chunk_shape"] = [1]
+    meta.write_text(json.dumps(document))
+    refused("x.zarr", ResourceError, "a shard has 1099511627776 chunks: at most 1048576")
+
+
+# Files
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listening(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        before = os.getcwd()
+        os.chdir(path.parent)
+        try:
+            made.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+def secret(path: Path) -> None:
+    Path("secret.txt").write_bytes(bytes(CHUNK))
+    path.symlink_to(os.path.relpath("secret.txt", path.parent))
+
+
+def long(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a FIFO": (fifo, "is a FIFO: expected a file of a store"),
+    "a socket": (listening, "is a socket: expected a file of a store"),
+    "a directory": (Path.mkdir, "is a directory: expected a file of a store"),
+    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads outside of the store"),
+    "a link to a file": (secret, "leads outside of the store: expected a file in it"),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "levels of symbolic links"),
+    "a long file": (long, "has 3221225472 bytes: at most "),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
+def test_a_chunk_that_is_no_file_of_the_store(how: Any, kind: str) -> None:
+    make, said = KINDS[kind]
+    _, chunk = store(**how)
+    chunk.unlink()
+    make(chunk)
+    if kind == "a long file" and "shards" in how:
+        said = "crc32c checksum do not match"
+    assert said in said_of()
+
+
+def test_a_folder_of_chunks_that_is_elsewhere() -> None:
+    store()
+    os.rename("x.zarr/c", "elsewhere")
+    os.symlink("../elsewhere", "x.zarr/c")
+    assert "x.zarr/c/0 leads outside of the store" in said_of()
+
+
+def test_links_within_a_store_are_followed() -> None:
+    _, chunk = store()
+    os.rename(chunk, "x.zarr/c/zero")
+    chunk.symlink_to("zero")
+    os.symlink("x.zarr", "y.zarr")
+    assert same(load("x.zarr"), DATA)
+    assert same(load("y.zarr"), DATA)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
+def test_metadata_that_are_no_file_of_the_store(how: Any, kind: str) -> None:
+    meta, _ = store(**how)
+    meta.unlink()
+    KINDS[kind][0](meta)
+    assert said_of()
+
+
+# Metadata
+
+
+@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_metadata_that_would_fill_the_memory(how: Any, remote: bool, web: Server) -> None:
+    meta, _ = store(**how)
+    text = meta.read_bytes().rstrip()
+    for body, said in (
+        (text + b" " * BOMB, f"has {len(text) + BOMB} bytes: at most 16777216 are valid"),
+        (text[:-1] + b',"attributes":{"a":[' + b"[]," * (5 << 20) + b"[]]}}", "more than 1048576"),
+        (b"[" * (8 << 20), "more than 1048576 values"),
+        (b"[" * 500_000, "recursion"),
+        (b"[]", "its metadata are no JSON object"),
+    ):
+        meta.write_bytes(body)
+        ran = gathered(serve(web, "x.zarr") if remote else "x.zarr")
+        assert said in ran.err or (remote and body[:1] == b"["), "which is no metadata"
+
+
+TYPES = [
+    (2, "dtype", "|V2147483647"), (2, "dtype", "|S2147483647"), (2, "dtype", "<U536870911"),
+    (2, "dtype", [["a", "<i4"], ["b", "|V2147483647"]]), (2, "dtype", [["a", "|V9", [1 << 28]]]),
+    (3, "data_type", {"name": "raw_bytes", "configuration": {"length_bytes": (1 << 31) - 1}}),
+    (3, "data_type", "r17179869176"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "key", "value"), TYPES, ids=str)
+def test_elements_that_would_fill_the_memory(version: int, key: str, value: Any) -> None:
+    meta, _ = store(zarr_format=version)
+    document = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**document, key: value, "fill_value": "AAAA"}))
+    assert "bytes: at most 1048576 are valid" in said_of()
+
+
+FILTERS: list[tuple[dict[str, Any], str]] = [
+    ({"id": "delta", "dtype": "|u1", "astype": "S1000000000"}, "expected numeric types"),
+    ({"id": "delta", "dtype": "<f8", "astype": "|u1"}, "at most 131072 are valid"),
+    ({"id": "fixedscaleoffset", "scale": 1, "offset": [[0]] * 999, "dtype": "|u1"}, "offset is "),
+    ({"id": "fixedscaleoffset", "scale": 10**99, "offset": 0, "dtype": "|u1"}, "scale is "),
+    ({"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<c32"}, "at most 32768 are valid"),
+    ({"id": "shuffle", "elementsize": 1 << 40}, "multiple of elementsize"),
+    (
+        {"id": "pickle"},
+        "codec pickle is for variable-length elements: expected a type of fixed size",
+    ),
+    ({"id": "vlen-utf8"}, "codec vlen-utf8 is for variable-length elements"),
+    ({"id": "pcodec"}, "codec pcodec is not allowed: expected one of adler32, "),
+    ({"id": ["x"]}, "codec ['x'] is not allowed"),
+    ({"id": 3}, "codec 3 is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), FILTERS, ids=[str(one[0]["id"]) for one in FILTERS])
+def test_filters_that_are_not_bounded(value: Any, said: str) -> None:
+    meta, _ = store(zarr_format=2)
+    document = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**document, "filters": [value]}))
+    assert said in said_of()
+    meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
+    assert said_of()
+
+
+SHARDING = {
+    "name": "sharding_indexed",
+    "configuration": {
+        "chunk_shape": [CHUNK], "codecs": [{"name": "bytes"}],
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    },
+}  # fmt: skip
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+CHAINS: list[tuple[Any, str]] = [
+    ([{"name": "bytes"}, {"name": "numcodecs.pickle"}], "codec numcodecs.pickle is for variable"),
+    ([{"name": "vlen-utf8"}], "codec vlen-utf8 is for variable-length elements"),
+    ([{"name": "numcodecs.zfpy"}], "codec numcodecs.zfpy is not allowed: expected one of blosc, "),
+    ([{"name": "bytes"}, SHARDING], "codec sharding_indexed with others: expected it alone"),
+    (
+        [{**SHARDING, "configuration": {**SHARDING["configuration"], "codecs": [SHARDING]}}],  # type: ignore[dict-item]
+        "codec sharding_indexed is not allowed",
+    ),
+    (
+        [{**SHARDING, "configuration": {**SHARDING["configuration"], "index_codecs": [GZIP]}}],  # type: ignore[dict-item]
+        "codec gzip is not allowed: expected one of bytes, crc32c",
+    ),
+    ({"bytes": 1}, "codecs {'bytes': 1}: expected a list"), ("bytes", "."), ([7], "codec 7 is not allowed"), ([], "."), (None, "."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chain", "said"), CHAINS, ids=str)
+def test_codecs_that_are_not_allowed(chain: Any, said: str) -> None:
+    meta, _ = store(zarr_format=3)
+    document = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**document, "codecs": chain}))
+    assert said in said_of()
+
+
+def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its thread started, whose death would leave its callers waiting."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    store(shards=DATA.shape)
+    monkeypatch.setattr("zarr.core.sync.sync", fail)
+    monkeypatch.setattr("zarr.core.sync._get_loop", fail)
+    monkeypatch.setattr("zarr.storage.LocalStore.__init__", fail)
+    assert same(load("x.zarr"), DATA)
+    ran = ndtool("convert", "x.zarr", "y.zarr")
+    assert (ran.status, ran.err) == (0, "")
+
+
+# Limits of the process
+
+
+@pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
+@pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
+@pytest.mark.usefixtures("unmeasured")
+def test_little_memory(megabytes: int, to: str) -> None:
+    store(compressors="auto")
+    ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
+    if ran.status:
+        assert ran.status == 6
+        assert ran.err.startswith("error: ")
+        assert "Traceback" not in ran.err
+        assert os.listdir() == ["x.zarr"]
+        assert megabytes < 512
+    else:
+        got = np.load(to) if to == "o.npy" else load(to)
+        assert same(got, DATA)
+
+
+@pytest.mark.parametrize("count", [6, 7, 8, 10])
+def test_few_descriptors(count: int) -> None:
+    store(compressors="auto")
+    put("old.zarr", np.arange(3), chunks=(1,))
+    for to in ("o.npy", "o.zarr", "old.zarr"):
+        ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
+        assert "Traceback" not in ran.err
+        assert ran.status in (0, 6)
+        if ran.status:
+            assert "Too many open files" in ran.err
+        else:
+            assert same(np.load(to) if to == "o.npy" else load(to), DATA)
+        assert not [name for name in os.listdir() if name.startswith(".")]
+
+
+def test_a_package_that_cannot_be_loaded_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+
+    def fail(name: str, *rest: Any) -> Any:
+        if name == "zarr":
+            raise ImportError("libx.so: failed to map segment from shared object")
+        return real(name, *rest)
+
+    real = __import__
+    monkeypatch.setattr("builtins.__import__", fail)
+    with pytest.raises(ImportError, match="failed to map segment"):
+        load("x.zarr")

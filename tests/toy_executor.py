@@ -1,0 +1,63 @@
+"""An executor as small as one can be: what a new one must bring, and no more.
+
+Tasks are done in this process, in an order of chance. Some are lost, before they were done or after
+it; some are done twice, and either attempt may be reported first, or both are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from ndtool.runs.executors import Lost, Task
+
+MOST = 3  # times that a task is lost
+
+
+class Toy:
+    """One process. memory: bytes that a task may take."""
+
+    slots = 2
+
+    def __init__(self, seed: int, memory: int = 1 << 20) -> None:
+        self.memory = memory
+        self.fates: Counter[str] = Counter()
+        self._random = Random(seed)
+        self._waiting: list[Task] = []
+        self._lost: Counter[Task] = Counter()
+        self._clock = 0.0
+
+    def submit(self, task: Task) -> None:
+        self._waiting.append(task)
+
+    def completed(self) -> Iterator[tuple[Task, Any]]:
+        while self._waiting:
+            task = self._waiting.pop(self._random.randrange(len(self._waiting)))
+            self._clock += 1  # a task takes a second
+            for outcome in self._attempts(task):
+                yield task, outcome
+
+    def cancel(self, *tasks: Task) -> None:
+        self._waiting = [task for task in self._waiting if task not in tasks]
+
+    def now(self) -> float:
+        return self._clock
+
+    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        return {"toy": call(*arguments)}
+
+    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+        call(*arguments)
+
+    def _attempts(self, task: Task) -> list[Any]:
+        fate = self._random.choice(("done", "lost before", "lost after", "first", "second", "both"))
+        if fate.startswith("lost"):
+            self._lost[task] += 1
+            if self._lost[task] > MOST:
+                fate = "done"
+        self.fates[fate] += 1
+        times = {"done": 1, "lost before": 0, "lost after": 1}.get(fate, 2)
+        outcomes = [task.outcome() for _ in range(times)]
+        if fate.startswith("lost"):
+            return [Lost()]
+        return {"first": outcomes[:1], "second": outcomes[1:]}.get(fate, outcomes)
