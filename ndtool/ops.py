@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack, overload
+from typing import Any, Protocol, SupportsIndex, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,11 +12,18 @@ from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
 from ndtool.literals import GatherMode, Reduction, ScatterMode
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Array = NDArray[Any]
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
+
+
+class Tensor(Protocol):
+    """A torch tensor, by what an array has not, so that types need no torch."""
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+
+
+T = TypeVar("T", bound=Tensor)
 
 
 class _Options(TypedDict, total=False):
@@ -56,8 +63,8 @@ class BatchedScatterOptions(ScatterOptions, total=False):
 
 @overload
 def gather_nd(
-    data: Tensor, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
-) -> Tensor: ...
+    data: T, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+) -> T: ...
 @overload
 def gather_nd(
     data: ArrayLike, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
@@ -99,12 +106,12 @@ def gather_nd(
 
 @overload
 def scatter_nd(
-    data: Tensor,
+    data: T,
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     reduction: Reduction = "none",
     **how: Unpack[BatchedScatterOptions],
-) -> Tensor: ...
+) -> T: ...
 @overload
 def scatter_nd(
     data: ArrayLike,
@@ -160,8 +167,8 @@ def scatter_nd(
 
 @overload
 def gather_elements(
-    data: Tensor, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
-) -> Tensor: ...
+    data: T, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+) -> T: ...
 @overload
 def gather_elements(
     data: ArrayLike, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
@@ -198,13 +205,13 @@ def gather_elements(
 
 @overload
 def scatter_elements(
-    data: Tensor,
+    data: T,
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
     **how: Unpack[ScatterOptions],
-) -> Tensor: ...
+) -> T: ...
 @overload
 def scatter_elements(
     data: ArrayLike,
@@ -257,11 +264,11 @@ def scatter_elements(
 
 @overload
 def gather(
-    data: Tensor,
+    data: T,
     indices: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     **how: Unpack[BatchedGatherOptions],
-) -> Tensor: ...
+) -> T: ...
 @overload
 def gather(
     data: ArrayLike,
@@ -305,13 +312,13 @@ def gather(
 
 @overload
 def scatter(
-    data: Tensor,
+    data: T,
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
     **how: Unpack[BatchedScatterOptions],
-) -> Tensor: ...
+) -> T: ...
 @overload
 def scatter(
     data: ArrayLike,

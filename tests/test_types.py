@@ -24,7 +24,8 @@ reveal_type(ndtool.gather_nd(np.zeros(3), ids))
 reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
 """
 STUB = """
-class Tensor: ...
+class Tensor:
+    def data_ptr(self) -> int: ...
 def zeros(n: int) -> Tensor: ...
 """
 BAD = (

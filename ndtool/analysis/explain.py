@@ -333,7 +333,8 @@ class _Trail:
     def _applied(self, old: Array, there: Array, taken: Array) -> Array:
         """Return elements after updates: `taken` applied at `there`."""
         reduction: Any = self._call.call.inference.attributes.reduction
-        return ops.scatter_nd(old, there, taken, reduction, threads=1)
+        applied: Array = ops.scatter_nd(old, there, taken, reduction, threads=1)
+        return applied
 
     def _taken(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
