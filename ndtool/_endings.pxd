@@ -1,4 +1,4 @@
-# How a signal ends the process immediately: the handler, and what it needs to know beforehand.
+# The signal handler that ends the process immediately, and the data that it needs.
 # The handler is async-signal-safe C: no Python, no locks, no allocation.
 
 cdef extern from * nogil:

@@ -111,13 +111,13 @@ def number(
     cdef int64_t part
     a._bind(&c.walk, indices, first, count)
     if indices.skips:
-        raise ValueError("every tuple must name a row")
+        raise ValueError("every tuple must select a row")
     if itemsize not in (2, 4):
-        raise ValueError("a number has 2 or 4 bytes")
+        raise ValueError("a row index has 2 or 4 bytes")
     if out.shape[0] < count * itemsize:
         raise ValueError("the output buffer is shorter than its shape")
     if a.lowest < 0 or a.highest >= (<int64_t> 1 << (16 if itemsize == 2 else 31)):
-        raise ValueError("the rows are more than a number of its size tells apart")
+        raise ValueError("more rows than indices of this size can address")
     c.to = &out[0]
     c.bytes_each = itemsize
     c.count = count
@@ -142,7 +142,7 @@ def gather(
     Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem piece,
     uint8_t[::1] out, KernelOptions how,
 ) -> int:
-    """Gather a piece of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
+    """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
     cdef Gather g
     cdef uint64_t bad = 0
     cdef int64_t part
@@ -156,7 +156,7 @@ def gather(
     g.to = &out[0]
     g.count = piece.tuples
     g.width = piece.width
-    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # few, long
+    g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # a few long slices
     g.parts = threads if g.by_columns else work_items(threads)
     g.streamed = how.streamed
     g.local = (
@@ -176,7 +176,7 @@ def scatter(
     Addressing a, Indices indices, WorkItem piece, UpdateSpec change, uint8_t[::1] out,
     bint by_batches, KernelOptions how,
 ) -> int:
-    """Apply a piece of the updates, in order.
+    """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
     output or, for a few long slices, by columns.
@@ -191,9 +191,9 @@ def scatter(
     a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
     change._bind(&s.updates, piece.first, piece.tuples)
     if piece.column + piece.width > change.pitch:
-        raise ValueError("an update is shorter than a run")
+        raise ValueError("an update is shorter than a slice")
     if by_batches and (piece.first % per or piece.tuples % per):
-        raise ValueError("batches are shared out whole")
+        raise ValueError("a work item has complete batches")
     s.updates.first += piece.column
     s.to = &out[0] + piece.column
     s.count = piece.tuples
@@ -261,7 +261,7 @@ def scatter_lines(
     if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
     if first % a.nd.per_batch or count % a.nd.per_batch:
-        raise ValueError("batches are shared out whole")
+        raise ValueError("a work item has complete batches")
     s.windows = how._buffers(s.span)
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
@@ -293,13 +293,13 @@ def partition(
     a._bind(&p.walk, indices, first, count)
     change._bind(&updates, first, count)
     if change.pitch != width:
-        raise ValueError("an update is shorter than a run")
+        raise ValueError("an update is shorter than a slice")
     if into.ends.shape[0] < groups * into.sorted.partitions or (
         into.scratch.shape[0] < groups * region_bytes(width) + how.threads * thread_bytes(width)
     ):
         raise ValueError("the scratch buffer is too short")
     if a.lowest < 0 or a.highest >= into.rows:
-        raise ValueError("the rows are more than the parts hold")
+        raise ValueError("more rows than the partitions hold")
     p.walk.redirect = into.parts << into.sorted.shift    # a row of the last partition
     into.first, into.count = first, count
     into.sorted.groups = groups
@@ -327,7 +327,7 @@ def apply_partitions(
     cdef Py_ssize_t width = parts.sorted.width
     change._bind(&a.updates, parts.first, parts.count)
     if change.pitch != width or not 0 <= part <= stop <= parts.parts:
-        raise ValueError("the parts are others")
+        raise ValueError("the partitions have another shape")
     a.length = (min(parts.rows, stop << parts.sorted.shift) - (part << parts.sorted.shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
@@ -351,7 +351,7 @@ def gather_strided(
     Addressing a, Layout run, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
     WorkItem piece, uint8_t[::1] out, KernelOptions how,
 ) -> int:
-    """Gather slices that are not contiguous; a piece consists of whole elements."""
+    """Gather slices that are not contiguous; a work item has whole elements."""
     cdef GatherStrided g
     cdef uint64_t bad = 0
     cdef int64_t part
@@ -362,7 +362,7 @@ def gather_strided(
     if piece.column % run.view.itemsize or piece.width % run.view.itemsize or (
         piece.column + piece.width > run.nbytes
     ):
-        raise ValueError("a piece begins and ends within its runs")
+        raise ValueError("a work item is within its slices")
     g.view = &run.view
     g.filling = indices._filling(piece.width)
     g.source = &data[0] + origin
@@ -493,7 +493,7 @@ def will_need(
     cdef int64_t calls
     a._bind(&walk, indices, piece.first, piece.tuples)
     a._check_span(data.shape[0], origin, 0, piece.column + piece.width)
-    walk.redirect = 0    # filled slices read no data: any offset will do
+    walk.redirect = 0    # filled slices read no data: any offset is valid
     cdef const uint8_t* source = &data[0] + origin + piece.column
     cdef int64_t count = piece.tuples
     cdef Py_ssize_t width = piece.width
@@ -503,7 +503,7 @@ def will_need(
 
 
 def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
-    """Copy all of data to the beginning of out."""
+    """Copy all of data to the start of out."""
     cdef Copy c
     cdef int64_t part
     if out.shape[0] < data.shape[0]:
@@ -521,7 +521,7 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
 def swap(uint8_t[::1] buffer, int unit) -> None:
     """Byte-swap every `unit` bytes, in place."""
     if unit < 1 or buffer.shape[0] % unit:
-        raise ValueError("the buffer is not one of whole units")
+        raise ValueError("the buffer is no multiple of the unit")
     cdef uint8_t* at = &buffer[0]
     cdef Py_ssize_t n = buffer.shape[0] // unit
     with nogil:
@@ -532,7 +532,7 @@ def mark(
     Addressing a, Indices indices, int64_t origin, WorkItem piece, Boxes boxes,
     uint8_t[::1] marks, uint32_t[::1] local, int64_t[::1] starts,
 ) -> int:
-    """Write the partition ID of each tuple of a piece, and its row index in that partition.
+    """Write the partition ID of each tuple of a work item, and its row index in that partition.
 
     `a` addresses rows. origin: the tuple at which indices begin. starts: zeros, one more than there
     are partitions; becomes the partition offsets. Tuples out of bounds that are dropped or filled
@@ -547,7 +547,7 @@ def mark(
     a._bind(&walk, indices, first - origin, count)
     walk.first = first
     if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != partitions + 1:
-        raise ValueError("the rows are more than the parts hold")
+        raise ValueError("more rows than the partitions hold")
     if marks.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count:
         raise ValueError("the scratch buffer is too short")
     with nogil:

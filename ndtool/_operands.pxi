@@ -8,8 +8,8 @@ cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
     rule: the out-of-bounds mode. filling: for "fill", the elements that replace a slice, as many as
-    a piece has of one. below: if not 0, the indices are validated: all are in 0..below-1, in memory
-    that nobody else writes, so that no loop checks them again.
+    a work item has of one. below: if not 0, the indices are validated: all are in 0..below-1,
+    in private memory, so that no loop checks them again.
     """
 
     cdef const uint8_t[::1] bytes, filling
@@ -32,7 +32,7 @@ cdef class Indices:
             itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
             or below > <int64_t> 1 << (16 if itemsize == 2 else 31)
         ):
-            raise ValueError("what is not checked again is uint16 or int32, in native order")
+            raise ValueError("validated indices must be uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.rule, self.mode = rule, _MODES[rule]
@@ -57,7 +57,7 @@ cdef class Indices:
         if self.mode != REDIRECT and not self.pads:
             return NULL
         if self.filling is None or self.filling.shape[0] < nbytes:
-            raise ValueError("the filling is shorter than a run")
+            raise ValueError("the fill value is shorter than a slice")
         return &self.filling[0]
 
     @property
@@ -92,11 +92,11 @@ cdef class WorkItem:
 
     def __cinit__(self, int64_t first, int64_t tuples, Py_ssize_t column, Py_ssize_t width):
         if first < 0 or tuples < 0 or column < 0 or width < 0:
-            raise ValueError("a piece begins and ends within its runs")
+            raise ValueError("a work item is within its slices")
         self.first, self.tuples, self.column, self.width = first, tuples, column, width
 
     def place(self, Py_ssize_t run) -> slice:
-        """Return the piece's byte range in an output of contiguous slices of `run` bytes."""
+        """Return the item's byte range in an output of contiguous slices of `run` bytes."""
         cdef int64_t at = self.first * run + self.column
         return slice(at, at + self.tuples * self.width)
 
@@ -146,7 +146,7 @@ cdef class KernelOptions:
 
     def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] rooms=None):
         if threads < 1:
-            raise ValueError("work needs a thread")
+            raise ValueError("at least one thread is required")
         self.threads, self.streamed, self.buffers = threads, streamed, rooms
 
     cdef uint8_t* _buffers(self, Py_ssize_t each) except? NULL:
@@ -222,7 +222,7 @@ cdef class Addressing:
         if indices.bytes.shape[0] < stored * tuple_bytes:
             raise ValueError("the indices buffer is shorter than its shape")
         if indices.bound and (self.nd.k != 1 or indices.bound > self.nd.sizes[0]):
-            raise ValueError("the indices were checked for other rows")
+            raise ValueError("the indices were validated for other rows")
         walk.nd = &self.nd
         walk.index = &indices.bytes[0] + (0 if shared else first * tuple_bytes)
         walk.kind = indices.kind
@@ -264,7 +264,7 @@ cdef class RadixPartitions:
         self, int64_t rows, Py_ssize_t width, int shift, uint8_t[::1] scratch, uint32_t[::1] ends
     ):
         if not 0 <= shift <= 32 or width < 1 or rows < 1:
-            raise ValueError("rows are numbered by 32 bits within their part")
+            raise ValueError("rows are numbered by 32 bits within their partition")
         self.rows = rows
         self.parts = ((rows - 1) >> shift) + 1
         self.scratch, self.ends = scratch, ends
@@ -376,7 +376,7 @@ cdef class Grid:
         ):
             raise ValueError("the indices buffer is shorter than its shape")
         if indices.bound > self.p.size:
-            raise ValueError("the indices were checked for other rows")
+            raise ValueError("the indices were validated for other rows")
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind
@@ -421,7 +421,7 @@ cdef class Boxes:
             self.partitioning.sizes[d], self.partitioning.steps[d] = size, step
             held, parts, rows = held * step, parts * -(-size // step), rows * size
         if held > 1 << 32 or parts > 65536 or rows > PY_SSIZE_T_MAX:
-            raise ValueError("the rows are more than the parts hold")
+            raise ValueError("more rows than the partitions hold")
         self.partitioning.partitions, self.rows = parts, rows
         power = len(sizes) == 1 and held & (held - 1) == 0
         self.partitioning.shift = held.bit_length() - 1 if power else -1

@@ -134,15 +134,15 @@ UPDATES = "the updates buffer is shorter than its shape"
 UNIT = "a buffer of the indices' shape is shorter than it"
 SCRATCH = "the scratch buffer is too short"
 BAND = "the output or the scratch buffer is too short"
-BATCHES = "batches are shared out whole"
-UNITS = "the buffer is not one of whole units"
-ROWS = "the rows are more than the parts hold"
-BYTES = "a number has 2 or 4 bytes"
-NUMBERED = "the rows are more than a number of its size tells apart"
-SHORT = "an update is shorter than a run"
-OTHERS = "the parts are others"
-FILLING = "the filling is shorter than a run"
-WITHIN = "a piece begins and ends within its runs"
+BATCHES = "a work item has complete batches"
+UNITS = "the buffer is no multiple of the unit"
+ROWS = "more rows than the partitions hold"
+BYTES = "a row index has 2 or 4 bytes"
+NUMBERED = "more rows than indices of this size can address"
+SHORT = "an update is shorter than a slice"
+OTHERS = "the partitions have another shape"
+FILLING = "the fill value is shorter than a slice"
+WITHIN = "a work item is within its slices"
 
 WRONG = [
     ("check", {"indices": indices(15)}, INDEX),
@@ -336,7 +336,7 @@ def test_the_system_is_asked_for_what_lies_together_at_once(
         (lambda: piece(tuples=-1), WITHIN),
         (lambda: piece(column=-1), WITHIN),
         (lambda: piece(width=-1), WITHIN),
-        (lambda: _kernels.KernelOptions(0), "work needs a thread"),
+        (lambda: _kernels.KernelOptions(0), "at least one thread is required"),
         (
             lambda: _kernels.RadixPartitions(1, 8, 33, room(1), np.zeros(1, np.uint32)),
             "rows are numbered",

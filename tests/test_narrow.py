@@ -112,7 +112,7 @@ def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
     five, four = (Addressing((rows,), (1,), 2, (), (), False) for rows in (5, 4))
     assert not _kernels.gather(five, data, 0, numbers, piece, out, KernelOptions(1))
     assert out.tolist() == [4, 4]
-    with pytest.raises(ValueError, match="checked for other rows"):
+    with pytest.raises(ValueError, match="validated for other rows"):
         _kernels.gather(four, data, 0, numbers, piece, out, KernelOptions(1))
 
 

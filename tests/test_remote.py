@@ -385,7 +385,7 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
 
 def test_a_compressed_reply(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), headers={"Content-Encoding": "gzip"})
-    refused(url, "the server compresses it although asked not to")
+    refused(url, "the server compresses it, which the request forbids")
     assert server.headers[0]["Accept-Encoding"] == "identity"
 
 

@@ -1,6 +1,6 @@
 """Diagnosis of a wrong scatter output: elements that lack an update, or have one twice.
 
-Racing threads leave such elements behind, rounding does not. A max or min may also come from an
+Data races cause such differences, rounding does not. A max or min may also come from an
 engine that compares NaN or signed zeros by another rule; then no update is lost.
 """
 
@@ -43,8 +43,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
-    wrong: linear indices of elements of the output, the most telling first; the first ones are
-    examined. expected: the correct output. handling: what happens to each index.
+    wrong: linear indices of elements of the output, the largest differences first, of which
+    a few are examined. expected: the correct output. handling: what happens to each index.
     """
     if not len(wrong):
         return Diagnosis()

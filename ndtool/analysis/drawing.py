@@ -1,6 +1,6 @@
 """The contents of a drawing of a call: the elements of its arrays, and the links between them.
 
-Explanations provide them, so they are those of a run. Only small arrays are drawn.
+Explanations compute them, with the values of a run. Only small arrays are drawn.
 """
 
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ class ModelNode(NamedTuple):
 
     version: the operator's version, None if ONNX had none. inputs: names and types by role.
     assumed: conditions on sizes that the model leaves open. runs: the number of runs, None if none
-    was asked for. inputs and found, the output, are then the actual ones. reports: the engines'
+    was requested. inputs and found, the output, are then the actual ones. reports: the engines'
     reports on the node's first inputs.
     """
 

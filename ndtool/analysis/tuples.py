@@ -32,7 +32,7 @@ FEW = 5  # tuples to list at each end of a long list
 
 
 class Search:
-    """A search for the tuples that select a place: the first few, the last few, and the count.
+    """A search for the tuples that select an element: the first few, the last few, and the count.
 
     every: whether to store the linear indices of all, those beyond a few MiB in a temporary file.
     between: a callback that receives those not stored.
@@ -126,7 +126,7 @@ class Tuples(NamedTuple):
         return tuple(rows[0].tolist()) if len(rows) else None
 
     def search(self, hunts: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
-        """Pass over all blocks; add to every search the tuples that select its place."""
+        """Pass over all blocks; add to every search the tuples that select its element."""
         plan = self.plan
         for first, block in blocks:
             if isinstance(plan, NdPlan):
@@ -152,7 +152,7 @@ class Tuples(NamedTuple):
         hunt.meet(first + skipped + (hits if kept is None else kept[hits]))
 
     def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the indices that can select a place: its line along the axis."""
+        """Yield blocks of the indices that can select an element: its line along the axis."""
         a = plan.axis
         off = (*place[:a], 0, *place[a + 1 :])
         if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
@@ -272,7 +272,7 @@ def of(call: OpenCall) -> Tuples:
 
 
 def found(block: Array, wanted: Shape, sizes: Shape, negatives: bool) -> Array:
-    """Return the rows of a block that select a place; negatives: whether these are valid."""
+    """Return the rows of a block that select an element; negatives: whether these are valid."""
     numbers = np.arange(len(block)) if not wanted else None
     for column, place, size in zip(block.T, wanted, sizes, strict=True):
         left = column if numbers is None else column[numbers]

@@ -188,7 +188,7 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
 def reporting_on(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
-    """Do the same for a call that is not open: open its inputs once more."""
+    """Open the inputs of a call and do what `reporting` does."""
     if html is None:
         yield None
         return

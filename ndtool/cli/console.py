@@ -38,7 +38,7 @@ def put_all(parts: Iterable[str]) -> None:
 
 
 def say(text: str | bytes) -> None:
-    """Write a message to standard error; ignore failures, as nobody could read of them."""
+    """Write a message to standard error; ignore failures, which cannot be reported."""
     try:
         write_next(2, _encoded(text, sys.stderr))
     except OSError:

@@ -1,4 +1,4 @@
-"""Parameter types of options: each converts a word, or says which values are valid."""
+"""Parameter types of options: each converts a word, or reports the valid values."""
 
 import os
 import re
@@ -50,7 +50,7 @@ class Flag(click.types.BoolParamType):
     UNSET = ("0", "false", "no", "off", "f", "n")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Return whether the flag is set, or fail with what was allowed."""
+        """Return whether the flag is set, or fail with the valid values."""
         word = value.strip().lower() if isinstance(value, str) else value
         if word in self.SET or word in self.UNSET:
             return word in self.SET
@@ -64,7 +64,7 @@ class Reduction(click.Choice):  # type: ignore[type-arg]
     """A reduction by its standard name; the error about an alias suggests that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the name, or fail with what was allowed."""
+        """Return the name, or fail with the valid values."""
         if meant := ALIASES.get(value):
             self.fail(f"{value!r} is not one of {', '.join(REDUCTIONS)}: did you mean {meant!r}?")
         return super().convert(value, param, ctx)

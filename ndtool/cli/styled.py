@@ -68,7 +68,7 @@ def table(
 
 
 def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) -> list[int]:
-    """Return the widths of columns, narrowing the widest while they exceed the room.
+    """Return the widths of columns, narrowing the widest while they exceed the line.
 
     cells: the cells of each column, its name first.
     """

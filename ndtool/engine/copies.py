@@ -21,7 +21,7 @@ Write = Callable[[int, memoryview], object]  # write(start, bytes)
 
 
 def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
-    """Whether an array is C-contiguous and in a byte order, so that `put_right` is not needed."""
+    """Whether an array is C-contiguous and in a byte order, so that `normalize` is not needed."""
     turned = dtype.unit > 1 and dtype.order != order
     return not turned and layouts.is_contiguous(shape, strides, dtype.itemsize)
 

@@ -53,7 +53,7 @@ def _parsed(argument: str) -> Any:
     try:
         return json.loads(argument, parse_int=_whole, parse_float=_Other, parse_constant=_Other)
     except (ValueError, RecursionError):
-        _refuse(argument, "not a list of integers: expected such as [5, 7, -1] or [[0, 1]]")
+        _refuse(argument, "not a list of integers: expected one such as [5, 7, -1] or [[0, 1]]")
 
 
 class _Other(str):

@@ -105,7 +105,7 @@ def open_source(argument: str, streams: Streams, *, literals: bool = False) -> S
         raise
 
 
-# The modules of arguments that say more than a name, by what comes before the first colon.
+# Modules of arguments that are more than a name, by the prefix before the first colon.
 _FORMS = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 

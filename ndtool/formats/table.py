@@ -3,17 +3,18 @@
 A format is one module and one row of FORMATS. Its functions, of which the last five are optional,
 take an open file or store as `storage`:
 
-    recognises(place)                       whether the content is of this format
-    entries(place, path, member)            the member info of one member or all
-    open_source(place, name, path, member)  a Source; closing it closes the place
-    create(target, facts)                   a Sink
+    recognises(storage)                     whether the content is of this format
+    entries(storage, path, member)          the member info of one member or all
+    open_source(storage, name, path, member)
+                                            a Source; closing it closes the storage
+    create(target, metadata)                a Sink
     stored(dtype)                           the element type as stored, DtypeError if unsupported;
                                             without it, that of .npy
-    nodes(place, path)                      of a model: the nodes whose operators ndtool implements
-    planned(target, facts)                  of a chunked format: the metadata of an output
+    nodes(storage, path)                    of a model: the nodes whose operators ndtool implements
+    planned(target, metadata)               of a chunked format: the metadata of an output
     check(target)                           of a chunked format: validate a target without writing;
                                             return the preserved members
-    arrays(place, path)                     the names of the arrays, if cheaper than `entries`
+    arrays(storage, path)                   the names of the arrays, if cheaper than `entries`
 """
 
 from contextlib import closing

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Blocks: up to BLOCK index tuples become bounds-checked byte offsets, private copies on the stack.
-# If others write to indices meanwhile, values are wrong, but no access is out of bounds.
+# If indices change concurrently, values are wrong, but no access is out of bounds.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy

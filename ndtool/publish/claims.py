@@ -133,7 +133,7 @@ class Claim:
         who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
         raise OutputError(
             f"{printable(self.inside)}: {who} writes there, or was killed",
-            hint="`ndtool clean URL` removes what killed runs left",
+            hint="`ndtool clean URL` removes the files of killed runs",
         )
 
 

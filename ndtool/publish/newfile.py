@@ -119,7 +119,7 @@ class NewFile:
         lock(self.descriptor)  # or the next sweep would remove it
         if self._hidden is None:
             self._link(self.descriptor, self._hide(f"-{leftovers.boot()}"))
-        assert self._hidden is not None, "it was hidden just now"
+        assert self._hidden is not None, "the file has a temporary name"
         return os.path.join(folder, self._hidden)
 
     def sync(self) -> None:

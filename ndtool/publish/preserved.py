@@ -49,7 +49,7 @@ class OldFile:
 
     def copy(self, fd: int, pieces: Iterable[tuple[int, int, int]]) -> None:
         """Copy preserved byte ranges of the old file: (start, stop, offset in the new one)."""
-        assert self.file is not None, "there is something to stay"
+        assert self.file is not None, "members are preserved"
         for start, stop, to in pieces:
             if self.file.copy(start, stop - start, fd, to) < stop - start:
                 raise OutputError(f"{printable(self._path)} changed during the run")

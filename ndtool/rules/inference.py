@@ -199,7 +199,7 @@ def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -
     return "swapped? " + ", ".join(f"{given} would fit as {role}" for given, role in best[0])
 
 
-# The operators that a call may have been meant for, where its shapes do not fit its own.
+# Operators to suggest if the shapes do not fit the operator of the call.
 _KIN = {
     "scatter_nd": ("scatter", "scatter_elements"),
     "scatter": ("scatter_nd", "scatter_elements"),

@@ -116,7 +116,7 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     named = distributed.arguments(
         request.arguments, call.sources, request.output, request.attributes.reduction
     )
-    assert output is not None, "a run without an output was refused"
+    assert output is not None, "a cluster requires an output"
     spill = distributed.folder(call.spill, output.name)
     if request.resume:  # before a local cluster starts and creates folders of its own
         abandoned = distributed.find_abandoned(call, output, spill, named)
@@ -174,7 +174,7 @@ def execute(
     """
     call, reports = ready.call, list[BoundsError]()
     if sink is None:
-        assert ready.output is not None, "there is nowhere to write to"
+        assert ready.output is not None, "the run has no output"
         sink = outputs.create(ready.output)
     try:
         if call.inference.nbytes:

@@ -216,7 +216,7 @@ class Http:
                 raise failures.RefusedError(reply.status, reply.reason or "")
             if reply.headers.get("Content-Encoding", "identity") != "identity":
                 raise InputError(
-                    f"{printable(url)}: the server compresses it although asked not to"
+                    f"{printable(url)}: the server compresses it, which the request forbids"
                 )
             yield reply
 

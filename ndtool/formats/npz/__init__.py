@@ -126,7 +126,7 @@ def _old(target: Target) -> tuple[OldFile, Kept]:
     """Return the old archive and its preserved members; OutputError if it may not be replaced."""
 
     def understand(file: File) -> Kept:
-        assert target.member is not None, "or no others would stay"
+        assert target.member is not None, "members are preserved only if one is named"
         kept = writer.keep(file.peek, file.size, target.path, target.member)
         if kept.replaced and not target.clobber:
             raise exists(f"{target.path}:{target.member}")

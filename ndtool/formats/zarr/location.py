@@ -280,7 +280,8 @@ class _LocalStore:
     def recheck(self) -> None:
         now = _local_target(self._target._replace(old=existing(self._target.path)))
         if now != self._site._replace(kept=None):
-            change = "was made by others" if now.old and not self._site.old else "changed"
+            is_new = now.old and not self._site.old
+            change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
         for group in self._above:
             if hierarchy.is_consolidated(storage := LocalFolder(group)):

@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The outcome of a task whose worker is gone; how far it got is unknown.
+    """The outcome of a task whose worker was lost; its progress is unknown.
 
     times: the number of losses before the executor reported one.
     """

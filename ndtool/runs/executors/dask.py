@@ -81,7 +81,7 @@ class Cluster:
         return time.monotonic()
 
     def _wait(self) -> None:
-        """Wait for a completed task; ResourceError if all workers stay away."""
+        """Wait for a completed task; ResourceError if no worker is left."""
         changed, alone = self._done.thread_condition, 0.0
         while True:
             with changed:
@@ -152,7 +152,7 @@ def connect(
     distributed, kill = library(), None
     with ExitStack() as stack:
         if scheduler is None:
-            assert workers is not None, "there is a scheduler, or there are workers"
+            assert workers is not None, "a scheduler or workers are given"
             from ndtool.runs.executors import localcluster
 
             own, kill = stack.enter_context(localcluster.cluster(workers, threads, COME))

@@ -52,7 +52,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
         stack.callback(endings.remove_cleanup, kill)
         stack.enter_context(started)
         try:
-            # Processes inherit the signal mask of the thread that starts them: Ctrl-C is for us.
+            # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.
             _start_tracker()  # which would unblock it in that thread
             started.loop.add_callback(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
             started.scale(workers)  # after the cleanup is registered

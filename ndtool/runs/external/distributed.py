@@ -57,7 +57,7 @@ def arguments(
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{called(argument)} is in Fortran order: expected C order")
         found[role] = argument if literal else locators.absolute(argument)
-    assert output is not None, "it was refused"
+    assert output is not None, "validated before"
     if not REDUCTIONS[reduction].idempotent and _same(found["data"], locators.absolute(output)):
         raise UsageError(
             f"{called(output)} is also data: on a cluster, {reduction} cannot update in place"
@@ -163,7 +163,7 @@ def run(
         _rehearse_spill(location, partitioning)  # workers cannot check before objects exist
         yield "split"
         return
-    assert shared is not None, "it was refused"
+    assert shared is not None, "validated before"
     resumed = abandoned.folder if abandoned else None
     folder = resumed or _spill(location, partitioning, sweeps=not dry)
     token, inference, may_wait = os.urandom(8).hex(), call.inference, False

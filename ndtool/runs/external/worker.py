@@ -26,7 +26,7 @@ KEPT = 4  # idle runs whose arrays stay open
 
 
 class Call(NamedTuple):
-    """All that a task needs besides its number; the executor sends it with each task.
+    """The parameters of a task except its number; the executor sends them with each task.
 
     token: the ID of the run. arguments: the locations of inputs, by role. output: the shared
     output. folder: the location of spilled data.
