@@ -1,6 +1,6 @@
-"""Build ndtool._kernels; all else stands in pyproject.toml.
+"""Build ndtool._kernels; pyproject.toml has all other metadata.
 
-NDTOOL_DEBUG=1: every memoryview access is checked. NDTOOL_COVERAGE=1: coverage sees .pyx lines.
+NDTOOL_DEBUG=1: check every memoryview access. NDTOOL_COVERAGE=1: coverage includes .pyx lines.
 """
 
 import os
@@ -15,9 +15,9 @@ from setuptools.errors import CompileError, LinkError
 DEBUG = os.environ.get("NDTOOL_DEBUG") == "1"
 COVERAGE = os.environ.get("NDTOOL_COVERAGE") == "1"
 # -ffp-contract=off: a fused multiply-add rounds once where the sequential loop rounds twice.
-# -fno-trapping-math: lets loops with a choice be vectorised; no bit of a result depends on it.
-# -falign-loops=64: a loop of few instructions that lies across two lines of the cache takes up to
-# 1.7 times as long, and where it comes to lie would be chance.
+# -fno-trapping-math: allows loops with a select to be vectorized; results are unchanged.
+# -falign-loops=64: a short loop that crosses a cache line takes up to
+# 1.7 times as long, and without alignment that is random.
 # -g0: debug sections would be most of the file.
 FLAGS = ["-ffp-contract=off", "-fno-trapping-math", "-falign-loops=64"]
 FLAGS += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
@@ -26,10 +26,10 @@ DIRECTIVES = {"boundscheck": DEBUG, "linetrace": COVERAGE, "autotestdict": False
 
 class BuildKernels(build_ext):
     def build_extensions(self):
-        self.force = True  # times of files do not show a change of flags
+        self.force = True  # modification times do not show a change of flags
         self.cython_directives = DIRECTIVES
         openmp, links = ["-fopenmp"], ["-fopenmp"]
-        if sys.platform == "darwin":  # Apple's clang hides the flag and ships no library
+        if sys.platform == "darwin":  # Apple's clang disguises the option and has no library
             openmp, links = ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
         probe = Path(self.build_temp, "openmp.c")
         probe.parent.mkdir(parents=True, exist_ok=True)
@@ -44,10 +44,10 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
 
-# Setuptools hands the .pyx to Cython; cythonize() here would leave it out of the sdist.
+# Setuptools passes the .pyx to Cython; cythonize() here would omit it from the sdist.
 PARTS = glob("ndtool/**/*.px[di]", recursive=True)
 KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=PARTS)
 KERNELS.define_macros = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
-# Manual pages, where `make wheel` made them: an sdist has them, a checkout has not.
+# Manual pages, if `make wheel` built them: an sdist has them, a checkout does not.
 MANUAL = [("share/man/man1", sorted(glob("man/*.1")))]
 setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels}, data_files=MANUAL)

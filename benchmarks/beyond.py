@@ -1,7 +1,7 @@
-"""Arrays larger than memory: the command and its peers in a memory cgroup, the files cold.
+"""Arrays larger than memory: the command and its peers in a memory cgroup, with cold files.
 
-Beside what the disk does: the time in which `dd` reads and writes as many bytes in the same cgroup.
-Needs root, for the cgroup and for dropping the page cache, and room for three times the data.
+Compared with the disk: the time of `dd` to read and write as many bytes in the same cgroup.
+Requires root, for the cgroup and for dropping the page cache, and space for three times the data.
 """
 
 import os
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from whole_runs import GATHER, Bench, Record, opened
 
-BLOCK = 1 << 22  # elements that are made, or looked at, at a time
+BLOCK = 1 << 22  # elements to generate, or compare, at a time
 HEADER = 128  # bytes before the data
 
 
 class Work(NamedTuple):
-    """One piece of work on data of `shape`; n: index tuples. peers: who has a way to do it."""
+    """One workload on data of `shape`; n: index tuples. peers: those that support it."""
 
     name: str
     command: str
@@ -42,12 +42,12 @@ def ordered(size: int, n: int) -> Any:
 
 
 def repeated(size: int, n: int) -> Any:
-    """Each of 2^16 places is named n / 2^16 times."""
+    """Each of 2^16 elements is selected n / 2^16 times."""
     return uniform(size, 1 << 16)[np.random.default_rng(1).integers(0, 1 << 16, n)]
 
 
 def works(size: int) -> list[Work]:
-    """Return what is done with `size` float32 elements."""
+    """Return the workloads on `size` float32 elements."""
     flat, side = (size,), 1 << size.bit_length() // 2
     add, everybody = "scatter-nd --reduction add", frozenset(PEERS)
     rows, matrix = (size >> 10, 1 << 10), (side, size // side)
@@ -65,17 +65,17 @@ def works(size: int) -> list[Work]:
 
 
 def value(number: Any) -> Any:
-    """Return the element of a number: whole and below 2^20, so that small sums are exact."""
+    """Return the element at a linear index: an integer below 2^20, so that small sums are exact."""
     return (number.astype(np.uint32) * np.uint32(2654435761) >> np.uint32(12)).astype(np.float32)
 
 
 def update(number: Any) -> Any:
-    """Return the update of a number: 1 to 7."""
+    """Return the update at a linear index: 1 to 7."""
     return (number % 7 + 1).astype(np.float32)
 
 
 class Beyond:
-    """Data of some bytes on disk, and runs that have less memory than that."""
+    """Data files of some bytes, and runs that have less memory."""
 
     def __init__(self, bench: Bench, nbytes: int, memory: int, patience: float) -> None:
         self.folder, self.size, self.patience = bench.folder, nbytes // 4, patience
@@ -96,13 +96,13 @@ class Beyond:
         self._group.rmdir()
 
     def _dd(self, target: str) -> float:
-        """Return the seconds in which dd reads data, and writes them somewhere."""
+        """Return the seconds in which dd reads data, and writes as many bytes."""
         took = self._run(["dd", "if=data.npy", target, "bs=16M", "status=none"])["seconds"]
         (self.folder / "out.npy").unlink(missing_ok=True)
         return float(took)
 
     def measure(self, work: Work, peers: set[str]) -> Record:
-        """Do a piece of work by ndtool and by its peers; answers are verified."""
+        """Run a workload with ndtool and its peers; results are verified."""
         self._make(work)
         command = f"{work.command} data.npy idx.npy"
         if "scatter" in command:
@@ -131,7 +131,7 @@ class Beyond:
         return record | {"verified": verified}
 
     def _make(self, work: Work) -> None:
-        """Give the data their shape, and write indices and updates."""
+        """Write data with the workload's shape, and indices and updates."""
         with open(self.folder / "data.npy", "r+b") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": work.shape}
             np.lib.format.write_array_header_1_0(file, header)
@@ -147,7 +147,7 @@ class Beyond:
         os.sync()
 
     def _run(self, command: list[str]) -> Record:
-        """Run a command in the cgroup, with nothing of any file in memory; return what it took."""
+        """Run a command in the cgroup, with a cold page cache; return its time and bytes."""
         (self.folder / "out.npy").unlink(missing_ok=True)
         Path("/proc/sys/vm/drop_caches").write_text("3")
         for program in self._programs:  # which are no part of the data
@@ -179,7 +179,7 @@ class Beyond:
         }
 
     def _is_right(self, work: Work) -> bool:
-        """Whether every element of the output is what it must be."""
+        """Whether every element of the output is correct."""
         out = np.load(self.folder / "out.npy", mmap_mode="r")
         indices = np.load(self.folder / "idx.npy", mmap_mode="r")
         if "scatter" in work.command:
@@ -197,7 +197,7 @@ class Beyond:
         return len(flat) == len(rows) * width
 
     def _is_scattered(self, work: Work, out: Any, indices: Any) -> bool:
-        """Whether sums, of which all are exact, or the last updates are where they must be."""
+        """Whether sums, all of which are exact, or the last updates are correct."""
         order = np.argsort(indices, kind="stable")
         places, updates = indices[order], update(order)
         for at in range(0, self.size, BLOCK):
@@ -286,7 +286,7 @@ out[:] = summed.fetchnumpy()["value"]
 
 
 def _group(memory: int) -> Path:
-    """Make a cgroup of so many bytes, of whichever version the system has."""
+    """Create a cgroup with a memory limit, of either version."""
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").exists()
     group = (root if unified else root / "memory") / "ndtool-bench"

@@ -1,4 +1,4 @@
-"""What is measured: the fifteen cases of the target, and the ladder of other widths and layouts."""
+"""The cases: fifteen for the targets, and the grid of other widths and layouts."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,10 +10,10 @@ Layout = Literal["C", "F", "reversed"]
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an operator: shapes, element types, and how its indices are drawn.
+    """One call of an operator: shapes, element types, and the distribution of its indices.
 
-    attribute: batch_dims or the axis. pattern: how indices are drawn; negative means from both
-    ends. layout: of data.
+    attribute: batch_dims or the axis. pattern: the distribution of indices; negative: of both
+    signs. layout: of data.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def selected(self) -> Shape:
-        """The shape of what all indices together name: gather's output, scatter's updates."""
+        """The shape of all selected slices together: gather's output, scatter's updates."""
         if self.nd:
             return self.indices[:-1] + self.data[self.batch_dims + self.k :]
         return self.indices
@@ -98,13 +98,13 @@ CASES = (
     scatter_elements("scatter-elements-add-axis1", SQUARE, 1, "add"),
 )
 
-CONTIGUOUS_ROWS = ("rows256", "rows4k", "batch")  # held against a memcpy of the same bytes
-# Where the time is that of waiting for memory: the second thread must pay.
+CONTIGUOUS_ROWS = ("rows256", "rows4k", "batch")  # compared with a memcpy of the same bytes
+# Latency-bound cases, in which a second thread must help.
 LATENCY = ("rows16", "scalars", "scalars1d", "scatter-add-scalars", "scatter-max-scalars")
 
 
 def _sizes() -> list[Case]:
-    """Other element sizes and odd widths of a run."""
+    """Other element sizes and odd slice sizes."""
     cases = []
     line, grid, tuples = (2**23,), (2048, 2048), (2**21, 1)
     for dtype, size in (("uint8", 1), ("float16", 2), ("float64", 8), ("complex128", 16)):
@@ -159,7 +159,7 @@ def _indices() -> list[Case]:
 
 
 def _extremes() -> list[Case]:
-    """Tiny and huge slices, everything in the cache, far outside it, and into one slot."""
+    """Small and large slices, in the cache and beyond it, and updates of one element."""
     return [
         gather_nd("tiny-slices", (2**20, 2), (2**20, 1)),
         gather_nd("one-huge-slice", (4, 2**24), (1, 1)),
@@ -181,7 +181,7 @@ def _extremes() -> list[Case]:
 
 
 def _reductions() -> list[Case]:
-    """The other element types that a reduction must know."""
+    """The other element types of reductions."""
     cases = []
     for dtype in ("float64", "int64", "float16", "bfloat16", "int32", "uint8"):
         like: Any = {"dtype": dtype}
@@ -196,7 +196,7 @@ def _reductions() -> list[Case]:
 
 
 def _layouts() -> list[Case]:
-    """Data that does not stand in row-major order."""
+    """Data not in row-major order."""
     cases = []
     for layout in ("F", "reversed"):
         like: Any = {"layout": layout}

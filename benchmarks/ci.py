@@ -1,6 +1,6 @@
-"""What must never get slower: shares of the limit, held against those on record.
+"""Regression test of performance: shares of the limit, compared with a recorded baseline.
 
-Both are measured in the same run on the same arrays, so a record is of every machine.
+Both are measured in the same run on the same arrays, so the baseline applies to every machine.
 """
 
 import json
@@ -13,20 +13,20 @@ from measure import small_call
 from plainest import NoCompilerError, library
 
 BASELINE = Path(__file__).with_name("ci_baseline.json")
-KEPT = 0.8  # of its record that a kernel must keep
+KEPT = 0.8  # fraction of its baseline that a kernel must reach
 ROUNDS = 4  # of REPEATS calls each
 REPEATS = 5
-PASSES = 5  # over what is still slow, a while apart: a busy machine is not always busy
+PASSES = 5  # rounds for slow cases, at intervals: the machine may be busy for a while
 SMALL = "small call"
 
-# Shares of the limit, by where arrays begin and how many threads; or np.take's time / ours.
+# Shares of the limit, by alignment and number of threads; or np.take's time / ndtool's.
 Ratios = dict[str, float]
-# Ours and theirs, the best of all rounds: what disturbs one of them must not make a ratio better.
+# The best times of all rounds: a disturbance of one side must not improve a ratio.
 Times = dict[str, tuple[float, float]]
 
 
 def run(record: bool) -> int:
-    """Measure the small cases; return 1 if one is slow, or write the record."""
+    """Measure the small cases; return 1 if one is slow, or write the baseline."""
     try:
         library()
     except NoCompilerError as error:
@@ -59,7 +59,7 @@ def _record() -> int:
 
 
 def _holds(name: str, recorded: Ratios, best: Times) -> bool:
-    """Whether the best times so far, which this makes better, keep their share of the record."""
+    """Whether the best times so far, which this updates, reach the baseline's required fraction."""
     held = False
     for _ in range(ROUNDS):
         _measure(name, best)
@@ -73,7 +73,7 @@ def _holds(name: str, recorded: Ratios, best: Times) -> bool:
 
 
 def _measure(name: str, best: Times) -> None:
-    """Keep the best times of one more round."""
+    """Update the best times with one more round."""
     for key, (ours, theirs) in _round(name).items():
         our_best, their_best = best.get(key, (ours, theirs))
         best[key] = min(ours, our_best), min(theirs, their_best)

@@ -1,4 +1,4 @@
-"""The machine that is measured on: which two cores are used, and how it is described."""
+"""The machine: which two cores are used, and its description."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ PACKAGES = {
 
 
 def use_two_cores() -> None:
-    """Stay on two processors that are not one core: libraries without a setting follow this."""
+    """Pin the process to two cores; libraries without a setting for threads follow this."""
     if not hasattr(os, "sched_setaffinity"):
         return
     mine = sorted(os.sched_getaffinity(0))
@@ -29,7 +29,7 @@ def use_two_cores() -> None:
 
 
 def describe(peers: list[str]) -> dict[str, Any]:
-    """Return what a reader must know to compare; None for a peer that is not installed."""
+    """Return the facts needed to compare results; None for a peer that is not installed."""
     return {
         "cpu": processor().partition(": ")[0],
         "cpus": os.cpu_count(),
@@ -46,7 +46,7 @@ def describe(peers: list[str]) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Return a processor's name and, where the system tells, what it can do."""
+    """Return a processor's name and, if the system reports them, its features."""
     name, flags = (_from_file("/proc/cpuinfo", key) for key in ("model name", "flags"))
     return f"{name or platform.processor()}: {flags}"
 

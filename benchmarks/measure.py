@@ -1,4 +1,4 @@
-"""A case measured: ndtool beside every peer and a memcpy, with every answer verified."""
+"""The measurement of a case: ndtool, every peer and a memcpy, with every result verified."""
 
 import gc
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ import ndtool
 
 Record = dict[str, Any]
 
-SLOW = 1.0  # seconds; what takes longer than this is timed three times only
+SLOW = 1.0  # seconds; slower calls are timed three times only
 
 
 class Measured:
-    """ndtool's side of a case: its arrays, the right answer, and the call into a kept output."""
+    """ndtool's side of a case: its arrays, the correct result, and a call with a reused output."""
 
     def __init__(self, case: Case) -> None:
-        self.problem = problems.make(case)  # placed as NumPy does
+        self.problem = problems.make(case)  # aligned as NumPy does
         self.wanted = problems.expected(self.problem)
         self.out = problems.placed(np.zeros_like(self.wanted), problems.NUMPY)
         self._operator = getattr(ndtool, case.operator)
@@ -38,7 +38,7 @@ class Measured:
         self._operator(*self.problem.arguments, out=self.out, threads=peers.THREADS)
 
     def on_one_thread(self) -> None:
-        """Make the call that NumPy, which has one thread, is a match for."""
+        """Return the single-threaded call to compare with NumPy, which has one thread."""
         self._operator(*self.problem.arguments, out=self.out, threads=1)
 
     def verify(self, threads: int) -> bool:
@@ -54,11 +54,11 @@ def measure(
     places: Sequence[str] = (),
     threads: Sequence[int] = (),
 ) -> Record:
-    """Return the record of a case: medians in ms; ratios above 1 are ours.
+    """Return the record of a case: medians in ms; ratios above 1 mean that ndtool is faster.
 
-    best_ratio compares the best times instead: far from ratio, the machine was not at rest. What
-    is about memcpy is None for small outputs. limit: shares by place of the arrays and number of
-    threads; none where no compiler is.
+    best_ratio compares the best times instead: if far from ratio, the machine was busy. Fields
+    about memcpy are None for small outputs. limit: shares by alignment of the arrays and number of
+    threads; none without a compiler.
     """
     mine = Measured(case)
     record: Record = {"ndtool_ms": None, "verified": mine.verified, "peers": {}}
@@ -94,14 +94,14 @@ def _limit(mine: Measured, places: Sequence[str], threads: Sequence[int], repeat
 
 
 def scaling(case: Case, repeats: int) -> float:
-    """Return how many times faster two threads are than one."""
+    """Return the speedup of two threads over one."""
     mine = Measured(case)
     pair = alternate(mine, mine.on_one_thread, repeats)
     return pair.theirs / pair.ours
 
 
 def _beside(mine: Measured, name: str, repeats: int) -> Record:
-    """Time ndtool and one peer in turn; a reason instead of times where that cannot be."""
+    """Time ndtool and one peer alternately; a reason instead of times if that fails."""
     record: Record = {"ms": None}
     try:
         ways = peers.ways_of(name)(mine.problem)
@@ -113,7 +113,7 @@ def _beside(mine: Measured, name: str, repeats: int) -> Record:
         return record | {"reason": f"not offered: {reason}"}
     except ImportError as error:
         return record | {"reason": f"not installed: {error.name}"}
-    except Exception as error:  # whatever a peer may raise: it is named, the others go on
+    except Exception as error:  # any error of a peer is reported, and the others are measured
         return record | {"reason": f"failed: {type(error).__name__}: {str(error)[:200]}"}
     answer = max(answer, after, key=ANSWERS.index)
     return {
@@ -127,7 +127,7 @@ def _beside(mine: Measured, name: str, repeats: int) -> Record:
     }
 
 
-# Whether a peer's bits are those of the sequential loop, or differ by rounding, or are wrong.
+# Whether a peer's bits equal those of the sequential loop, differ by rounding, or are wrong.
 ANSWERS = ["exact", "rounding", "wrong"]
 
 
@@ -138,7 +138,7 @@ def _judged(answer: Array, wanted: Array) -> str:
 
 
 def _fastest(ways: peers.Ways, wanted: Array, tries: int) -> tuple[str, Call, str]:
-    """Try every way, compiled and warm; one that cannot run is left out if another can."""
+    """Try every variant, compiled and warm; omit failing ones if another succeeds."""
     best, failure = None, None
     for name, call in ways.items():
         try:

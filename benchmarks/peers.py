@@ -1,9 +1,9 @@
-"""The other libraries, each in its fastest ways: one function per peer.
+"""The other libraries, each by its fastest methods: one function per peer.
 
-A peer takes a Problem and returns its ways: name -> a call that computes the answer. What a user
-does once (sessions, compilation, tensors over our memory, outputs to be reused) is done before;
-what depends on the values of indices is done inside the call. Raises NotOfferedError with the
-reason where a peer has no such operation, ImportError where it is not installed.
+A peer takes a Problem and returns its variants: name -> a call that computes the result. One-time
+setup (sessions, compilation, tensors over our memory, reused outputs) is not timed;
+work that depends on the values of indices is. Raises NotOfferedError with the
+reason if a peer has no such operation, ImportError if it is not installed.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def numpy_ways(p: Problem) -> Ways:
 
 def _numpy_gathers(p: Problem) -> Ways:
     case, data, out = p.case, p.data, np.empty(p.case.output, p.data.dtype)
-    mode = "wrap" if case.pattern == "negative" else "clip"  # clip takes them for 0
+    mode = "wrap" if case.pattern == "negative" else "clip"  # clip maps them to 0
     if not case.nd:
         ways: Ways = {
             "take_along_axis": lambda: np.take_along_axis(data, p.indices, case.attribute)
@@ -99,7 +99,7 @@ def _run_shape(p: Problem) -> tuple[int, ...]:
 
 
 def _flattened(p: Problem) -> Call:
-    """Return a call that numbers what the indices name, in row-major order, into kept memory."""
+    """Return a call that computes linear indices of the selected elements, into reused memory."""
     case, indices = p.case, p.indices
     if case.nd:
         sizes = case.data[: case.batch_dims + case.k]
@@ -199,7 +199,7 @@ def _onnx_call(
         session.run_with_iobinding(binding)
         return out
 
-    run.operands = operands  # type: ignore[attr-defined]  # the values look into their memory
+    run.operands = operands  # type: ignore[attr-defined]  # the values refer to their memory
     return run
 
 
@@ -248,7 +248,7 @@ def _openvino_call(ov: Any, model: Any, operands: dict[str, Array], shape: tuple
         request.infer()
         return out
 
-    run.operands = operands  # type: ignore[attr-defined]  # the tensors look into their memory
+    run.operands = operands  # type: ignore[attr-defined]  # the tensors refer to their memory
     return run
 
 

@@ -1,4 +1,4 @@
-"""The picture: a bar per case on a ratio axis, how many times ndtool is as fast as the fastest."""
+"""The chart: a bar per case on a ratio axis, ndtool's speed relative to the fastest peer."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ WIN, LOSS, MEMCPY, LIMIT = "#2f6f9f", "#b5483a", "#222222", "#d08a1d"
 
 
 def draw(cases: dict[str, Any], path: Path) -> None:
-    """Draw the cases that have a peer, the first on top."""
+    """Draw the cases that have a peer, the first at the top."""
     shown = {name: record for name, record in reversed(cases.items()) if record["ratio"]}
     if not shown:
         return
@@ -30,7 +30,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         if record["limit"]
     }
     figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
-    # On a logarithmic axis bars begin at 1: as fast as the fastest peer.
+    # On a logarithmic axis bars begin at 1: equal to the fastest peer.
     axes.barh(
         places,
         [ratio - 1 for ratio in ratios],
@@ -44,7 +44,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         [*memcpy.values()], [*memcpy], marker="|", s=130, linewidths=2, color=MEMCPY, zorder=4
     )
     axes.scatter([*limit.values()], [*limit], marker="D", s=26, color=LIMIT, zorder=5)
-    beside = axes.get_yaxis_transform()  # a column of labels, where no mark can be
+    beside = axes.get_yaxis_transform()  # a column of labels, beyond the bars
     for place, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"

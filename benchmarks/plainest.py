@@ -1,7 +1,7 @@
-"""The limit of a case: the fastest of its plainest loops, in C without checks, on the same arrays.
+"""The limit of a case: the fastest of its plain loops, in C without checks, on the same arrays.
 
-They are built for the processor at hand on first use. A variant is a way to share or to cut the
-work, a distance of prefetches, and a kind of store; all are tried, one choice after the other.
+They are compiled for this processor on first use. A variant combines a way to divide the
+work, a prefetch distance, and a kind of store; they are optimized one parameter at a time.
 """
 
 import ctypes
@@ -30,12 +30,12 @@ FOLDER = HERE.parent / "build" / "bench"
 OPERATIONS = {"none": 0, "add": 1, "max": 2}
 OWNED, TUPLES, INVERTED, COLUMNS, ALONE = range(5)
 WAYS = ["each its part", "by tuples", "last update first", "by columns", "one alone"]
-TRIES = 3  # of a variant, unless the first one is far behind
+TRIES = 3  # of a variant, unless the first one is far slower
 FAR = 1.3
 
 
 class NoCompilerError(Exception):
-    """The limits cannot be built here; the reason is the message."""
+    """The limits cannot be compiled here; the reason is the message."""
 
 
 class Job(ctypes.Structure):
@@ -51,7 +51,7 @@ class Job(ctypes.Structure):
 
 
 class Variant(NamedTuple):
-    """way: what the loop calls so; ahead: tuples or elements, or bytes of rows; near: cache."""
+    """way: as the loop names it; ahead: tuples or elements, or bytes of rows; near: cache level."""
 
     way: int
     ahead: int
@@ -60,7 +60,7 @@ class Variant(NamedTuple):
 
 
 def library() -> ctypes.CDLL:
-    """Return the loops, built for this processor; raises NoCompilerError."""
+    """Return the loops, compiled for this processor; raises NoCompilerError."""
     return _built(os.environ.get("CC") or "gcc")
 
 
@@ -110,9 +110,9 @@ class Limit:
         self._loop(ctypes.byref(self._job))
 
     def search(self) -> None:
-        """Keep the fastest variant: the best of each choice in turn, twice.
+        """Select the fastest variant: the best value of each parameter in turn, twice.
 
-        How far ahead and into which cache is one choice: each cache has a distance of its own.
+        Prefetch distance and cache level are one parameter: each cache has its own distance.
         """
         known: dict[Variant, float] = {}
         for names in (("ahead", "near"), ("way",), ("streamed",)) * 2:
@@ -173,7 +173,7 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
 
 
 def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
-    """Return the name of a case's loop, and what its choices are: (way, ahead, near, streamed)."""
+    """Return the name of a case's loop, and its parameters: (way, ahead, near, streamed)."""
     case, near = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
     if case.nd:
@@ -198,7 +198,7 @@ def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[i
 
 
 def _sharings(case: Case, threads: int) -> list[int]:
-    """Return how threads may share a scatter of rows without changing its answer."""
+    """Return how threads may divide a scatter of rows without changing its result."""
     if case.reduction == "none":
         by_tuples = threads > 1 and case.pattern == "distinct"
         return [OWNED, INVERTED, *([TUPLES] if by_tuples else [])]

@@ -1,4 +1,4 @@
-"""The arrays of a case, and its answer by NumPy alone: fancy indexing and ufunc.at."""
+"""The arrays of a case, and its result by NumPy alone: fancy indexing and ufunc.at."""
 
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 LINE, PAGE = 64, 4096
-# Where arrays begin, in bytes from a page's begin: large ones of NumPy after malloc's header, those
-# of a mapped .npy file after its own.
+# Alignments of arrays, in bytes from a page boundary: large ones of NumPy follow malloc's header,
+# those of a mapped .npy file its header.
 NUMPY, ALIGNED = 16, 128
 PLACES = {"numpy": NUMPY, "aligned": ALIGNED}
 
@@ -19,7 +19,7 @@ UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimu
 
 
 class Problem(NamedTuple):
-    """A case with its arrays; updates only where it scatters."""
+    """A case with its arrays; updates only for scatters."""
 
     case: Case
     data: Array
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the operator is called with, positionally."""
+        """The positional arguments of the operator."""
         case = self.case
         if not case.scatters:
             return self.data, self.indices, case.attribute
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
 
 def make(case: Case, place: int = NUMPY) -> Problem:
-    """Draw the arrays of a case, the same ones in every run, and place them."""
+    """Draw the arrays of a case, the same ones in every run, and align them."""
     rng = np.random.default_rng(crc32(case.name.encode()))
     data = _laid_out(_values(rng, case.dtype, case.data), case.layout, place)
     updates = placed(_values(rng, case.dtype, case.selected), place) if case.scatters else None
@@ -51,7 +51,7 @@ def make(case: Case, place: int = NUMPY) -> Problem:
 
 
 def moved(problem: Problem, place: int) -> Problem:
-    """Return the same problem with its arrays placed elsewhere, itself if they are there."""
+    """Return the same problem with its arrays realigned, itself if they are aligned so."""
     if all(a.ctypes.data % PAGE == place for a in (problem.data, problem.indices)):
         return problem
     updates = None if problem.updates is None else placed(problem.updates, place)
@@ -63,7 +63,7 @@ def moved(problem: Problem, place: int) -> Problem:
 
 
 def placed(array: Array, place: int) -> Array:
-    """Return a copy, in row-major order, that begins `place` bytes after a page does."""
+    """Return a copy, in row-major order, at offset `place` from a page boundary."""
     room = np.empty(array.nbytes + PAGE, np.uint8)
     begin = (place - room.ctypes.data) % PAGE
     copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -72,7 +72,7 @@ def placed(array: Array, place: int) -> Array:
 
 
 def expected(problem: Problem) -> Array:
-    """Return the answer of the sequential loop."""
+    """Return the result of the sequential loop."""
     case = problem.case
     places = _places(problem)
     if not case.scatters:
@@ -95,7 +95,7 @@ def same(answer: Array, wanted: Array) -> bool:
 
 
 def close(answer: Array, wanted: Array) -> bool:
-    """Whether the answers differ by no more than the order of additions explains."""
+    """Whether the results differ by no more than the order of additions explains."""
     return answer.shape == wanted.shape and np.allclose(answer, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -133,7 +133,7 @@ def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
 
 
 def _laid_out(data: Array, layout: str, place: int) -> Array:
-    """Return a copy of data in an order in memory, the same values."""
+    """Return a copy of data in a memory order, with the same values."""
     if layout == "F":
         return placed(data.T, place).T
     if layout == "reversed":
@@ -163,7 +163,7 @@ def _drawn(rng: np.random.Generator, pattern: str, size: int, shape: Shape) -> A
     if pattern == "sorted":
         drawn.sort(axis=0)
     if pattern == "clustered":
-        # runs of neighbours that begin anywhere
+        # runs of neighbours with random starts
         steps = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
         drawn = (drawn[steps[:, ...].ravel() // 64 * 64] + steps % 64) % size
     return drawn

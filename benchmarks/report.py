@@ -1,4 +1,4 @@
-"""Results as data and as Markdown: targets, tables, and the documents that show them."""
+"""Results as data and as Markdown: targets, tables, and the documents that include them."""
 
 import json
 import math
@@ -14,13 +14,13 @@ Results = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
 
-LOSS = "**"  # around a ratio that is a loss
+LOSS = "**"  # around a ratio below 1
 PLACED = {"numpy": "arrays as NumPy allocates them", "aligned": "arrays that begin with a line"}
 MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
 
 
 def summarise(results: Results) -> Results:
-    """Return the geometric mean, the worst case, and each target with what was reached."""
+    """Return the geometric mean, the worst case, and each target with the value reached."""
     ratios = {name: r["ratio"] for name, r in results["cases"].items() if r["ratio"]}
     summary: Results = {"geomean": None, "worst": None, "limit_geomean": None}
     if ratios:
@@ -36,7 +36,7 @@ def summarise(results: Results) -> Results:
 
 
 def _limit_beside_peers(cases: Results, ratios: dict[str, float]) -> float | None:
-    """Return what the geometric mean would be if every kernel were as fast as its limit."""
+    """Return the geometric mean if every kernel were as fast as its limit."""
     shares = {name: cases[name]["limit"].get("numpy", {}).get("2") for name in ratios}
     if not all(shares.values()):
         return None
@@ -44,7 +44,7 @@ def _limit_beside_peers(cases: Results, ratios: dict[str, float]) -> float | Non
 
 
 def _shares(cases: Results) -> list[Results]:
-    """Return the geometric mean and the worst share of the limit, by place and threads."""
+    """Return the geometric mean and the worst share of the limit, by alignment and threads."""
     measured: dict[tuple[str, str], dict[str, float]] = {}
     for name, record in cases.items():
         for place, by_threads in record["limit"].items():
@@ -126,7 +126,7 @@ def _target(name: str, rule: str, limit: float, reached: float | None, passed: b
 
 
 def losses(results: Results) -> str:
-    """Return a sentence that names every case that is slower than a peer."""
+    """Return a sentence that lists the cases slower than a peer."""
     slower = [
         f"{name} ({record['ratio']:.2f} of {record['fastest']})"
         for part in ("cases", "ladder")
@@ -137,7 +137,7 @@ def losses(results: Results) -> str:
 
 
 def tables(results: Results) -> dict[str, str]:
-    """Return every table by the name of its place in a document."""
+    """Return every table by the name of its markers in a document."""
     made = {"machine": machine.written(results["machine"]) + _missing(results["machine"])}
     if results["cases"]:
         made["cases"] = _cases_table(results["cases"])
@@ -188,7 +188,7 @@ def _shares_table(shares: list[Results]) -> str:
 
 
 def _limits_table(cases: Results) -> str:
-    """Return every case's shares, and what the limit is where NumPy allocates, two threads."""
+    """Return every case's shares, and the limit with NumPy's alignment, two threads."""
     measured = {name: record["limit"] for name, record in cases.items() if record["limit"]}
     columns = dict.fromkeys(
         (place, threads)
@@ -274,7 +274,7 @@ def end(name: str) -> str:
 
 
 def fill(text: str, made: dict[str, str]) -> str:
-    """Put each table between its markers, where a document has them."""
+    """Insert each table between its markers, in documents that have them."""
     for name, table in made.items():
         before, opened, rest = text.partition(begin(name))
         _, closed, after = rest.partition(end(name))

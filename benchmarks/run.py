@@ -1,8 +1,8 @@
-"""Measure ndtool beside its peers.
+"""Measure ndtool and its peers.
 
-Everything takes twenty minutes and writes benchmarks/results.json and results.png, and the tables
-of docs/performance.md and README.md. A part of it (--quick, --only, --peers) is printed, and
-written to build/bench. --limits needs no peer, but a C compiler.
+A complete run takes twenty minutes and writes benchmarks/results.json and results.png, and the
+tables of docs/performance.md and README.md. A partial one (--quick, --only, --peers) is printed,
+and written to build/bench. --limits needs no peer, but a C compiler.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-# What the peers read when they start; the first three let their fresh outputs be warm memory.
+# Variables read by peers when they start; with the first three they reuse memory of outputs.
 SETTINGS = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
     ":glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=8589934592",
@@ -23,7 +23,7 @@ SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "PYTHONUNBUFFERED": "1",
 }
-ORIGINAL = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for the runs in processes of their own
+ORIGINAL = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for runs in separate processes
 QUICK_PEERS = ["numpy", "jax"]
 HERE = Path(__file__).parent
 
@@ -93,7 +93,7 @@ def show_limits(options: argparse.Namespace) -> int:
 
 
 def chosen_of(cases: tuple, only: list[str] | None) -> list:
-    """Return the cases that a pattern names."""
+    """Return the cases that match a pattern."""
     return [case for case in cases if any(fnmatchcase(case.name, name) for name in only or ["*"])]
 
 

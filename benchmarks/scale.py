@@ -1,10 +1,10 @@
-"""What a sweep on a cluster comes to: a schedule of measured costs, beside real runs.
+"""The cost of a sweep on a cluster: a schedule of measured costs, compared with real runs.
 
     python benchmarks/scale.py            empty tasks, then three sizes, run and simulated
     python benchmarks/scale.py --tables   the table of docs/scale.md, from the costs below
 
-Runs are those of this machine's workers; tables are of workers that nobody here has, so they say
-what follows from the counts and from the costs below, and nothing more.
+Runs use this machine's workers; tables assume other workers, and follow
+only from the counts and from the costs below.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ WORKERS = 2
 TINY = 1 << 8, 1 << 12  # lines of data, tuples
 SIZES = (1 << 14, 1 << 20), (1 << 16, 1 << 22), (1 << 17, 1 << 23)
 
-# Of the tables. A worker has 8 GiB and reads and writes 100 MB/s in requests of 30 ms, 16 at once.
+# For the tables. A worker has 8 GiB and reads and writes 100 MB/s in requests of 30 ms, 16 at once.
 TASK = 0.01  # seconds of dask's scheduler for a task; `empty` measured 0.002 with two workers
 STORE, LATENCY, AT_ONCE = 100e6, 0.03, 16
-SORTED = 20e6  # tuples per second that a worker sorts, or puts back
+SORTED = 20e6  # tuples per second that a worker sorts, or restores to order
 CHUNK, PART, BLOCK = 64 << 20, 1 << 30, 1 << 25  # bytes, bytes, tuples
 GET, PUT = 0.4e-6, 5e-6  # dollars
 CASES = (
@@ -45,9 +45,9 @@ class Costs(NamedTuple):
 
 
 def simulated(tasks: dict[str, int], costs: Costs, workers: int, each: float) -> float:
-    """Return the seconds that phases take one after the other: tasks go to who is free first.
+    """Return the seconds of phases in sequence: each task goes to the first idle worker.
 
-    each: seconds that the scheduler is busy with a task; it gives out no two at once.
+    each: the scheduler's seconds for a task; it sends one at a time.
     """
     now = 0.0
     for phase, count in tasks.items():
@@ -60,7 +60,7 @@ def simulated(tasks: dict[str, int], costs: Costs, workers: int, each: float) ->
 
 
 def empty(client: object, count: int = 5000) -> float:
-    """Return the seconds of the scheduler for a task that does nothing."""
+    """Return the scheduler's seconds for an empty task."""
     started = time.perf_counter()
     client.gather(client.map(abs, range(count), pure=False))
     return (time.perf_counter() - started) / count
@@ -113,7 +113,7 @@ def ran(client: object) -> tuple[float, dict[str, int], Costs]:
 
 
 def measure() -> None:
-    """Print what is measured here, and what the simulation makes of it."""
+    """Print the measured and the simulated times."""
     with (
         tempfile.TemporaryDirectory() as folder,
         dask.config.set({"temporary-directory": folder}),
@@ -147,7 +147,7 @@ def measure() -> None:
 
 
 def tables() -> None:
-    """Print what gathers of 4 bytes from data in chunks of 64 MiB would take."""
+    """Print the cost of gathers of 4 bytes from data in chunks of 64 MiB."""
     print("| data | tuples | workers | I | G | O | range reads | spilled | requests | $ | hours |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for nbytes, tuples, workers in CASES:
@@ -160,7 +160,7 @@ def tables() -> None:
 
 
 class Scale(NamedTuple):
-    """What a gather comes to."""
+    """The costs of a gather."""
 
     blocks: int
     parts: int
@@ -172,13 +172,13 @@ class Scale(NamedTuple):
 
 
 def at_scale(nbytes: float, tuples: float, workers: int) -> Scale:
-    """Return what a gather of single float32 comes to, as runs.external.partitioning counts."""
+    """Return the costs of a gather of single float32, as runs.external.partitioning counts."""
     part, block = PART, BLOCK
     blocks, parts = math.ceil(tuples / block), math.ceil(nbytes / part)
     here = tuples / blocks
-    pieces = 2.0 * min(blocks * parts, tuples)  # of blocks by sweeps, of parts by replays
+    pieces = 2.0 * min(blocks * parts, tuples)  # of blocks by sweeps, of partitions by replays
     spilled = tuples * (4 + 2 + 4)
-    named = 1 - math.exp(-tuples / (nbytes / CHUNK))  # chunks that a tuple falls into
+    named = 1 - math.exp(-tuples / (nbytes / CHUNK))  # chunks that a tuple selects
     read = named * nbytes / CHUNK
     requests = read + blocks * math.ceil(here * 8 / CHUNK) + pieces + 2 * blocks + parts
     written = blocks * 2 + parts
@@ -198,7 +198,7 @@ def at_scale(nbytes: float, tuples: float, workers: int) -> Scale:
 
 
 def sized(nbytes: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes as text with a unit."""
     for power, unit in ((15, "PB"), (12, "TB"), (9, "GB")):
         if nbytes >= 10**power:
             return f"{nbytes / 10**power:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""ndtool's share of the limit: what it reaches of the speed of plain C, on the same arrays."""
+"""ndtool's share of the limit: its speed relative to plain C, on the same arrays."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 def measure(
     problem: Problem, wanted: Array, places: Sequence[str], threads: Sequence[int], repeats: int
 ) -> Record:
-    """Return records by place of the arrays and number of threads: {"numpy": {"2": {...}}}."""
+    """Return records by alignment of the arrays and number of threads: {"numpy": {"2": {...}}}."""
     records: Record = {}
     for name in places:
         place = problems.PLACES[name]
@@ -35,15 +35,15 @@ def measure(
 
 
 def drawn(case: Case) -> tuple[Problem, Array]:
-    """Return the arrays of a case and its answer."""
+    """Return the arrays of a case and its result."""
     problem = problems.make(case)
     return problem, problems.expected(problem)
 
 
 def _share(problem: Problem, out: Array, wanted: Array, threads: int, repeats: int) -> Record:
-    """Time ndtool and the fastest plain loop in turn; medians in ms, and the best.
+    """Time ndtool and the fastest plain loop alternately; medians in ms, and the best.
 
-    check_ms: of ndtool, what looks at all indices before the first byte of out, if anything does;
+    check_ms: ndtool's validation of all indices before the first write to out, if any;
     without_check: the share when it is subtracted.
     """
     operator = getattr(ndtool, problem.case.operator)
@@ -77,7 +77,7 @@ def _answers(call: Call, out: Array, wanted: Array) -> bool:
 
 
 def _checking(call: Call, clock: Clock) -> float:
-    """Return the seconds that a call takes to look at all indices before it changes out."""
+    """Return the seconds in which a call validates all indices before it changes out."""
     spent: list[float] = []
     checked = narrow.checked
 
@@ -94,7 +94,7 @@ def _checking(call: Call, clock: Clock) -> float:
 
 
 def show(case: str, records: Record) -> None:
-    """Print a line for every place and number of threads."""
+    """Print a line for every alignment and number of threads."""
     for place, by_threads in records.items():
         for threads, r in by_threads.items():
             times = f"{r['ndtool_ms']:8.2f} {r['limit_ms']:8.2f} ms"

@@ -53,7 +53,7 @@ def _torch_gathers(torch: Any, p: Problem) -> Ways:
 
 
 def _torch_flat(torch: Any, sizes: tuple[int, ...], parts: Any) -> Any:
-    """Return a call that computes the row-major numbers of (i, j), into kept memory."""
+    """Return a call that computes the linear indices of (i, j), into reused memory."""
     if len(parts) == 1:
         return lambda: parts[0]
     kept = torch.empty(parts[0].shape, dtype=torch.int64)
@@ -81,7 +81,7 @@ def _torch_scatters(torch: Any, p: Problem) -> Ways:
     number = _torch_flat(torch, case.data, parts)
 
     def line() -> Any:
-        """Return the output, fresh, with the axes that the tuples name as one."""
+        """Return a new output in which the indexed axes are merged."""
         return out.copy_(data).flatten(0, case.k - 1)
 
     if case.reduction == "max":
@@ -100,7 +100,7 @@ def _torch_scatters(torch: Any, p: Problem) -> Ways:
 
 
 def _whole(way: Any, out: Any) -> Any:
-    """Let a call return the whole output instead of a view with fewer axes."""
+    """Make a call return the complete output instead of a view with fewer axes."""
 
     def run() -> Any:
         way()
@@ -181,7 +181,7 @@ def jax_ways(p: Problem) -> Ways:
 
 
 class _Donated:
-    """A jitted function whose output takes the memory of its last output."""
+    """A jitted function whose output reuses the memory of its last output."""
 
     def __init__(self, jax: Any, function: Any, arrays: Any, shape: tuple[int, ...]) -> None:
         self._arrays = arrays
@@ -196,7 +196,7 @@ class _Donated:
 
 
 def as_array(answer: Any) -> np.ndarray:
-    """Return a peer's answer as an array, whatever it calls one."""
+    """Return a peer's result as an array, whatever its type."""
     if hasattr(answer, "numpy") and not isinstance(answer, np.ndarray):
         answer = answer.numpy()
     elif hasattr(answer, "to_numpy"):

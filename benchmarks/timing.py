@@ -1,4 +1,4 @@
-"""Stopwatches: two calls in turn, and a copy of the same bytes by two threads."""
+"""Timers: two alternating calls, and a copy of the same bytes by two threads."""
 
 import ctypes
 import gc
@@ -15,11 +15,11 @@ Call = Callable[[], Any]
 Clock = Callable[[], float]
 
 
-TICK = 0.025  # seconds in which the system accounts what every running thread has used
+TICK = 0.025  # seconds after which the system has accounted the CPU time of running threads
 
 
 def rest() -> None:
-    """Wait until none of our threads works: pools spin after a call, and would slow the next."""
+    """Wait until none of our threads runs: pools spin after a call, and would slow the next."""
     for _ in range(20):
         used = time.process_time()
         time.sleep(TICK)
@@ -27,7 +27,7 @@ def rest() -> None:
             return
 
 
-WARM = 0.03  # seconds in which some systems spread woken threads over the processors
+WARM = 0.03  # seconds in which some systems migrate woken threads between processors
 
 
 def warm_up(call: Call) -> None:
@@ -44,12 +44,12 @@ def seconds(call: Call, clock: Clock = time.perf_counter) -> float:
 
 
 def clock_of(threads: int) -> Clock:
-    """Return the clock of calls: that of one thread stops where others take its core."""
+    """Return the clock of calls: that of one thread excludes time in which it is preempted."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
 class Pair(NamedTuple):
-    """Times of our call and theirs, in ms: the median that counts, and the best beside it."""
+    """Times of ndtool's call and the peer's, in ms: the median, and the best."""
 
     ours: float
     theirs: float
@@ -58,9 +58,9 @@ class Pair(NamedTuple):
 
 
 def alternate(ours: Call, theirs: Call, repeats: int, clock: Clock = time.perf_counter) -> Pair:
-    """Time two calls made in turn: ours, theirs, ours, theirs, ...
+    """Time two calls alternately: ours, theirs, ours, theirs, ...
 
-    Each is made without a clock for a while before the one that counts.
+    Each is preceded by calls that are not timed, to warm up.
     """
     times: tuple[list[float], list[float]] = ([], [])
     gc.disable()
@@ -76,7 +76,7 @@ def alternate(ours: Call, theirs: Call, repeats: int, clock: Clock = time.perf_c
 
 
 def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
-    """Return the median time of one call each, in us, from loops of calls made in turn."""
+    """Return the median time of one call each, in us, from loops of alternating calls."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, taken in zip(calls, times, strict=True):
@@ -88,11 +88,11 @@ def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
     return [median(taken) * 1e6 for taken in times]
 
 
-LARGE = 1 << 20  # bytes below which a memcpy by two threads measures the waking of one
+LARGE = 1 << 20  # bytes below which a memcpy by two threads measures their wake-up
 
 
 class Memcpy:
-    """libc's memcpy of `nbytes`, shared out to two threads, between buffers that are kept."""
+    """libc's memcpy of `nbytes`, divided between two threads, between reused buffers."""
 
     def __init__(self, nbytes: int, pool: ThreadPoolExecutor) -> None:
         self._source = np.ones(nbytes, np.uint8)

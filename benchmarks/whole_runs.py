@@ -1,4 +1,4 @@
-"""Whole runs, from files to a file: the command beside the NumPy line a user would write."""
+"""Complete runs, from files to a file: the command compared with a line of NumPy."""
 
 import compileall
 import os
@@ -23,8 +23,8 @@ Record = dict[str, Any]
 
 ROW = 1024  # float32 elements: 4 KB
 ROWS = 2**18  # 1 GB of such rows
-MOST = 30 << 30  # bytes of the largest output that is written
-PATIENCE = 600  # seconds that one run may take
+MOST = 30 << 30  # bytes of the largest output
+PATIENCE = 600  # timeout in seconds of one run
 
 GATHER = ["gather-nd", "data.npy", "idx.npy", "-q", "-o", "out.npy"]
 ADD = [
@@ -42,7 +42,7 @@ NUMPY_ADD = (
 
 
 class Bench:
-    """A folder of files and the runs in it, without the settings that the peers are given."""
+    """A folder of files and the runs in it, without the environment variables for peers."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Bench:
         )
 
     def seconds(self, command: list[str], before: Callable[[], object] = lambda: None) -> float:
-        """Run a command from its start to its end; its output of the last run is gone before."""
+        """Run a command to its end; the output of its last run is removed before."""
         (self.folder / "out.npy").unlink(missing_ok=True)
         before()
         started = time.perf_counter()
@@ -94,7 +94,7 @@ class Bench:
         target: float,
         before: Callable[[], object] = lambda: None,
     ) -> Record:
-        """Run ndtool and a Python line in turn, from the same files; their outputs must agree."""
+        """Run ndtool and a line of Python alternately, on the same files; compare their outputs."""
         commands = self.ndtool(arguments), self.python(line)
         verified = self._agree(commands) if "-o" in arguments else True
         times: tuple[list[float], list[float]] = ([], [])
@@ -124,7 +124,7 @@ class Bench:
         return bool(agree)
 
     def peak_private(self, command: list[str]) -> float:
-        """Return the most private memory (RssAnon) of a run, in MiB, looked at every 2 ms."""
+        """Return the peak private memory (RssAnon) of a run, in MiB, sampled every 2 ms."""
         process, most = self.start(command), 0
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
@@ -144,7 +144,7 @@ class Bench:
 
 @contextmanager
 def opened(environment: dict[str, str]) -> Iterator[Bench]:
-    """Make a folder for the runs, on the disk of the project, and remove it after."""
+    """Create a folder for the runs, on the disk of the project, and remove it afterwards."""
     place = Path(__file__).parents[1] / "build"
     place.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as name:
@@ -152,14 +152,14 @@ def opened(environment: dict[str, str]) -> Iterator[Bench]:
 
 
 def quick(environment: dict[str, str], repeats: int) -> Record:
-    """Measure what takes no large files, compiled as an installation leaves it."""
+    """Measure runs on small files, with compiled modules as in an installation."""
     compileall.compile_dir(Path(ndtool.__file__).parent, quiet=1)
     with opened(environment) as bench:
         return {"tiny": _safely(_tiny, bench, repeats), "help": _safely(_help, bench, repeats)}
 
 
 def full(environment: dict[str, str], repeats: int) -> Record:
-    """Measure everything; the largest files are gone before the next ones are made."""
+    """Measure everything; the largest files are removed before the next ones are written."""
     records = quick(environment, 3 * repeats)
     for name, run in RUNS.items():
         print(f"  {name}", flush=True)
@@ -169,7 +169,7 @@ def full(environment: dict[str, str], repeats: int) -> Record:
 
 
 def _safely(run: Callable[[Bench, int], Record], bench: Bench, repeats: int) -> Record:
-    """A run that cannot be made is a reason in its place, and the others go on."""
+    """A run that fails is reported with its reason, and the others continue."""
     try:
         return run(bench, repeats)
     except (RuntimeError, OSError) as error:
@@ -191,7 +191,7 @@ def _help(bench: Bench, repeats: int) -> Record:
 
 
 def _rows(bench: Bench, count: int, seed: int = 0) -> None:
-    """Write 1 GB of rows and the indices of some, and let the disk come to rest."""
+    """Write 1 GB of rows and the indices of some, and wait for the disk."""
     rng = np.random.default_rng(seed)
     data = np.lib.format.open_memmap(bench.folder / "data.npy", "w+", np.float32, (ROWS, ROW))
     for i in range(0, ROWS, 8192):
@@ -214,7 +214,7 @@ def _add(bench: Bench, repeats: int) -> Record:
 
 
 def _cold(bench: Bench, repeats: int) -> Record:
-    """1000 of 262144 rows while no page of the data is in memory; the programs themselves are."""
+    """1000 of 262144 rows with data out of the page cache; the programs are in it."""
     _rows(bench, 1000)
     (bench.folder / "small").mkdir()
     small = Bench(bench.folder / "small", bench.environment)
@@ -237,13 +237,13 @@ def _cold(bench: Bench, repeats: int) -> Record:
 
 
 def _sparse(path: Path, shape: tuple[int, ...]) -> None:
-    """Write an array of zeros as a hole; its last row is ones."""
+    """Write an array of zeros as a sparse file; its last row is ones."""
     array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
     array[-1] = 1
 
 
 def _private_sparse(bench: Bench, repeats: int) -> Record:
-    """Gather 256 MB from a data file four times the memory, nearly all of it a hole."""
+    """Gather 256 MB from a sparse data file of four times the memory."""
     rows = 4 * machine.memory() // (4 * ROW)
     _sparse(bench.folder / "data.npy", (rows, ROW))
     indices = np.random.default_rng(0).integers(0, rows, (2**16, 1))
@@ -256,7 +256,7 @@ def _private_sparse(bench: Bench, repeats: int) -> Record:
 
 
 def _private_radix(bench: Bench, repeats: int) -> Record:
-    """Scatter 2^24 scalars into 2 GB: what sorts them counts as well."""
+    """Scatter 2^24 scalars into 2 GB, including the sort of tuples."""
     size, count = 2**29, 2**24
     _sparse(bench.folder / "data.npy", (size,))
     indices = np.random.default_rng(0).integers(0, size, (count, 1))
@@ -271,7 +271,7 @@ def _private_radix(bench: Bench, repeats: int) -> Record:
 
 
 def _private_output(bench: Bench, repeats: int) -> Record:
-    """Gather an output larger than the memory, as far as the disk allows."""
+    """Gather an output larger than the memory, if the disk has space."""
     room = shutil.disk_usage(bench.folder).free // 2
     size = min(machine.memory() * 21 // 20, MOST, room)
     rng = np.random.default_rng(0)
@@ -292,7 +292,7 @@ def _private_output(bench: Bench, repeats: int) -> Record:
 
 
 def _growth(bench: Bench, repeats: int) -> Record:
-    """Gather 256 rows of 4 KB from files of 1 MB to 16 GB: the time must not grow with them."""
+    """Gather 256 rows of 4 KB from files of 1 MB to 16 GB: the time must be constant."""
     sizes = [2**20, 2**24, 2**28, 2**32, 2**34]
     took = {}
     for size in sizes:

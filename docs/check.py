@@ -1,4 +1,4 @@
-"""Check a built site: every link inside it leads somewhere, and no page loads from another host."""
+"""Check a built site: every internal link has a target, and no page loads from another host."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "sourc
 
 
 class Page(HTMLParser):
-    """What a page names itself, links to, and loads when it is opened."""
+    """The anchors, links and loaded resources of a page."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """Yield what is wrong with any page below a folder."""
+    """Yield the errors of all pages below a folder."""
     pages = {file: Page(file) for file in sorted(site.rglob("*.html"))}
     for file, page in pages.items():
         name = file.relative_to(site)

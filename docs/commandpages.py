@@ -1,4 +1,4 @@
-"""A page for each command, made of click's objects: on the site and as a manual page."""
+"""A page for each command, generated from click's objects: for the site and as a manual page."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ import click
 
 from ndtool.cli.program import program
 
-# Pages of the site, which every manual page has as sections.
+# Pages of the site that every manual page includes as sections.
 SHARED = """
 .. only:: man
 
@@ -37,7 +37,7 @@ See also
 
 
 class Page(NamedTuple):
-    """One document. name: of the manual page. does: what the command does, in a line."""
+    """One document. name: of the manual page. does: the command's summary, one line."""
 
     name: str
     does: str
@@ -45,7 +45,7 @@ class Page(NamedTuple):
 
 
 def write(folder: Path) -> list[Page]:
-    """Write a page for each command, one for all, and their list; what is as it was stays."""
+    """Write a page for each command, one for all, and their list; skip unchanged files."""
     folder.mkdir(exist_ok=True)
     pages = list(_pages(program()))
     listed = "".join(f"   {page.name}\n" for page in pages)
@@ -77,7 +77,7 @@ def _pages(group: click.Group) -> Iterator[Page]:
 
 
 def _text(path: str, does: str, contexts: list[click.Context], commands: str = "") -> str:
-    """Return the page about a command, or about all that stand below one."""
+    """Return the page of a command, or of all subcommands of one."""
     usages = [[c.command_path, *c.command.collect_usage_pieces(c)] for c in contexts]
     records = [option.get_help_record(c) for c in contexts for option in _options(c)]
     options = map(_option, filter(None, dict.fromkeys(records)))

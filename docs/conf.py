@@ -1,4 +1,4 @@
-"""The site and the manual pages: `make docs`. Its pages are Markdown, and also read as such."""
+"""The Sphinx configuration: `make docs`. Pages are Markdown that is also readable as such."""
 
 import re
 import sys
@@ -12,17 +12,17 @@ import ndtool
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import commandpages  # noqa: E402 - stands beside this file
+import commandpages  # noqa: E402 - next to this file
 
 project = html_title = "ndtool"
 version = release = ndtool.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest"]
 myst_heading_anchors = 3
 myst_url_schemes = {"https": None, "drawing": "gallery/{{path}}.html"}  # by gallery.py
-myst_enable_extensions = ["deflist"]  # what a manual page has instead of tables
+myst_enable_extensions = ["deflist"]  # replaces tables in manual pages
 nitpicky = True
-smartquotes = False  # would make a dash of the two before an option
-default_role = "literal"  # docstrings are written as if they were Markdown
+smartquotes = False  # would replace the two hyphens of an option by a dash
+default_role = "literal"  # docstrings are written as Markdown
 doctest_global_setup = """
 import numpy as np
 from ndtool import *
@@ -30,7 +30,7 @@ from ndtool.files import infer
 from ndtool.onnx import OPS
 """
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # docstrings tell types in words; that of an ArrayLike fills a screen
+autodoc_typehints = "none"  # docstrings describe types; that of an ArrayLike fills a screen
 
 html_theme = "furo"
 html_copy_source = False
@@ -48,12 +48,12 @@ ENTRY = re.compile(r"(?:^|(?<=\. ))((?:\w+, )*\w+): ")  # of a list of parameter
 
 
 def link_documents(app: Sphinx, path: Path, parent: str, content: list[str]) -> None:
-    """Make links of the documents that README.md names: on a package index there are none."""
+    """Link the documents that README.md refers to: on a package index they are not linked."""
     content[0] = re.sub(r"`docs/(\w+\.md)`", r"[\1](\1)", content[0])
 
 
 def unlink(app: Sphinx, doctree: nodes.document, name: str) -> None:
-    """Take the links out of manual pages, where they would be file names of the site."""
+    """Remove links from manual pages, where they would be file names of the site."""
     if app.builder.name == "man":
         for link in list(doctree.findall(nodes.reference)):
             link.parent.replace(link, link.children)
@@ -62,7 +62,7 @@ def unlink(app: Sphinx, doctree: nodes.document, name: str) -> None:
 def list_parameters(
     app: Sphinx, kind: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make lists of paragraphs that say `data: what it is. out: what that is.`."""
+    """Convert paragraphs such as `data: meaning. out: meaning.` to lists."""
     known = {n for one in (thing, thing.__init__) for n in getattr(one, "__annotations__", ())}
     made = []
     for paragraph in "\n".join(lines).split("\n\n"):
@@ -77,7 +77,7 @@ def list_parameters(
 
 
 def setup(app: Sphinx) -> None:
-    """Tell Sphinx what happens while it reads and writes."""
+    """Register the handlers of Sphinx's events."""
     app.connect("include-read", link_documents)
     app.connect("doctree-resolved", unlink)
     app.connect("autodoc-process-docstring", list_parameters)

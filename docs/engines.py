@@ -1,7 +1,7 @@
-"""What other engines make of calls that tell them apart: the table of engines.md.
+"""Results of other engines on distinguishing calls: the table of engines.md.
 
-`python docs/engines.py` asks those that are installed, by `ndtool verify --against`, and writes the
-table; ten minutes.
+`python docs/engines.py` runs the installed ones, by `ndtool verify --against`, and writes the
+table, in ten minutes.
 """
 
 import json
@@ -19,7 +19,7 @@ SLOTS, MANY = 1000, 100_000
 
 
 class Case(NamedTuple):
-    """A call. what: in words. arrays: its inputs. flags: its attributes on the command line."""
+    """A call. what: its description. arrays: its inputs. flags: its command-line options."""
 
     what: str
     operator: str
@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return what is asked: plain calls, duplicates, rounding, NaN, and what must be refused."""
+    """Return the calls: plain ones, duplicates, rounding, NaN, and invalid ones."""
     rng = np.random.default_rng(0)
     table, updates = rng.random((SLOTS, 4), np.float32), rng.random((MANY, 4), np.float32)
     rows, columns = rng.integers(0, SLOTS, (MANY, 1)), rng.integers(0, SLOTS, (MANY, 4))
@@ -59,7 +59,7 @@ def cases() -> list[Case]:
 
 
 def ask(case: Case) -> list[dict[str, Any]]:
-    """Return what `verify --against` reports of each engine, by its number of threads."""
+    """Return the report of `verify --against` on each engine, by its number of threads."""
     with TemporaryDirectory() as folder:
         names = [f"{name}.npy" for name in ("data", "indices", "updates")[: len(case.arrays)]]
         for name, array in zip(names, case.arrays, strict=True):
@@ -72,7 +72,7 @@ def ask(case: Case) -> list[dict[str, Any]]:
 
 
 def told(report: dict[str, Any]) -> str:
-    """Say in a few words how an engine did."""
+    """Summarize an engine's report in a few words."""
     result, message = report["result"], report["message"] or ""
     if result == "same":
         return "same"
@@ -87,7 +87,7 @@ def told(report: dict[str, Any]) -> str:
 
 
 def cell(reports: list[dict[str, Any]]) -> str:
-    """Say how an engine did, with one thread and with more where that differs."""
+    """Summarize an engine's reports, with one thread and with more if these differ."""
     first, *others = [(report["threads"], told(report)) for report in reports]
     differing = [
         f"; with {threads} threads {words}" for threads, words in others if words != first[1]

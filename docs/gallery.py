@@ -1,4 +1,4 @@
-"""Draw every example of the standards' texts: a page each, as `--html` writes it.
+"""Draw every example of the standards: an HTML report each, as `--html` writes it.
 
 python docs/gallery.py FOLDER writes FOLDER/NAME.html for each example of fixtures/examples.py.
 """
@@ -26,7 +26,7 @@ def examples() -> tuple[Any, ...]:
 
 
 def words(example: Any) -> list[str]:
-    """Return the command line that draws an example, within its folder."""
+    """Return the command line that draws an example, relative to its folder."""
     inputs = ["data.npy", "indices.npy", *["updates.npy"] * (example.updates is not None)]
     attributes = [
         word
@@ -38,7 +38,7 @@ def words(example: Any) -> list[str]:
 
 
 def pages(folder: Path) -> list[tuple[Any, Path]]:
-    """Write all pages into a folder; return each example with its page."""
+    """Write all reports into a folder; return each example with its report."""
     from ndtool.cli import program
     from ndtool.cli.reporter import Reporter
 

@@ -1,6 +1,6 @@
-"""What a reduction makes of zeros, infinities and NaNs: the bits that are promised.
+"""The result bits of reductions on zeros, infinities and NaNs, as documented.
 
-NumPy's are the processor's and the compiler's: on x86 they are these, elsewhere they are not.
+NumPy's bits depend on the processor and the compiler; on x86 they equal these.
 """
 
 from functools import cache
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from strategies import COMPLEX, FLOATS, UFUNCS, Array, same
 
-# A block: the type, if others differ, and the reduction; the updates; a row for each old value.
-# s: a signalling NaN, q: a quiet one, with its payload. sub: what complex mul needs.
+# A block: element type (if not all), reduction; the updates; a row per current value.
+# s: a signaling NaN, q: a quiet one, with its payload. sub: required by complex mul.
 TEXT = """\
 add
          0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
@@ -129,7 +129,7 @@ q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
 -q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
 -q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
 """
-FRACTION = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # bits of it
+FRACTION = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
 Words = tuple[str, ...]
 
 
@@ -149,12 +149,12 @@ NAMES = tuple(dict.fromkeys(old for old, _ in PAIRS))
 
 
 def table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
-    """Return what a reduction makes of an old value and an update, by their names."""
+    """Return the result of a reduction on a current value and an update, by their names."""
     return BLOCKS.get(f"{dtype.name} {reduction}", BLOCKS[reduction])
 
 
 def named(names: Any, dtype: np.dtype) -> Array:
-    """Return the numbers of a type that have these names."""
+    """Return the values of a type by their names."""
     return np.array([_word(name, dtype) for name in names], f"u{dtype.itemsize}").view(dtype)
 
 
@@ -171,9 +171,9 @@ def _word(name: str, dtype: np.dtype) -> int:
 
 @cache
 def of_numpy(dtype: np.dtype, reduction: str) -> bool:
-    """Whether NumPy's ufunc.at gives the bits of the table here; in complex numbers it never does.
+    """Whether NumPy's ufunc.at gives the bits of the table here; for complex numbers it never does.
 
-    There the loops of NumPy differ among themselves.
+    NumPy's own loops differ for them.
     """
     if reduction == "none" or dtype not in FLOATS:
         return dtype not in COMPLEX
@@ -184,9 +184,9 @@ def of_numpy(dtype: np.dtype, reduction: str) -> bool:
 
 
 def agree(actual: Array, expected: Array, reduction: str) -> bool:
-    """Whether a result is ufunc.at's; any NaN will do where NumPy's bits are its own, and any zero.
+    """Whether a result equals ufunc.at's; any NaN where NumPy's bits differ, and any zero.
 
-    Only a maximum or minimum may choose among zeros.
+    Only max and min may choose among zeros.
     """
     if same(actual, expected) or of_numpy(actual.dtype, reduction):
         return same(actual, expected)
@@ -194,7 +194,7 @@ def agree(actual: Array, expected: Array, reduction: str) -> bool:
     part = actual.dtype if actual.dtype in FLOATS else np.dtype(f"f{size}")
     left, right = (np.ascontiguousarray(a).reshape(-1).view(part) for a in (actual, expected))
     alike = left.view(f"u{size}") == right.view(f"u{size}")
-    with np.errstate(invalid="ignore"):  # processors differ in when they say so, too
+    with np.errstate(invalid="ignore"):  # processors also differ in when they raise the flag
         alike |= np.isnan(left) & np.isnan(right)
         if reduction in ("max", "min"):
             alike |= left == right

@@ -1,4 +1,4 @@
-"""An S3 server on the loopback, and a proxy before it that can hold connections up."""
+"""An S3 server on the loopback interface, and a proxy that can stall its connections."""
 
 import logging
 import os
@@ -66,7 +66,7 @@ def serving() -> Iterator[Bucket]:
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
-    s3fs.S3FileSystem.clear_instance_cache()  # those that were made before ask elsewhere
+    s3fs.S3FileSystem.clear_instance_cache()  # existing sessions use another endpoint
     try:
         yield Bucket(f"http://{host}:{port}")
     finally:
@@ -74,7 +74,7 @@ def serving() -> Iterator[Bucket]:
 
 
 class Proxy:
-    """Passes bytes on, but of each connection no more than `limit` until it is let go.
+    """Forwards bytes, but of each connection at most `limit` until it is released.
 
     held: set once a connection has reached the limit.
     """
@@ -122,7 +122,7 @@ class Proxy:
         self._let_go.set()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # or who waits in accept would go on to
+        self._listener.shutdown(socket.SHUT_RDWR)  # or a thread in accept would continue
         self._listener.close()
         self.drop_cached()
         for one in self._sockets:
@@ -137,6 +137,6 @@ class Proxy:
 
 
 def settings(endpoint: str, **changes: str | None) -> dict[str, str | None]:
-    """Return what the environment must say for clients to find the server."""
+    """Return the environment variables by which clients find the server."""
     here = {name: None for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))}
     return {**here, **KEYS, "AWS_ENDPOINT_URL": endpoint, **changes}

@@ -1,4 +1,4 @@
-"""The command line as people use it: another process, on files, sometimes at a terminal."""
+"""The command line in another process, on files, optionally with a terminal."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _OURS = ("NDTOOL_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "OMP_
 
 
 class Ran(NamedTuple):
-    """How a run ended and what it wrote; `screen` is what came over a terminal."""
+    """The exit status and output of a run; `screen`: the output to a terminal."""
 
     status: int
     out: bytes
@@ -27,29 +27,29 @@ class Ran(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The one object on stdout, or else on stderr."""
+        """The JSON object on stdout, else on stderr."""
         return json.loads(self.out or self.err)
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return our environment without what changes how ndtool talks; None takes a name away."""
+    """Return our environment without variables that affect ndtool's output; None removes a name."""
     names = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
     names.update({k: v for k, v in changes.items() if v is not None})
     return {k: v for k, v in names.items() if changes.get(k, v) is not None}
 
 
 def ndtool(*arguments: object, **options: Any) -> Ran:
-    """Run `ndtool` with nothing at a terminal."""
+    """Run `ndtool` without a terminal."""
     return execute(*NDTOOL, *arguments, **options)
 
 
 def python(program: str, *arguments: object, **options: Any) -> Ran:
-    """Run a program in another Python."""
+    """Run a program in another Python process."""
     return execute(sys.executable, "-c", program, *arguments, **options)
 
 
 def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Ran:
-    """Run a command with nothing at a terminal."""
+    """Run a command without a terminal."""
     ran = subprocess.run(
         list(map(str, command)),
         input=stdin,
@@ -69,7 +69,7 @@ def at_terminal(
     env: Any = None,
     **options: Any,
 ) -> Ran:
-    """Run a command with stdin and the streams asked for at a terminal, the others at pipes."""
+    """Run a command with some of its standard streams on a terminal, the others on pipes."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, columns))
     pieces = []
@@ -79,7 +79,7 @@ def at_terminal(
             while piece := os.read(ours, 1 << 16):
                 pieces.append(piece)
         except OSError:
-            pass  # the last one at the other end is gone
+            pass  # the last process has closed the terminal
 
     with subprocess.Popen(
         list(map(str, command)),

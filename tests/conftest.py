@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures and settings of all tests."""
 
 import gc
 import os
@@ -15,11 +15,11 @@ from ndtool.engine import tuning
 
 SMALL = tuning.SMALL
 
-if settings.get_current_profile_name() == "default":  # a busy machine takes its time
+if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
 
-# Whoever runs the tests in the background may ignore these, and what we start would do so too.
+# Tests run in the background may inherit ignored signals, and pass them on to child processes.
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_IGN:
@@ -28,13 +28,13 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
 
 @pytest.fixture(scope="session", autouse=True)
 def by_kernels() -> None:
-    """Let small arrays go the way of large ones: most tests of strides have no others."""
+    """Disable the fast path of normalization, so that small arrays test the kernels."""
     tuning.COPIED = tuning.SMALL = 0
 
 
 @pytest.fixture(scope="module")
 def short_calls() -> Iterator[None]:
-    """Let small calls on plain arrays go their own way."""
+    """Enable the fast path of small calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "SMALL", SMALL)
         yield
@@ -42,27 +42,27 @@ def short_calls() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def frozen() -> None:
-    """Let collections pass over what the tests imported: torch and JAX are a second each."""
+    """Exclude modules that tests import from garbage collection: torch and JAX take seconds."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to an empty folder."""
+    """Change to an empty directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
 def interruptible() -> None:
-    """Let SIGINT be heard: pytest-xdist has its workers ignore it, and a library may, too."""
+    """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def all_closed() -> Iterator[None]:
-    """See that a test leaves no file open."""
+    """Fail a test that leaves a file open."""
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     yield
@@ -72,7 +72,7 @@ def all_closed() -> Iterator[None]:
 
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep coverage out of processes that may not write what it measured, or lack the memory."""
+    """Disable coverage in processes that may not write its data, or lack the memory."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
@@ -85,7 +85,7 @@ def s3_server() -> Iterator[Bucket]:
 
 @pytest.fixture
 def s3(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Let s3:// mean that server, whose bucket is empty."""
+    """Direct s3:// to that server, with an empty bucket."""
     for name, value in bucket.settings(s3_server.endpoint).items():
         if value is None:
             monkeypatch.delenv(name)

@@ -1,6 +1,6 @@
-"""Arrays between pages that fault: a read or write outside of them ends the process.
+"""Arrays between guard pages: an access outside of them ends the process.
 
-place: where the next ones stand: "start" or "end" of the pages between, or "odd": unaligned.
+place: the alignment of the next arrays: "start" or "end" of the accessible pages, or "odd".
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _rooms: dict[int, deque[Array]] = {}
 
 
 def room(size: int) -> Array:
-    """Return bytes between two pages that fault; they are used again a few calls later."""
+    """Return bytes between two guard pages; later calls reuse them."""
     inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
     made = _rooms.setdefault(inner, deque())
     whole = made.popleft() if len(made) == 8 else _pages(inner)
@@ -28,7 +28,7 @@ def room(size: int) -> Array:
 
 
 def _pages(inner: int) -> Array:
-    """Map pages, of which the first and the last fault."""
+    """Map pages between two guard pages."""
     protect = ctypes.CDLL(None).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     whole = np.frombuffer(mmap.mmap(-1, inner + 2 * PAGE), np.uint8)
@@ -39,7 +39,7 @@ def _pages(inner: int) -> Array:
 
 
 def fenced(array: Array) -> Array:
-    """Return a copy of an array, its strides and gaps kept, between pages that fault."""
+    """Return a copy of an array between guard pages, with its strides and gaps."""
     low, high = np.lib.array_utils.byte_bounds(array)
     first = array.ctypes.data
     copy = room(high - low if array.size else 0)
@@ -48,7 +48,7 @@ def fenced(array: Array) -> Array:
 
 
 def scratch(size: int) -> memoryview:
-    """Stand in for bytearray: what it makes for the kernels is fenced too, and not zero."""
+    """Replace bytearray: buffers for the kernels are between guard pages, too, and not zero."""
     global place
     place, asked = "start" if place == "odd" else place, place  # bytearrays are aligned
     made, place = room(size), asked

@@ -1,4 +1,4 @@
-"""Inputs as a run opens them: read completely, or refused."""
+"""Inputs opened as in a run: read completely, or refused."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
-ENOUGH = 2  # seconds of a processor; no input is refused later
+ENOUGH = 2  # CPU seconds in which an input must be refused
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def load(argument: str, stdin: Streams | None = None, **options: Any) -> Any:
 def refused(
     argument: str, reason: str, kind: type[NdtoolError] = InputError, stdin: Streams | None = None
 ) -> NdtoolError:
-    """Return the error with which an input is refused: in one line, and soon."""
+    """Return the error that refuses an input: one line, without delay."""
     started = time.process_time()
     with pytest.raises(kind, match=reason) as caught:
         locators.open_source(argument, stdin or Streams())

@@ -1,4 +1,4 @@
-"""What a test takes away: memory, files, rights from a child process; a system call from us."""
+"""Limits for a test: memory, files and permissions of a child process; failing system calls."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn
 ROOT = os.geteuid() == 0
 ADDRESSES = 4 << 30
 _DROP_FROM_BOUNDING_SET = 24  # prctl's PR_CAPBSET_DROP
-_OVERRIDES = (1, 2, 3)  # what lets root pass permissions: DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
+_OVERRIDES = (1, 2, 3)  # capabilities of root: DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
 
 
 def limited(**limits: int) -> Callable[[], None]:
@@ -24,7 +24,7 @@ def limited(**limits: int) -> Callable[[], None]:
 
 
 def failing(number: int) -> Callable[..., NoReturn]:
-    """Return what stands in for a system call and fails with errno `number`."""
+    """Return a replacement of a system call that fails with errno `number`."""
 
     def fail(*_: object, **__: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
@@ -33,7 +33,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 
 def without_overrides() -> None:
-    """Let permissions count for root too, from the next exec on; a preexec_fn."""
+    """Make permissions apply to root too, from the next exec on; a preexec_fn."""
     if ROOT:
         library = ctypes.CDLL(None, use_errno=True)
         for capability in _OVERRIDES:

@@ -1,4 +1,4 @@
-"""What a run takes of memory of its own, as the system counts it."""
+"""The private memory of a run, as the system reports it."""
 
 import json
 import subprocess
@@ -10,9 +10,9 @@ from command import NDTOOL, environment
 
 
 def own_megabytes(pid: int) -> float:
-    """Return what a process has of its own now, 0 when it is gone.
+    """Return the private memory of a process, 0 after its end.
 
-    Pages of mapped files belong to the system, which can drop them.
+    Pages of mapped files are excluded: the system can drop them.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -23,20 +23,20 @@ def own_megabytes(pid: int) -> float:
 
 
 class Measured(NamedTuple):
-    """The most megabytes that a run was seen to have of its own, and its plan."""
+    """The peak of private memory of a run in megabytes, and its plan."""
 
     peak: float
     plan: dict[str, Any]
 
 
 def peak(*arguments: str) -> float:
-    """Run ndtool once and return the most megabytes that were seen."""
+    """Run ndtool once and return its peak in megabytes."""
     with subprocess.Popen([*NDTOOL, *arguments], env=environment()) as process:
         return _watched(process)
 
 
 def measured(*arguments: str, stdin: IO[bytes] | None = None) -> Measured:
-    """Run ndtool once on files and return what it took beside what it planned to take."""
+    """Run ndtool once on files and return its peak beyond the plan's memory."""
     command = [*NDTOOL, *arguments, "--json"]
     with subprocess.Popen(
         command, env=environment(), stdin=stdin, stdout=subprocess.PIPE

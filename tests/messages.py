@@ -1,11 +1,11 @@
-"""Protocol buffers as bytes, made here: what ONNX's own library would not write too."""
+"""Protocol buffers built from bytes, including ones that ONNX's library refuses to write."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-# ONNX's numbers of element types that NumPy has too.
+# ONNX's codes of element types that NumPy has, too.
 CODES = {
     "f4": 1, "u1": 2, "i1": 3, "u2": 4, "i2": 5, "i4": 6, "i8": 7, "b1": 9, "f2": 10, "f8": 11,
     "u4": 12, "u8": 13, "c8": 14, "c16": 15,

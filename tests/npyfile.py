@@ -1,4 +1,4 @@
-"""Bytes of .npy files: of arrays, and of what a header claims; files of zeros that take no disk."""
+"""Bytes of .npy files: of arrays, and with any header; sparse files of zeros."""
 
 import io
 from math import prod
@@ -10,7 +10,7 @@ ARRAY = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 
 
 def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
-    """Return what NumPy saves of an array."""
+    """Return the bytes that NumPy saves for an array."""
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=pickled)
     return stream.getvalue()
@@ -19,7 +19,7 @@ def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
 def with_header(
     text: str, payload: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
 ) -> bytes:
-    """Return a file with any text as its header, which may claim another length."""
+    """Return a file with any text as its header, and optionally a wrong length."""
     raw = text.encode("latin-1")
     count = len(raw) if length is None else length
     width = 2 if version == (1, 0) else 4
@@ -27,7 +27,7 @@ def with_header(
 
 
 def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
-    """Write an array of zeros that takes no disk; return where its data starts."""
+    """Write an array of zeros as a sparse file; return the offset of its data."""
     with open(name, "wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": descr, "fortran_order": fortran, "shape": shape}

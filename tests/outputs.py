@@ -1,4 +1,4 @@
-"""Outputs as a run makes them: created, written in one way or another, published or dropped."""
+"""Outputs as a run creates them: written in several ways, published or dropped."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
 
-# What a program in another Python begins with.
+# The first lines of a program for another Python process.
 PROGRAM = """
 import os, sys
 from ndtool.formats import table, locators, outputs
@@ -37,7 +37,7 @@ def opened(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -
 
 @contextmanager
 def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
-    """Give a sink for an array; what was not committed is dropped."""
+    """Yield a sink for an array; drop it unless committed."""
     out = opened(target, array, **options)
     try:
         yield out
@@ -46,19 +46,19 @@ def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
 
 
 def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
-    """Create a sink as a dry run does, and drop it; return the members that it would preserve."""
+    """Create a sink as a dry run does, and drop it; return the members to preserve."""
     with written(target, array, dry=True, **options) as out:
         return out.kept
 
 
 def pieces(raw: Any) -> list[tuple[int, Any]]:
-    """Cut bytes into odd pieces, of which a large array has no more than a small one."""
+    """Split bytes into work items of odd sizes, the same number for large arrays."""
     step = 7 if len(raw) < 1000 else 70_001
     return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
 
 
 def fill(out: Any, array: Any, how: str = "write") -> None:
-    """Write an array to a sink: at once, in pieces, or through whole_output."""
+    """Write an array to a sink: at once, in work items, or through whole_output."""
     raw = memoryview(array.tobytes())
     if how == "map":
         with direct.whole_output(out) as (room, _):
@@ -71,7 +71,7 @@ def fill(out: Any, array: Any, how: str = "write") -> None:
 
 
 def save(target: str, array: Any = ARRAY, how: str = "write", **options: Any) -> Any:
-    """Write an array as a run does; return the members that stay."""
+    """Write an array as a run does; return the preserved members."""
     with written(target, array, **options) as out:
         assert out.metadata.nbytes == array.nbytes
         fill(out, array, how)

@@ -1,4 +1,4 @@
-"""What the tests draw from: element types, awkward values, layouts, indices, whole cases."""
+"""Hypothesis strategies: element types, special values, layouts, indices, complete calls."""
 
 import os
 from itertools import product
@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 Array = np.ndarray[Any, Any]
-ALL = "NDTOOL_TEST_ALL" in os.environ  # as `make torture` has it
+ALL = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
@@ -43,7 +43,7 @@ def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
 
 
 def raw(array: Array) -> bytes:
-    """Return the bytes of an array in C order, padding and odd booleans included."""
+    """Return the bytes of an array in C order, padding and bools other than 0 and 1 included."""
     return opaque(array).tobytes()
 
 
@@ -66,13 +66,13 @@ def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, .
         awkward = _special_words(part)
         some = rng.random(size) < rng.choice([0.0, 0.2, 0.8])
         words[some] = rng.choice(awkward, int(some.sum()))
-    elif part.kind in "US" and rng.random() < 0.5:  # else code points that no text has
+    elif part.kind in "US" and rng.random() < 0.5:  # else invalid code points
         values = rng.choice(np.array([b"", b"a", b"zz", b"-1"]), size).astype(part)
     return values.view(dtype).reshape(shape)
 
 
 def _special_words(part: np.dtype) -> Array:
-    """Return the bit patterns of zeros, ones, extremes, infinities and NaNs of both kinds."""
+    """Return the bit patterns of zeros, ones, extremes, infinities, quiet and signaling NaNs."""
     bits = 8 * part.itemsize
     fraction = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}[part.name]
     infinity = (1 << (bits - 1)) - (1 << fraction)
@@ -85,12 +85,12 @@ def _special_words(part: np.dtype) -> Array:
 
 
 def opaque(array: Array) -> Array:
-    """Return a view of the array whose elements are bytes, which copies leave as they are."""
+    """Return a view with void elements, which copies do not change."""
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return an array of the same bytes, or its first row repeated, laid out so."""
+    """Return an array of the same bytes, or its first row repeated, in some layout."""
     if layout == "unaligned":
         space = np.zeros(array.nbytes + 1, np.uint8)
         moved = space[1:].view(array.dtype).reshape(array.shape)
@@ -113,7 +113,7 @@ def _laid_out(array: Array, layout: str) -> Array:
         every_other[...] = array
         return every_other
     if layout == "broadcast" and array.size and array.ndim:
-        # Whole rows repeat, so that an index tuple stays valid.
+        # Complete rows repeat, so that an index tuple stays valid.
         return np.broadcast_to(array.reshape(-1, array.shape[-1])[0], array.shape)
     if layout == "transposed" and array.ndim > 1:
         order = (1, 0, *range(2, array.ndim))
@@ -135,18 +135,18 @@ class Case(NamedTuple):
 
 
 def plain_axes(case: Case) -> tuple[int, int]:
-    """Return the axis that indices are about, from the front, and the number of batch axes."""
+    """Return the axis that indices select along, non-negative, and the number of batch axes."""
     b = case.arguments.get("batch_dims", 0)
     return case.arguments.get("axis", b) % case.arrays[0].ndim, b
 
 
-sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # an empty case now and then
+sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # includes empty cases
 seeds = st.integers(0, 2**32 - 1)
 types = st.sampled_from(ARITHMETIC * 2 + MOVED)
 
 
 def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Draw a shape of `least` to `most` axes."""
+    """Draw a shape of rank `least` to `most`."""
     return st.integers(least, most).flatmap(lambda rank: st.tuples(*[sizes] * rank))
 
 
@@ -157,9 +157,9 @@ def reductions(dtype: np.dtype) -> st.SearchStrategy[str]:
 
 @st.composite
 def indices_for(draw: st.DrawFn, shape: tuple[int, ...], lengths: tuple[int, ...] | int) -> Array:
-    """Draw valid indices: `lengths` are those of the axes of the last axis' entries, or of all.
+    """Draw valid indices; lengths: of the axes of the components of the last axis, or of all.
 
-    Negative ones and extremes are likely, and so are duplicates. Empty where nothing is valid.
+    Negative, extreme and duplicate indices are likely. Empty if no index is valid.
     """
     dtype = draw(st.sampled_from(INTEGERS))
     limits = np.broadcast_to(np.array(lengths, np.int64), shape)
@@ -188,7 +188,7 @@ def awkward(draw: st.DrawFn, array: Array) -> Array:
 
 @st.composite
 def values_of(draw: st.DrawFn, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    """Draw an array of a type and shape, of any bits."""
+    """Draw an array of a type and shape, with any bits."""
     return random_values(np.random.default_rng(draw(seeds)), dtype, shape)
 
 
@@ -226,7 +226,7 @@ def scatter_nd_cases(draw: st.DrawFn) -> Case:
 
 
 def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the arrays with updates in data's byte order where a record asks for it."""
+    """Return the arrays with updates in data's byte order, as records require."""
     data, indices, updates = arrays
     if data.dtype.names is not None and updates.dtype != data.dtype:
         updates = updates.astype(data.dtype)
@@ -266,7 +266,7 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
 
 @st.composite
 def _plain(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
-    """Draw data's shape, plain indices, axis and batch_dims, and what is gathered or updated."""
+    """Draw data's shape, plain indices, axis and batch_dims, and the shape of output or updates."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     a = axis % len(shape)
@@ -310,7 +310,7 @@ cases = st.one_of(
 )
 
 
-# What a header may say an element is: NumPy reads most of what these draw, and refuses the rest.
+# Element types in headers: NumPy reads most of these, and refuses the others.
 
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 16), "c": (8, 16, 32)}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
@@ -319,7 +319,7 @@ _orders = st.sampled_from(("", "<", ">", "|", "="))
 
 @st.composite
 def codes(draw: st.DrawFn) -> str:
-    """Draw the code of a plain type: any kind, size, byte order and unit, seldom a wrong one."""
+    """Draw the code of a plain type: any kind, size, byte order and unit, rarely an invalid one."""
     kind = draw(st.sampled_from("biufcmMSUV"))
     sizes = _SIZES.get(kind, (8,) if kind in "mM" else (0, 1, 2, 3, 5))
     size = draw(st.sampled_from(sizes * 6 + (0, 1, 3, 2**29, 2**31 - 1, 2**31, 10**10)))
@@ -337,7 +337,7 @@ _titles = st.tuples(st.sampled_from((None, "t", "a", "b", "")), _words)
 
 
 def _fields(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Draw a list of fields of such items; some are padding, some names there twice."""
+    """Draw a list of fields of such types; some are padding, some names are duplicates."""
     names = st.one_of(_words, _words, _titles)
     padding = st.tuples(st.just(""), st.sampled_from(("|V1", "|V3", "<V2", "V0")))
     plain, shaped = st.tuples(names, items), st.tuples(names, items, field_shapes)
@@ -355,7 +355,7 @@ descrs = codes() | _fields(
 
 
 def a_third(*tables: Any) -> list[tuple[Any, ...]]:
-    """Return a third of a product, or all of it; each value is in a third of its rows."""
+    """Return a third of a product, or all of it; each value occurs in a third of its rows."""
     numbered = (list(enumerate(table)) for table in tables)
     every = (tuple(zip(*row, strict=True)) for row in product(*numbered))
     return [row for numbers, row in every if ALL or sum(numbers) % 3 == 0]

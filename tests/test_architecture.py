@@ -1,4 +1,4 @@
-"""The architecture: packages in layers, imports that point down, libraries known to few modules."""
+"""The architecture: packages in layers, imports that point down, restricted libraries."""
 
 import ast
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = Path(find_spec("ndtool").origin).parent
-# From the bottom: a package or module imports from its own layer and from those before it. Those
-# that share a layer do not import each other.
+# From the bottom: a package or module imports from its own layer and from lower ones. Packages
+# in one layer do not import each other.
 LAYERS = (
     ("redaction", "literals"),
     ("errors",),
@@ -29,10 +29,10 @@ LAYERS = (
     ("__main__",),
 )
 LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-# Arrays in memory do without all that is about arrays outside it.
+# Modules of arrays in memory import nothing of arrays outside it.
 IN_MEMORY = {"nulls", "tensors", "arguments", "buffers", "inmemory", "ops"}
 OUTSIDE = {"storage", "arrays", "publish", "formats"}
-# Libraries beyond the standard one, and the modules, or the packages they are in, that import them.
+# Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {
     "click": ("cli",),
     "rich": ("cli",),
@@ -46,7 +46,7 @@ LIBRARIES = {
     "dask": ("runs.executors",),
     "distributed": ("runs.executors",),
 }
-# What the pure packages may import: no NumPy, nothing of the system.
+# Imports of the pure packages: no NumPy, nothing of the system.
 PURE = ("rules", "errors")
 PURE_LIBRARIES = {
     "__future__", "ast", "collections", "enum", "functools", "itertools", "math", "re",
@@ -85,7 +85,7 @@ def within(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def faults(name: str, needed: str) -> Iterator[str]:
-    """Yield what is wrong with the import of one module by another."""
+    """Yield the violations in the import of one module by another."""
     here, (library, *inside) = name.split(".")[0], needed.split(".")
     if library == "ndtool" and inside:
         there = inside[0]

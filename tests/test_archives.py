@@ -1,4 +1,4 @@
-"""The .npz reader: nothing that an archive says about itself is believed without a check."""
+"""The .npz reader validates everything that an archive declares."""
 
 import io
 import os
@@ -47,7 +47,7 @@ def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
 
 @pytest.fixture
 def place(here, all_closed):
-    """Write bytes to x.npz in a fresh current directory."""
+    """Write bytes to x.npz in a new current directory."""
 
     def write(raw):
         (here / "x.npz").write_bytes(raw)
@@ -63,7 +63,7 @@ def refused(argument, reason, kind=InputError):
 
 
 def patch_central(raw, offset, form, *values):
-    """Change a field of the (first) directory entry, and nothing else."""
+    """Change one field of the (first) central directory entry."""
     at = raw.index(b"PK\1\2") + offset
     size = struct.calcsize(form)
     return raw[:at] + struct.pack(form, *values) + raw[at + size :]
@@ -130,7 +130,7 @@ def test_a_bomb_takes_no_memory(place, method, monkeypatch):
 
 
 def resize(raw, size, packed=None):
-    """Change the sizes in the local header and in the directory alike."""
+    """Change the sizes in the local header and in the central directory."""
     packed = size if packed is None else packed
     local = raw.index(b"PK\3\4") + 18
     raw = raw[:local] + struct.pack("<2L", packed, size) + raw[local + 8 :]
@@ -161,7 +161,7 @@ def test_a_member_that_claims_512_gib(place):
     head = writer.head(name, big, 0)
     end = bytearray(writer.tail(name, big, 0))
     body = npy()
-    # The directory is where the bytes end, whatever its offset says.
+    # The central directory is found from the end of the file, whatever its declared offset.
     record = end.index(b"PK\6\6")
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
     refused(place(head + body + bytes(end)), "claims 549755813888 bytes, only")
@@ -238,7 +238,7 @@ def test_lies_about_sizes(place, method, change):
     packed, size = struct.unpack_from("<2L", raw, raw.index(b"PK\1\2") + 20)
     for lie in [(packed, size + change), (packed + change, size), (packed + change, size + change)]:
         refused(place(patch_central(raw, 20, "<2L", *lie)), "x.npz:a: ")
-    # Both say the same, so only the bytes can tell.
+    # Both agree, so only the data can contradict them.
     refused(place(resize(raw, size + change, packed)), "x.npz:a: ")
 
 
@@ -266,9 +266,9 @@ def test_lies_of_the_end_record(place, field, form, value):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_script_before_the_archive(place, method):
     raw = pack([("a.npy", npy())], METHODS[method], prefix=b"#!/bin/sh\nexit 1\n" * 9)
-    assert np.array_equal(load(place(raw)), ARRAY)  # offsets that count the script
+    assert np.array_equal(load(place(raw)), ARRAY)  # offsets relative to the script
     plain = pack([("a.npy", npy())], METHODS[method])
-    assert np.array_equal(load(place(b"#!/bin/sh\nexit\n" + plain)), ARRAY)  # and that do not
+    assert np.array_equal(load(place(b"#!/bin/sh\nexit\n" + plain)), ARRAY)  # and to the archive
 
 
 def test_a_script_without_an_archive(place):
@@ -432,7 +432,7 @@ def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, cut):
     except NdtoolError:
         assert raw != seed
     else:
-        # A CRC of 32 bits stands between these bytes and a wrong answer.
+        # Only a CRC of 32 bits detects a change of these bytes.
         assert zlib.crc32(got.tobytes()) == zlib.crc32(ARRAY.tobytes())
 
 
@@ -520,7 +520,7 @@ def test_a_python_that_lacks_a_method(place, monkeypatch, method, module):
 
 
 def test_data_of_a_compressed_member_know_whether_they_are_aligned(here):
-    """Headers of other writers may end anywhere."""
+    """Headers of other writers may have other padding."""
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n"
     raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     assert len(raw) % 8

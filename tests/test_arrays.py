@@ -1,4 +1,4 @@
-"""The operators as Python calls them: whatever the arguments are, a result or an NdtoolError."""
+"""The operators in Python: any arguments give a result or an NdtoolError."""
 
 import inspect
 import pydoc
@@ -53,7 +53,7 @@ SCATTERS = ["scatter_nd", "scatter_elements"]
 
 
 def call(name: str, **changed: Any) -> np.ndarray:
-    """Call an operator with arguments that are right but for those given."""
+    """Call an operator with valid arguments except those given."""
     return getattr(ndtool, name)(**{**CALLS[name], **changed})
 
 
@@ -61,11 +61,11 @@ def shape_of_result(name: str) -> tuple[int, ...]:
     return (2, 4) if name.startswith("gather") else (3, 4)
 
 
-# Objects that are hardly what anybody wants to index with
+# Objects that are unlikely as indices
 
 
 class Raising:
-    """An object that fails in one way in which NumPy or Python asks for what it is."""
+    """An object that raises in one of the protocols of NumPy or Python."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -75,7 +75,7 @@ class Raising:
 
 
 def raising(*methods: str, error: BaseException) -> Any:
-    """Return an object whose methods and properties of these names fail."""
+    """Return an object whose methods and properties of these names raise."""
     special = ("__array_interface__", "__array_struct__", "__class__")
     members = {m: property(Raising.fail) if m in special else Raising.fail for m in methods}
     return type("Odd", (Raising,), members)(error)
@@ -88,7 +88,7 @@ class Level(IntEnum):
 
 
 class Word(str):
-    """A word that cannot be a key."""
+    """An unhashable str."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -102,7 +102,7 @@ HUGE = 10**5000
 
 
 def odd_objects() -> Iterator[Any]:
-    """Yield objects of all kinds, each new."""
+    """Yield new objects of many kinds."""
     yield from (None, Ellipsis, NotImplemented, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1)
     yield from (HUGE, -HUGE, 10**700, 1.0, 0.5, float("nan"), float("inf"), 1j, Decimal(1))
     yield from (
@@ -227,7 +227,7 @@ def outcome(name: str, **changed: Any) -> np.ndarray | NdtoolError:
 
 
 def refused_or_done(name: str, **changed: Any) -> None:
-    """Make a call, which may end with a result or with an error that can be told in a line."""
+    """Make a call that returns a result or raises an error of one line."""
     result = outcome(name, **changed)
     if isinstance(result, NdtoolError):
         assert str(result)
@@ -264,7 +264,7 @@ def test_odd_arguments_together_are_taken_or_refused(drawn: st.DataObject) -> No
     refused_or_done(name, **odd)
 
 
-# Arrays that are more than arrays
+# Subclasses of ndarray
 
 
 def test_masked_arrays_are_refused_with_what_to_call() -> None:
@@ -295,10 +295,10 @@ def test_masked_arrays_are_refused_with_what_to_call() -> None:
 
 
 def subclasses(folder: Path, array: np.ndarray) -> list[np.ndarray]:
-    """Return the array as instances of NumPy's subclasses of ndarray, and of one more."""
+    """Return the array as instances of NumPy's subclasses of ndarray, and of another one."""
 
     class Own(np.ndarray):
-        """It says that it has another shape."""
+        """An ndarray whose shape attribute is wrong."""
 
         shape = (99,)  # type: ignore[assignment]
 
@@ -351,7 +351,7 @@ def test_records_of_a_record_array_are_records() -> None:
     assert records.a.tolist() == [3, 1, 2, 3]
 
 
-# Small arrays, which NumPy puts right
+# Small arrays, which NumPy normalizes
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -389,7 +389,7 @@ def test_small_calls_have_the_bits_of_large_ones(
     assert call(name, **turned).tolist() == expected.tolist()
 
 
-# An out whose elements share memory
+# An `out` whose elements overlap
 
 
 def windows(shape: tuple[int, ...]) -> np.ndarray:
@@ -420,7 +420,7 @@ def test_an_out_that_overlaps_itself_is_refused(name: str, fold: Any) -> None:
 
 
 def test_elements_are_found_to_share_memory() -> None:
-    """Compared with all addresses; only strides that interleave may be refused without need."""
+    """Compared with all addresses; only interleaved strides may be refused unnecessarily."""
     rng = np.random.default_rng(3)
     for _ in range(3000):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
@@ -448,7 +448,7 @@ def test_elements_are_found_to_share_memory() -> None:
 
 @pytest.fixture(params=[640, 4300], ids=lambda most: f"at most {most} digits")
 def digits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let Python write integers of so many digits, as PYTHONINTMAXSTRDIGITS does."""
+    """Set the limit of digits of int to str conversion, as PYTHONINTMAXSTRDIGITS does."""
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(request.param)
     yield
@@ -566,7 +566,7 @@ def test_indices_that_are_no_integers_are_refused_by_type(indices: Any, dtype: s
         ndtool.gather_nd(DATA, indices)
 
 
-# What NumPy cannot take, and what the system has not got
+# Unsupported types and insufficient memory
 
 
 def test_what_numpy_makes_no_array_of_is_refused_by_name() -> None:
@@ -618,7 +618,7 @@ def test_axes_that_numpy_cannot_have_are_refused_without_elements() -> None:
         ndtool.gather_nd(data, np.zeros((0, 64, 1), int))
 
 
-# The module as people look at it
+# The module's public names
 
 
 def test_the_names_shown_are_the_public_ones() -> None:

@@ -1,7 +1,7 @@
-"""Files that are no arrays, lie or want to do harm, through the real command line.
+"""Invalid, inconsistent and malicious files on the command line.
 
-What is refused must be refused with one sentence that names the file and what was wrong with it,
-and change nothing.
+Each is refused with one sentence that names the file and the error, and nothing
+changes.
 """
 
 import io
@@ -38,12 +38,12 @@ def here(here: Path) -> Path:
 
 
 def run(*arguments: object, **options: object) -> Ran:
-    """Run within 4 GiB of addresses, so that a claim that is believed fails."""
+    """Run with 4 GiB of address space, so that memory for a false size cannot be allocated."""
     return ndtool(*arguments, **{"preexec_fn": limited(AS=ADDRESSES), **options})
 
 
 def lying(text: str = FULL, payload: bytes = RAW, **claims: Any) -> bytes:
-    """Return a file with the bytes of DATA and any header."""
+    """Return a file with the data of DATA and any header."""
     return with_header(text, payload, **claims)
 
 
@@ -128,7 +128,7 @@ REFUSED_NPY = {
 
 
 def refused(ran: Ran, name: str, reason: str, status: int = 3) -> None:
-    """Check that a run failed with a sentence about a file, and nothing else."""
+    """Check that a run failed with one sentence about a file, and without other effects."""
     assert (ran.status, ran.out) == (status, b""), ran.err
     first = ran.err.splitlines()[0]
     assert first.startswith("error: ")
@@ -187,7 +187,7 @@ def test_claims_on_a_pipe_take_no_memory(here: Path) -> None:
 
 
 def gathered(data: object, **options: object) -> np.ndarray:
-    """Return what a gather of both rows of `data`, turned round, gives."""
+    """Return the result of a gather of both rows of `data`, in reverse order."""
     ran = run("gather-nd", data, "idx.npy", "-o", "out.npy", **options)
     assert (ran.status, ran.out, ran.err) == (0, b"", "")
     return np.load("out.npy")
@@ -318,7 +318,7 @@ DEFLATED = packed(("a.npy", npy(DATA)), method=zipfile.ZIP_DEFLATED)
 
 
 def patched(raw: bytearray, *fields: tuple[str, bytes, int, int]) -> bytes:
-    """Return an archive with other numbers `at` bytes behind the only signature of its kind."""
+    """Return an archive with other numbers at offset `at` from its only signature of a kind."""
     raw = bytearray(raw)
     for form, signature, at, value in fields:
         struct.pack_into(form, raw, raw.index(signature) + at, value)
@@ -326,7 +326,7 @@ def patched(raw: bytearray, *fields: tuple[str, bytes, int, int]) -> bytes:
 
 
 def sizes(raw: bytearray, value: int, *, stored: bool = False) -> bytes:
-    """Return an archive whose only member claims another size, in both of its headers."""
+    """Return an archive whose only member declares another size, in both headers."""
     fields = [("<I", LOCAL, 22, value), ("<I", CENTRAL, 24, value)]
     if stored:
         fields += [("<I", LOCAL, 18, value), ("<I", CENTRAL, 20, value)]
@@ -340,13 +340,13 @@ def flipped(raw: bytearray, part: bytes) -> bytes:
 
 
 def twice(first: str, second: str) -> bytes:
-    """Return an archive with two members under one name, or nearly."""
+    """Return an archive with two members of equal, or nearly equal, names."""
     raw = packed((first, npy(DATA)), ("#" * len(second), npy(-DATA)))
     return bytes(raw).replace(b"#" * len(second), second.encode())
 
 
 def bomb(nbytes: int) -> bytes:
-    """Return an archive whose member of `nbytes` zeros takes a thousandth of that."""
+    """Return an archive with a member of `nbytes` zeros, compressed by a factor of 1000."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = packer.compress(bytes(1 << 24)) + packer.flush(zlib.Z_FULL_FLUSH)
     stream = block * (nbytes >> 24) + packer.flush()
@@ -454,7 +454,7 @@ def test_a_hundred_thousand_members(here: Path) -> None:
     after = os.times()
     refused(ran, "many.npz", "100001 members", 2)
     assert "and 99991 more" in ran.err
-    # What grows with the square of the members takes minutes; reading them all once, this long.
+    # Quadratic time in the members would take minutes; a single pass takes this long.
     assert after.children_user - before.children_user < 20 * plain
 
 

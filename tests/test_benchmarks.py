@@ -1,4 +1,4 @@
-"""The benchmark's table of cases, its answers on small arrays, and the places of its tables."""
+"""The benchmark's cases, its results on small arrays, and the markers of its tables."""
 
 import json
 import sys
@@ -80,7 +80,7 @@ def test_a_wrong_answer_is_told_from_rounding() -> None:
 
 
 def narrowed(case: Any) -> Any:
-    """Return a case with few index tuples, but the runs that its loop is made for."""
+    """Return a case with few index tuples, but with the slices that its loop requires."""
     if not case.nd:
         return replace(case, data=(40, 160), indices=(40, 160))
     batch, first = (3,) * case.batch_dims, case.batch_dims + case.k
@@ -159,7 +159,7 @@ SHARE = {
 
 
 def results() -> dict[str, Any]:
-    """Return results of one shrunken case, beside NumPy only."""
+    """Return the results of one small case against NumPy only."""
     record = measure.measure(cases.CASES[0].shrunk(64), ["numpy"], 3)
     record["limit"] = {place: {"1": SHARE, "2": SHARE} for place in problems.PLACES}
     assert record["verified"]

@@ -1,6 +1,6 @@
-"""Walks over index tuples, block by block: right and refused wherever a block ends.
+"""Walks over index tuples, block by block: results and refusals at every block boundary.
 
-Of data that no core's cache holds, a walk knows the next block beside the one it copies.
+For data that exceed the cache, a walk also computes the offsets of the next block.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, sc
 from ndtool.analysis.oracle import reference as slow
 from ndtool.engine import tuning
 
-SIZES = {"near": 5000, "far": 1 << 20}  # bytes of data, which a core's cache holds or not
+SIZES = {"near": 5000, "far": 1 << 20}  # bytes of data that fit the cache, and that do not
 COUNTS = [edge + step for edge in (128, 256, 512, 1024) for step in (-1, 0, 1)]
 
 
@@ -132,7 +132,7 @@ def test_batches_of_one_tuple(batches: tuple[int, ...], rule: str) -> None:
 def test_tuples_that_follow_each_other(
     order: str, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "SORTED", 0)  # were they random, they would be sorted
+    monkeypatch.setattr(tuning, "SORTED", 0)  # random tuples would be sorted
     rng = np.random.default_rng(55)
     size, count = 1 << 20, 1 << 15
     data, updates = rng.random(size, np.float32), rng.random(count, np.float32)

@@ -1,4 +1,4 @@
-"""Pages of `--html` in a browser: headless Chromium, of which no request leaves the page."""
+"""HTML reports in headless Chromium, without requests to other hosts."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from ndtool.analysis.oracle import reference
 pytestmark = pytest.mark.usefixtures("here")
 
 DATA = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
-NAMED = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two name the same run
+NAMED = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two refer to the same slice
 BROUGHT = np.arange(100, 106, dtype=np.float32).reshape(3, 2)
 BADNAME = '<img src=x onerror=alert(1)>"</script><script>alert(2)<!--'
 
 
 class Browser:
-    """A browser, which forgets between pages."""
+    """A browser without state from earlier reports."""
 
     def __init__(self) -> None:
         webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not there")
@@ -34,7 +34,7 @@ class Browser:
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
         flags = ["--headless=new", "--disable-dev-shm-usage", "--disable-background-networking"]
-        flags += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # no name server is asked
+        flags += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # without DNS requests
         flags += ["--no-sandbox"] * (os.geteuid() == 0)  # Chromium refuses root otherwise
         for flag in flags:
             options.add_argument(flag)
@@ -44,7 +44,7 @@ class Browser:
         )
 
     def see(self, page: str, scheme: str = "light", width: int = 1280, media: str = "") -> None:
-        """Go to a page in the current folder."""
+        """Open a report in the current directory."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.tell("Emulation.setEmulatedMedia", media=media, features=features)
         sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -54,11 +54,11 @@ class Browser:
         self.driver.get(Path(page).absolute().as_uri())
 
     def tell(self, command: str, **parameters: Any) -> Any:
-        """Run a command of Chromium's own."""
+        """Run a command of the Chrome DevTools protocol."""
         return self.driver.execute_cdp_cmd(command, parameters)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page; return what it returns."""
+        """Run a script in the report; return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def cell(self, name: str) -> Any:
@@ -66,31 +66,31 @@ class Browser:
         return self.driver.find_element("id", name)
 
     def press(self, *keys: str) -> str:
-        """Press keys; return the name of the cell that has the focus then."""
+        """Press keys; return the name of the focused cell."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         ActionChains(self.driver).send_keys(*keys).perform()
         return str(self.run("return document.activeElement.id"))
 
     def hover(self, name: str) -> None:
-        """Move the mouse over a cell, or over what has the name."""
+        """Move the mouse over a cell, given by itself or by name."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         ActionChains(self.driver).move_to_element(self.cell(name)).perform()
 
     @property
     def lit(self) -> set[str]:
-        """The names of the cells that are lit."""
+        """The names of the highlighted cells."""
         return set(self.run("return [...document.querySelectorAll('.lit')].map(c => c.id)"))
 
     @property
     def sentence(self) -> str:
-        """What is said of the cell in question."""
+        """The sentence about the selected cell."""
         return str(self.cell("sentence").text)
 
     @property
     def requests(self) -> list[str]:
-        """What was asked for since the page was."""
+        """The requests since the report was opened."""
         events = [
             json.loads(one["message"])["message"] for one in self.driver.get_log("performance")
         ]
@@ -99,7 +99,7 @@ class Browser:
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser says on its console."""
+        """The messages on the browser's console."""
         return [one["message"] for one in self.driver.get_log("browser")]
 
 
@@ -111,7 +111,7 @@ def browser() -> Iterator[Browser]:
 
 
 def draw(operator: str, *options: str, **arrays: Array) -> None:
-    """Write a call, and its page."""
+    """Run a call that writes an HTML report."""
     save(**arrays)
     files = [f"{name}.npy" for name in arrays]
     ran = ndtool(operator, *files, *options, "-o", "o.npy", "--html", "p.html")
@@ -119,7 +119,7 @@ def draw(operator: str, *options: str, **arrays: Array) -> None:
 
 
 def lights(browser: Browser) -> dict[str, list[str]]:
-    """Return which cells light up when the mouse comes to each of them."""
+    """Return the highlighted cells while the mouse is over each cell."""
     return dict(
         browser.run(
             """
@@ -134,7 +134,7 @@ def lights(browser: Browser) -> dict[str, list[str]]:
 
 
 def by_brute_force(pairs: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return which cells belong together; pairs: those that each element of the output is of."""
+    """Return the linked cells; pairs: the cells of each element of the output."""
     lit: dict[str, set[str]] = {}
     for output, others in pairs.items():
         for name in (output, *others):
@@ -154,7 +154,7 @@ def test_hovering_over_a_gather_lights_what_brute_force_finds(browser: Browser) 
     wanted = by_brute_force(pairs)
     found = lights(browser)
     assert len(found) == DATA.size + NAMED.size + 6
-    # An element of data that goes to several lights all their tuples; each output lights its own.
+    # A shared element of data highlights all its tuples; each output only its own.
     for name, lit in found.items():
         if name.startswith("output"):
             assert lit == sorted([name, *pairs[name]])
@@ -353,7 +353,7 @@ def test_names_are_never_run(browser: Browser) -> None:
 
 
 def engines_page() -> None:
-    """Write the page of a call that engines were asked about."""
+    """Write the report of a call with comparisons of engines."""
     save(data=DATA, indices=NAMED)
     files = "data.npy", "indices.npy"
     ran = ndtool("verify", "gather-nd", *files, "--against", "numpy", "--html", "p.html")
@@ -361,7 +361,7 @@ def engines_page() -> None:
 
 
 def model_page() -> None:
-    """Write the page of a model whose names are markup, which was computed."""
+    """Write the report of a model run whose names contain markup."""
     onnx = pytest.importorskip("onnx")
     helper = pytest.importorskip("onnx.helper")
     node = helper.make_node("GatherND", ["data", "rows"], ["out"], name=BADNAME)

@@ -1,7 +1,7 @@
-"""What a change touches: a toy operator and a toy type of indices, as rows of the tables.
+"""The files that an extension changes: a toy operator and a toy index type, as rows of the tables.
 
-A toy reduction and a toy mode need a loop of the kernels, too: see docs/architecture.md. A toy
-format is in toy_format.py, a toy executor in toy_executor.py.
+A toy reduction and a toy mode would also need loops of the kernels: see docs/architecture.md. Toys
+of a format and an executor are in toy_format.py and toy_executor.py.
 """
 
 from pathlib import Path
@@ -55,14 +55,14 @@ def scatter_rows(data: Any, indices: Any, updates: Any, reduction: str, mode: st
 
 @pytest.fixture
 def with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the operator: these five modules are all that a new one touches."""
+    """Add the operator by the five modules that a new one changes."""
     monkeypatch.setitem(operators.OPERATORS, ROWS.name, ROWS)
-    monkeypatch.setattr(specs, "TABLE", (*specs.TABLE, specs._own(ROWS)))  # follows from its row
+    monkeypatch.setattr(specs, "TABLE", (*specs.TABLE, specs._own(ROWS)))  # derived from its row
     monkeypatch.setitem(shapes._RULES, ROWS.name, infer)
     monkeypatch.setitem(shapes._UPDATES, ROWS.name, updates_of)
     monkeypatch.setattr(reference, ROWS.name, slowly, raising=False)
     monkeypatch.setattr(ops, ROWS.name, scatter_rows, raising=False)
-    monkeypatch.setattr(files, ROWS.name, files.scatter_nd, raising=False)  # which is as it is
+    monkeypatch.setattr(files, ROWS.name, files.scatter_nd, raising=False)  # which is unchanged
 
 
 @pytest.mark.usefixtures("with_rows")
@@ -103,7 +103,7 @@ def test_questions_know_an_operator_by_its_rows(here: Path) -> None:
 def test_a_type_of_indices_is_rows_of_two_modules(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of the kernels' layouts, that is: another one is a branch of `widen` as well."""
+    """A type with a layout that the kernels have; another one also needs a branch of `widen`."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(3)
     data, indices = rng.random((16, 9)), rng.integers(0, 9, (5000, 2)).astype(ml_dtypes.uint4)

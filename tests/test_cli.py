@@ -1,4 +1,4 @@
-"""Commands through real processes: results, refusals, and what is left behind."""
+"""Commands in processes: results, refusals, and the absence of leftover files."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def i8(*values: Any) -> np.ndarray:
 
 
 class Call(NamedTuple):
-    """One command on arrays, and what must come of it; no words: it succeeds."""
+    """One command on arrays, and the expected error; no texts: it succeeds."""
 
     about: str
     operator: str
@@ -446,7 +446,7 @@ def test_json_of_a_run(here):
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert told["seconds"] > 0
     assert told["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
-    # where stdout has the array, stderr has the object
+    # if stdout has the array, stderr has the object
     for name in ("-", "/dev/stdout", "npy:/dev/stdout"):
         ran = ndtool(*run, "-o", name)
         assert np.load(io.BytesIO(ran.out)).tolist() == [[3, 4, 5]]
@@ -491,7 +491,7 @@ def test_json_of_an_error_goes_where_the_object_would_have_gone():
         assert (ran.status, ran.out, json.loads(ran.err)["status"]) == (status, b"", status), words
     ran = ndtool(*run, env={"NDTOOL_OUTPUT": "out.npy", "NDTOOL_THREADS": "no"})
     assert (ran.status, ran.err, ran.json["error"]) == (2, "", "UsageError")
-    ran = ndtool("inspect", "data.npy", "nosuch.npy", "--json")  # whose object is there
+    ran = ndtool("inspect", "data.npy", "nosuch.npy", "--json")  # of which stderr has the object
     assert (json.loads(ran.out)["arrays"][1]["dtype"], json.loads(ran.err)["status"]) == (None, 3)
 
 

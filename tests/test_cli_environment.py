@@ -1,4 +1,4 @@
-"""Commands under odd names, streams, limits, signals and variables."""
+"""Commands with unusual file names, streams, limits, signals and variables."""
 
 import io
 import json
@@ -259,7 +259,7 @@ def test_every_ending_of_another_format_is_refused(here):
     for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
         assert np.load(name).tolist() == DATA[[3, 0]].tolist()
-    shutil.copy("out", "out.csv")  # an output must not be of the kind; an input may be called so
+    shutil.copy("out", "out.csv")  # an output must not have the suffix; an input may
     assert ndtool("gather-nd", "out.csv", "[[0]]", "-o", "out.npy").status == 0
 
 
@@ -303,7 +303,7 @@ def test_a_folder_that_exists_comes_before_a_member(here):
     assert ndtool(*RUN, "-o", "d/x.npz:y/o.npz:m/n").status == 0
     assert np.load("d/x.npz:y/o.npz").files == ["m/n"]
     assert (here / "d/x.npz").read_bytes() == before
-    assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # where no such folder is
+    assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # in the absence of such a folder
     assert np.load("d/x.npz").files == ["a", "v/o"]
 
 
@@ -521,7 +521,7 @@ def test_two_runs_on_one_output(here):
 
 
 def waiting(*arguments, **options):
-    """Start a run that waits for an array on standard input."""
+    """Start a run that reads an array from standard input."""
     process = subprocess.Popen(
         [*NDTOOL, *arguments],
         stdin=subprocess.PIPE,
@@ -540,7 +540,7 @@ def waiting(*arguments, **options):
 
 
 def asleep_in_read(pid):
-    """Whether a process has read all that is in its standard input and waits for more."""
+    """Whether a process waits for more input after all of its standard input was read."""
     import fcntl
     import struct
     import termios
@@ -618,7 +618,7 @@ program()
 
 @pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--nonsense", 2)])
 def test_the_process_ends_at_once(argument, status):
-    """What was registered for the end is done, what was printed is out; Python is not undone."""
+    """Functions of atexit run and buffers are flushed; the interpreter is not finalized."""
     ran = python(ENDING.format(arguments=[argument]))
     assert ran.status == status
     assert ran.out.endswith(b"at exit\n")
@@ -627,7 +627,7 @@ def test_the_process_ends_at_once(argument, status):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_what_was_printed_and_is_lost_at_the_end():
-    """Python's own status says so."""
+    """Python's own exit status reports it."""
     lost = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('lost')"
     program = lost + ENDING.format(arguments=["--nonsense"])
     assert python(program, env={"PYTHONUNBUFFERED": None}).status == 120

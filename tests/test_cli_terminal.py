@@ -1,4 +1,4 @@
-"""What people see at a terminal: traces, previews, progress, colours; and what they do not."""
+"""Output on a terminal: traces, previews, progress, colours; and its absence elsewhere."""
 
 import os
 import re
@@ -206,7 +206,7 @@ def test_lines_are_folded_at_spaces(arguments, columns):
     narrow = uncoloured(at_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
     assert max(map(len, narrow.splitlines())) <= 60
     wide = at_terminal(*NDTOOL, *arguments, columns=1000).screen
-    without = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, how long it took
+    without = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, duration
     assert sorted(re.sub(without, "", screen).split()) == sorted(
         re.sub(without, "", uncoloured(wide)).split()
     )

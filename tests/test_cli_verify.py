@@ -1,4 +1,4 @@
-"""`verify`: every bit is compared, in bounded memory, and people see how far it is."""
+"""`verify`: every bit is compared, in bounded memory, with a progress bar."""
 
 import os
 import runpy
@@ -87,7 +87,7 @@ def test_verify_sees_a_zero_of_the_other_sign():
 
 
 def scattered(count: int, size: int) -> Request:
-    """Save `count` updates of `size` elements and what they give; return what to verify."""
+    """Save `count` updates of `size` elements and their result; return the arguments of verify."""
     rng = np.random.default_rng(0)
     data, idx, upd = np.zeros(size), rng.integers(0, size, (count, 1)), rng.random(count)
     out = data.copy()
@@ -161,7 +161,7 @@ def test_an_output_of_another_kind_is_refused_before_the_work(out: np.ndarray) -
     shares: list[float] = []
     with pytest.raises(DifferenceError, match="scatter_nd gives"):
         verify.verify(request, shares.append)
-    assert shares[-1] == pytest.approx(0.09)  # the indices were checked
+    assert shares[-1] == pytest.approx(0.09)  # the indices were validated
 
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy", "upd.npy", "out.npy"])

@@ -1,4 +1,4 @@
-"""A sweep on a cluster: a scheduler and two workers, which are killed, counted and told lies."""
+"""A sweep on a cluster of a scheduler and two workers, with failures and false versions."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-# What each worker does first: it notes what it reads and writes, and does as a file says.
+# Each worker first loads this: it records its reads and writes, and obeys a file.
 PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
@@ -86,7 +86,7 @@ if not hasattr(tasks, "obedient"):  # a worker loads it twice
 
 
 class Workers:
-    """The cluster of these tests: its client, and what its workers are told and noted."""
+    """The cluster of these tests: its client, its workers' records, and orders to them."""
 
     def __init__(self, client: Any, folder: Path) -> None:
         self.client, self._folder = client, folder
@@ -108,7 +108,7 @@ class Workers:
         return Counter(lines)
 
 
-# Not for the session: its threads open files, and other tests look whether theirs are closed.
+# Not of session scope: its threads open files, and other tests check for open files.
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
@@ -166,7 +166,7 @@ def done(operator: str, suffix: str, out: str, **options: Any) -> files.Result:
     return result
 
 
-# Of outputs: rows of chunks that are no block of any input, and parts of several chunks of data.
+# Outputs: rows of chunks that are no block of an input, and parts of several chunks of data.
 STORED: dict[str, dict[str, Any]] = {
     "gather_nd": {"chunks": (3, 250), "shards": (6, 500)},
     "scatter_nd": {"chunks": (32, 64), "shards": (32, 128)},
@@ -341,7 +341,7 @@ def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.Mon
         for address in ("tcp://127.0.0.1:1", "foo://127.0.0.1:1"):
             with pytest.raises(NdtoolError) as caught:
                 done("gather_nd", ".zarr", "out.npy", scheduler=address)
-            errors.append(caught.value)  # of which the client must be no part
+            errors.append(caught.value)  # of which the client must not be a member
     finally:
         gc.enable()
     assert made
@@ -402,7 +402,7 @@ def test_a_run_with_a_task_at_work_stays_open(monkeypatch: pytest.MonkeyPatch) -
         return SimpleNamespace(token=token)
 
     def begin(phase: str, left: int) -> None:
-        """Do a task during which others begin, each of another run."""
+        """Run a task while others begin, each of another run."""
         if left:
             worker.perform(named(left - 1), phase, left - 1)
         assert left not in closed

@@ -1,4 +1,4 @@
-"""What becomes of a run when its scheduler, its workers or its client are killed."""
+"""Runs whose scheduler, workers or client are killed."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from ndtool.publish.newfile import NewFile
 
 pytest.importorskip("distributed", exc_type=ImportError)
 
-# What workers do first: they note what they do, and do as a file says.
+# Workers first load this: they record tasks, and obey a file.
 PRELOAD = """
 import os, signal, time
 from ndtool.runs.external import tasks
@@ -67,7 +67,7 @@ SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
 
 class Site:
-    """A scheduler and workers, each a process of its own, and runs that use them."""
+    """A scheduler and workers, each in a process, and runs that use them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,7 +76,7 @@ class Site:
         self.file = str(folder / "scheduler.json")
 
     def start(self, *command: object) -> subprocess.Popen[bytes]:
-        """Start a process, which ends with the test."""
+        """Start a process, which is killed at the end of the test."""
         told = environment(
             DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
             DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
@@ -100,7 +100,7 @@ class Site:
         return process
 
     def worker(self, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        """Start a worker; before: what precedes it on the command line."""
+        """Start a worker; before: a prefix of its command line."""
         module = "from distributed.cli.dask_worker import main; main()"
         return self.start(
             *before, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
@@ -108,24 +108,24 @@ class Site:
         )  # fmt: skip
 
     def order(self, what: str, phase: str) -> None:
-        """Tell workers what to do in a phase: die, once, wait, work."""
+        """Order workers to fail in a phase: die, once, wait, work."""
         (self._folder / "order").write_text(f"{what} {phase}")
 
     def release(self) -> None:
-        """Have workers do as usual."""
+        """Cancel the order to workers."""
         (self._folder / "order").unlink(missing_ok=True)
 
     def notes(self) -> list[list[str]]:
-        """Return what workers noted: begin or end, the phase, their pid."""
+        """Return the records of workers: begin or end, the phase, the process ID."""
         notes = self._folder / "notes"
         return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
 
     def until(self, what: str, phase: str) -> None:
-        """Wait until a worker has noted something."""
+        """Wait for a record of a worker."""
         await_(lambda: [what, phase] in [note[:2] for note in self.notes()])
 
     def end(self) -> None:
-        """Kill what was started."""
+        """Kill all processes started."""
         for process in self._processes:
             process.kill()
         for process in self._processes:

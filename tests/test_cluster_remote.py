@@ -1,4 +1,4 @@
-"""Clusters and stores behind URLs: what workers write there, keep there, and leave there; on
+"""Clusters and stores at URLs: the objects that workers write, preserve and leave there; on
 moto."""
 
 import json
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 __all__ = ["stores"]  # a fixture
 
 ROOT = f"s3://{bucket.NAME}"
-# Fewer than those of outputs here: each is a request.
+# Fewer than usual: each is a request.
 CHUNKS: dict[str, dict[str, Any]] = {
     "gather_nd": {"chunks": (8, 500), "shards": (8, 1000)},
     "scatter_nd": {"chunks": (128, 256)},
@@ -56,7 +56,7 @@ CHUNKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def started(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """Start two workers that know the server by their environment."""
+    """Start two workers whose environment has the server's address."""
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.settings(s3_server.endpoint).items():
@@ -73,13 +73,13 @@ def workers(started: Workers, s3: Bucket) -> Iterator[Workers]:
 
 
 def tops(s3: Bucket) -> set[str]:
-    """Return what is in the bucket, folders as one."""
+    """Return the content of the bucket, folders as one entry."""
     found = s3.keys()
     return {key.split("/")[0] for key in found}
 
 
 def kept(s3: Bucket, folder: str) -> dict[str, bytes]:
-    """Return the objects of a folder by their names in it."""
+    """Return the objects of a folder by their relative names."""
     found = s3.keys()
     inside = [key for key in found if key.startswith(f"{folder}/")]
     return {key.removeprefix(f"{folder}/"): s3.get(key) for key in inside}
@@ -144,7 +144,7 @@ def test_what_a_killed_worker_did_is_done_again(
 
 
 def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
-    """Start a run whose workers wait in a phase."""
+    """Start a run whose workers block in a phase."""
     workers.order("wait", phase)
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
     ran = subprocess.Popen(
@@ -159,7 +159,7 @@ def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> An
 
 
 def ended(ran: Any, workers: Workers, number: int) -> int:
-    """End a run by a signal, and let its tasks go."""
+    """End a run by a signal, and unblock its tasks."""
     ran.send_signal(number)
     ran.communicate()
     workers.release()
@@ -177,7 +177,7 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
 def test_what_is_on_its_way_at_the_end_is_waited_for(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
-    """Once the folder was cleared, nobody would remove it."""
+    """Objects written after the folder is cleared would never be removed."""
     workers.order("late", "put")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{ROOT}/out.zarr")
     ran = subprocess.Popen(
@@ -256,7 +256,7 @@ def test_what_a_killed_run_kept_is_taken_up(
 def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
     place = spillfiles.create_folder(f"{ROOT}/tmp")
     spillfiles.open_store(place.inside).note("manifest", b"{}")
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process lives
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
     assert spillfiles.reopen(place.inside) is None
     place.leave()
     place.drop()
@@ -305,7 +305,7 @@ def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
 def test_what_does_not_tell_objects_from_others(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Version] | Exception
 ) -> None:
-    """A size alone tells nothing, and objects that may be read need not be listed."""
+    """A size alone is no fingerprint, and readable objects need not be listable."""
 
     async def contents(url: str) -> dict[str, Version]:
         if isinstance(answer, Exception):
@@ -415,7 +415,7 @@ def test_two_runs_that_find_the_same_leftovers(s3: Bucket, monkeypatch: pytest.M
 
 
 def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
-    """One name is that of the marks of two folders."""
+    """Two folders have lock objects of one name."""
     s3.put(".x.zarr.a.b.ndtool", of(GONE, folder="x.zarr/a/b"))
     s3.put("x.zarr/a.b/c", b"somebody's")
     with pytest.raises(OutputError, match="cannot be replaced atomically"):
@@ -436,12 +436,12 @@ def test_a_run_whose_folder_was_taken_is_not_seen(s3: Bucket) -> None:
 
 
 def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
-    """Return a mark of some process."""
+    """Return a lock object of some process."""
     told = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
     return json.dumps({**told, "process": process, **changes}).encode()
 
 
-GONE = 2**22 + 1  # more than Linux numbers processes
+GONE = 2**22 + 1  # more than Linux's highest process ID
 
 
 def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:

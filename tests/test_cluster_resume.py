@@ -1,4 +1,4 @@
-"""What a run on a cluster takes up of one whose client was killed, and what it does not."""
+"""The data that a run on a cluster resumes from one whose client was killed."""
 
 import json
 import os
@@ -54,21 +54,21 @@ HOW: dict[tuple[str, ...], dict[str, Any]] = {
 
 
 class Workers:
-    """A cluster of two threads, what its workers noted, and folders that killed runs left."""
+    """A cluster of two threads, its workers' records, and the folders of killed runs."""
 
     def __init__(self, client: Any, folder: Path) -> None:
         self.client, self.folder = client, folder
         self.address: str = client.scheduler.address
 
     def begun(self) -> Counter[str]:
-        """Return how many tasks of each phase were begun since this was asked."""
+        """Return the number of tasks begun in each phase since the last call."""
         notes = self.folder / "notes"
         lines = notes.read_text().splitlines() if notes.exists() else []
         notes.unlink(missing_ok=True)
         return Counter(phase for what, phase, _ in map(str.split, lines) if what == "begin")
 
     def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
-        """Start a run, and kill it while workers are at two tasks of a phase, or at its only
+        """Start a run, and kill it while workers execute two tasks of a phase, or its only
         one."""
         self.begun()
         (self.folder / "order").write_text(f"wait {phase}")
@@ -82,7 +82,7 @@ class Workers:
         ran.kill()
         assert (ran.communicate()[1], ran.returncode) == (b"", -signal.SIGKILL)
         known = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
-        await_(lambda: self.client.run_on_scheduler(known) <= tasks)  # none will begin any more
+        await_(lambda: self.client.run_on_scheduler(known) <= tasks)  # no further task begins
         (self.folder / "order").unlink()
         await_(lambda: notes.read_text().count(f"end {phase} ") == tasks)
         self.begun()
@@ -119,7 +119,7 @@ def wanted(command: tuple[str, ...]) -> Any:
 
 
 def again(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
-    """Do a run that takes up another one; return what it tells."""
+    """Resume another run; return the report."""
     how = ("-o", "out.npy", "--scheduler", workers.address, "--resume", "--json")
     ran = ndtool(*command, *how, *options)
     assert (ran.status, ran.err) == (0, "")
@@ -132,7 +132,7 @@ def again(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
         (GATHER, "split", {"split": 2, "sweep": 0}),
         (GATHER, "sweep", {"split": 7, "sweep": 2}),
         (GATHER, "replay", {"split": 7, "sweep": 7}),
-        (FILLED, "replay", {"split": 9, "sweep": 6}),  # a part that nothing names has no piece
+        (FILLED, "replay", {"split": 9, "sweep": 6}),  # a partition without tuples has no segment
         (SCATTER, "split", {"split": 2}),
         (SCATTER, "sweep", {"split": 7}),
     ],
@@ -185,19 +185,19 @@ def test_what_is_out_of_bounds_is_told_as_ever(inputs: Path, started: Workers) -
 
 
 class Killed:
-    """What a gather left that was killed in its sweeps, of which copies are taken up."""
+    """The data of a gather killed in its sweeps; tests resume copies of it."""
 
     def __init__(self, workers: Workers, folder: Path) -> None:
         self.workers, self._folder = workers, folder
 
     def copy(self, spill: str = "spill") -> Path:
-        """Put a copy into a folder; return where its pieces are."""
+        """Copy the data into a folder; return the path of its segments."""
         name = f".spill.ndtool-{os.urandom(6).hex()}-{leftovers.boot()}"
         shutil.copytree(self._folder, Path(spill, name, "new"))
         return Path(spill, name, "new")
 
     def resume(self, spill: str = "spill", **options: Any) -> files.Result:
-        """Take a copy up; return what came of it."""
+        """Resume a copy; return the outcome."""
         self.workers.begun()
         how = {"scheduler": self.workers.client, "spill": spill, "resume": True, "out": "out.npy"}
         return files.gather_nd("data.npy", "idx.npy", **how | options)
@@ -219,7 +219,7 @@ def killed(started: Workers, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def left(killed: Killed) -> Killed:
-    """Give the same, and an empty folder for copies."""
+    """Yield these data, and an empty folder for copies."""
     shutil.rmtree("spill", ignore_errors=True)
     Path("spill").mkdir()
     Path("out.npy").unlink(missing_ok=True)
@@ -255,7 +255,7 @@ def test_any_part_of_what_is_there_will_do(killed: Killed, data: st.DataObject) 
 def test_a_task_that_ends_while_it_is_looked_at(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers go on with what a client had sent that was killed."""
+    """Workers continue tasks that a killed client had sent."""
     keep, listed = spillfiles.FolderStore("."), os.scandir
     pieces = [keep.create(spill.Segment("split", number, 0)) for number in (0, 1)]
     for piece in pieces:
@@ -330,7 +330,7 @@ def test_another_call(left: Killed, options: dict[str, Any], reason: str) -> Non
 
 
 def test_less_memory(left: Killed) -> None:
-    """A run may have been cut for more than workers have now."""
+    """The killed run's partitioning may need more memory than workers have."""
     manifest = left.copy() / "manifest"
     told = {**json.loads(manifest.read_text()), "block": 30_000, "step": [512 * 512]}
     manifest.write_text(json.dumps(told))
@@ -351,7 +351,7 @@ def test_other_chunks_of_the_output(left: Killed) -> None:
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"made": [], "block": 1, "step": [1]}'])
 def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
-    """A run may be killed before it has told what it is."""
+    """A run may be killed before it writes its manifest."""
     manifest = left.copy() / "manifest"
     manifest.unlink() if text is None else manifest.write_text(text)
     result = left.resume()
@@ -360,7 +360,7 @@ def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
 
 
 def test_workers_that_work_where_pieces_are(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts them removes what killed ones left there."""
+    """The next run with local workers removes folders of killed ones."""
     left.copy()
     monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
     assert left.resume(scheduler=None, workers=1).resumed == 9
@@ -458,7 +458,7 @@ def test_indices_that_are_written_out(inputs: Path, started: Workers) -> None:
 def test_an_input_that_changes_during_the_run(
     left: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers do not look at what was read by those of the run before."""
+    """Workers do not inspect the inputs that workers of the killed run had read."""
     left.copy()
     told, answers = resume._input_fingerprint, iter([["as it was"]])
 

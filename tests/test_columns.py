@@ -1,4 +1,4 @@
-"""Elements operators into mapped files: whole pages, of the reference's bits, in bounded memory."""
+"""Elements operators into mapped files: complete pages, the reference's bits, in bounded memory."""
 
 import io
 from collections import Counter
@@ -28,7 +28,7 @@ PAGE = _kernels.PAGE
 
 @pytest.fixture
 def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Make every output along an axis that is not the last in blocks, of a few pages at most."""
+    """Write all outputs along an axis that is not the last in blocks of at most a few pages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "WAITING", 0)
     monkeypatch.setattr(memory, "available", lambda: 0)
@@ -57,7 +57,7 @@ def expected(case: Case) -> np.ndarray:
 
 
 def plain(case: Case) -> bool:
-    """Whether np.save and np.load leave a case's types as they are."""
+    """Whether np.save and np.load preserve a case's types."""
     return all(np.dtype(a.dtype.str) == a.dtype and a.dtype.char not in "gG" for a in case.arrays)
 
 
@@ -121,7 +121,7 @@ def test_every_page_is_written_by_two_blocks_at_most(
 
     def spy(rows: Any, count: int, out: Any, pitch: int, how: Any) -> None:
         nonlocal size
-        size = max(size, len(out))  # the first block begins where the output does
+        size = max(size, len(out))  # the first block begins at the start of the output
         begin = 128 + size - len(out)
         width = len(rows) // count
         touched.update(
@@ -145,7 +145,7 @@ def test_every_page_is_written_by_two_blocks_at_most(
     case = Case(operator, tuple(arrays), arguments)
     assert raw(run(case)) == raw(expected(case))
     assert len(touched) == -(-(128 + size) // PAGE)
-    # a row that is no multiple of a page has pages of two blocks within it and of two at its end
+    # if a row is no multiple of a page, pages at its ends are shared by two blocks
     assert max(touched.values()) <= (2 if columns_of_row % 1024 == 0 else 3)
 
 
@@ -173,7 +173,7 @@ def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, 
 def test_blocks_are_for_outputs_that_are_large_beside_memory(
     megabytes: int | None, limits: dict[str, Any], suits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1 GiB of rows of 16 KiB; beside much memory they are made where they go."""
+    """1 GiB of rows of 16 KiB; with ample memory they are written in place."""
     files = {"/proc/self/cgroup": "0::/a\n"}
     if megabytes is not None:
         files["/proc/meminfo"] = f"MemTotal: 1 kB\nMemAvailable: {megabytes << 10} kB\n"

@@ -1,4 +1,4 @@
-"""What every format must do, wherever its arrays come from: one suite for all of them."""
+"""The contract of formats and storage: one suite for all of them."""
 
 import errno
 import io
@@ -40,12 +40,12 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
-zarr.create_array({}, shape=(1,), dtype="i1")  # its threads have files open from now on
+zarr.create_array({}, shape=(1,), dtype="i1")  # its threads keep files open
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 OLD = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
-LITTLE = 4 << 20  # bytes of memory, whatever a header claims
+LITTLE = 4 << 20  # bytes of memory, whatever a header declares
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def here(here: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
-# What makes files of each format without ndtool
+# Writers of each format without ndtool
 
 
 def zipped(raw: bytes, method: int) -> bytes:
@@ -100,7 +100,7 @@ def put(path: str, raw: bytes | dict[str, bytes]) -> None:
 
 
 def found(path: str) -> bytes | dict[str, bytes]:
-    """Return the bytes of a file, or of those of a store that all can see."""
+    """Return the bytes of a file, or of the visible files of a store."""
     if os.path.isfile(path):
         return Path(path).read_bytes()
     inside = (one for one in Path(path).rglob("*") if one.is_file() and ".ndtool-" not in str(one))
@@ -132,9 +132,9 @@ FAR = message((1, 1 << 40), (2, 11), (8, "a"))
 
 
 class Maker(NamedTuple):
-    """make: the bytes of a file of an array, or of several. huge: those of one that claims to be.
+    """make: the bytes of a file of an array, or of several. huge: of one that declares a huge size.
 
-    holds: whether an array can be in such a file.
+    holds: whether the format supports an array.
     """
 
     make: Callable[[Any], Any]
@@ -182,7 +182,7 @@ every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 @contextmanager
 def placed(place: str, raw: Any) -> Iterator[tuple[str, Streams]]:
-    """Give the argument for bytes at a place, and the streams to open it with."""
+    """Yield the argument for bytes in some storage, and the streams to open it with."""
     put("in", raw)
     if place == "file":
         yield "in", Streams()
@@ -203,7 +203,7 @@ def placed(place: str, raw: Any) -> Iterator[tuple[str, Streams]]:
             with open("fifo" if place == "FIFO" else end, "wb") as file:
                 file.write(raw)
         except BrokenPipeError:
-            pass  # refused before its end
+            pass  # refused before the end of the stream
 
     thread = threading.Thread(target=feed)
     thread.start()
@@ -230,7 +230,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 def load(argument: str) -> Any:
-    """Return the array of a file, or the error with which it is refused."""
+    """Return the array of a file, or the error that refuses it."""
     try:
         with closing(locators.open_source(argument, Streams(-1))) as one:
             return value(one).copy()
@@ -356,7 +356,7 @@ def test_claims_take_no_memory(maker: Maker, place: str) -> None:
 
 
 def loaded(name: str) -> Any:
-    """Return what another reader finds, or ours where no other knows the format."""
+    """Return the array read by another library, or by ndtool if none knows the format."""
     if name.endswith(".toy"):
         return load(name)
     if ".safetensors" in name:
@@ -368,7 +368,7 @@ def loaded(name: str) -> Any:
     if ".zarr" in name:
         path, _, node = name.partition(":")
         got = zarr.open_array(path, path=node, mode="r")
-        dtype = load(name).dtype  # of version 3, the library gives all in this machine's byte order
+        dtype = load(name).dtype  # in version 3, the library returns native byte order
         return np.asarray(got[...]).astype(dtype)
     got = np.load(name.partition(":")[0])
     if isinstance(got, np.ndarray):
@@ -379,13 +379,13 @@ def loaded(name: str) -> Any:
 
 
 def as_stored(target: str, array: Any) -> Any:
-    """Return an array as a target has it: safetensors and ONNX have one byte order."""
+    """Return an array as a format stores it: safetensors and ONNX have one byte order."""
     little = ".safetensors" in target or ".pb" in target
     return array.astype(array.dtype.newbyteorder("<")) if little else array
 
 
 def fitting(target: str) -> list[Any]:
-    """Return the arrays that a target can hold."""
+    """Return the arrays that a format supports."""
     kinds = "biuf" if ".safetensors" in target else "biufc" if ".pb" in target else "biufcmMSUV"
     return [array for array in ARRAYS if array.dtype.kind in kinds]
 
@@ -412,7 +412,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def in_any_order(out: Any, array: Any) -> None:
-    """Write all blocks in odd pieces, the last one first."""
+    """Write all blocks in work items of odd sizes, in reverse order."""
     metadata = out.metadata
     for number in reversed(range(grid.blocks(metadata.shape, metadata.grid))):
         place = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.grid, number))
@@ -423,7 +423,7 @@ def in_any_order(out: Any, array: Any) -> None:
 
 
 def whole_old(target: str) -> Any:
-    """Put a file that is an array at the path of a target and return its bytes."""
+    """Write an array to the path of a target and return its bytes."""
     path = target.partition(":")[0]
     raw: Any = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
     if path.endswith(".safetensors"):
@@ -454,7 +454,7 @@ def test_what_is_written_is_read(target: str, how: str) -> None:
 
 @targets_and_stores
 def test_an_output_is_zero_before_it_is_written(target: str) -> None:
-    """In a file that is mapped; of a store, each chunk has to be written."""
+    """Required for chunks of a store; a mapped file is complete without."""
     with written(target) as out:
         if ".zarr" in target:
             with pytest.raises(ValueError, match="only 0 of 1 chunks were written"):
@@ -508,7 +508,7 @@ def test_no_clobber(way: str, target: str) -> None:
     assert found(path) == old
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     with written(target, clobber=False) as out:
-        old = whole_old(target)  # someone was faster
+        old = whole_old(target)  # another process was faster
         fill(out, ARRAY, "map")
         with pytest.raises(OutputError, match=r"exists and|was created by another"):
             sinks.commit(out)
@@ -540,7 +540,7 @@ def test_a_kill_leaves_the_old_file(target: str) -> None:
     assert Path(path).read_bytes() == old
 
 
-# Whole runs
+# Complete runs
 
 
 RNG = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Arrays from nothing: zeros:, ones:, full: give what a file of the same values gives."""
+"""Constant arrays, zeros:, ones:, full:, have the results of a file of the same values."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_file_of_that_name_comes_first(here: Path) -> None:
 
 
 def _constant(case: Case) -> tuple[Case, Constant]:
-    """Return the case with data of one value, its first, and the source of them."""
+    """Return the case with constant data, of its first value, and their source."""
     data = case.arrays[0]
     element = np.zeros(1, data.dtype) if not data.size else data[(slice(0, 1),) * data.ndim]
     element = np.array(element.reshape(-1)[:1])
@@ -132,7 +132,7 @@ def test_every_way(here: Path, way: str) -> None:
         assert command("verify", *call[:4], "out.npy", *call[4:]).status == 0
         told = command("explain", *call, "--at", str(ids[0])).out.decode()
         assert "full:2:float32[1048576]" in told
-        assert command("stats", *call).status == 2  # it takes no updates
+        assert command("stats", *call).status == 2  # without updates
         assert command("stats", *call[:3]).status == 0
         assert command("infer", *call).status == 0
         ran = command("inspect", call[1])

@@ -1,4 +1,4 @@
-"""`ndtool convert`: an array from any format to any other, its bits kept, or refused."""
+"""`ndtool convert`: an array from any format to any other, with equal bits, or an error."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Threads that reduce copies of their own: where brackets do not matter, to the bit."""
+"""Scatter by copies, one per thread: used for associative reductions, with equal bits."""
 
 from itertools import product
 
@@ -23,7 +23,7 @@ EACH = pytest.mark.parametrize(("dtype", "reduction"), KINDS, ids=str)
 
 
 def awkward(dtype: np.dtype) -> np.ndarray:
-    """Return every element that is special: extremes, both zeros, NaNs of many payloads."""
+    """Return special elements: extremes, both zeros, NaNs of many payloads."""
     bits = 8 * dtype.itemsize
     unsigned = np.dtype(f"u{dtype.itemsize}")
     top, one = 1 << (bits - 1), 1

@@ -1,4 +1,4 @@
-"""What a header says an element is: taken as NumPy takes it, byte for byte."""
+"""Element types in headers: parsed as NumPy parses them."""
 
 import io
 import re
@@ -27,7 +27,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 I4 = "<i4"
-# What only NumPy reads, and why ndtool does not.
+# Types that only NumPy reads, with ndtool's reason against each.
 ROUNDABOUT = "no header is written so, and it is another type on another machine"
 ONLY_NUMPY = {
     "a name": ("float32", ROUNDABOUT),
@@ -60,12 +60,12 @@ ONLY_NUMPY = {
     "objects as padding": ([("", ("|O", 1))], "NumPy forgets what nameless bytes were"),
     "axes beyond 64 bits": ([("a", I4, (0, *(2**31 - 1,) * 3)), ("b", I4)], "no stride fits"),
 }
-# The same for what is drawn: how the refusals begin.
+# The same for the types drawn: prefixes of the errors.
 OURS = ("a field of 0 bytes has a shape", "Python objects are never read")
 
 
 def numpy_reads(descr: Any) -> np.dtype | None:
-    """Return the type that NumPy reads, None where it refuses or the type is not for files."""
+    """Return the type that NumPy reads, None if it refuses or files cannot have the type."""
     try:
         dtype = descr_to_dtype(descr)
     except (TypeError, ValueError):
@@ -116,7 +116,7 @@ def test_a_descr_is_what_numpy_takes_it_for(descr: Any) -> None:
         return
     assert theirs is not None
     assert ours.itemsize == theirs.itemsize
-    assert ours.descr == dtype_to_descr(theirs)  # what NumPy writes
+    assert ours.descr == dtype_to_descr(theirs)  # as NumPy writes it
     if theirs.names is None:
         assert ours == dtypes.from_numpy(theirs)
 
@@ -246,7 +246,7 @@ def test_records_that_differ_in_alignment_alone_are_one_type() -> None:
     assert updated["b"].tolist() == [0, 1]
 
 
-# Numbers of any length, where Python may write few digits
+# Numbers of any length, if Python limits the number of digits
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Same inputs, same bits: any number of threads, again and again, any chunk, file or stream.
+"""Same inputs, same bits: any number of threads, repeatedly, any chunks, file or stream.
 
-The limits are lowered, so that small arrays take every way; a spy tells that they did. Each way
-is also taken at its real size. Expected bits come from ufunc.at, see test_large.py.
+Lowered thresholds make small arrays take every algorithm; a spy records which ran. Each algorithm
+also runs at its real size. Expected bits come from ufunc.at, see test_large.py.
 """
 
 import errno
@@ -47,9 +47,9 @@ SMALL = {
 
 
 class Way(NamedTuple):
-    """Shapes that lead to one way through the kernels.
+    """Shapes that lead to one algorithm.
 
-    taken: the function in scatters and the kernel. axis: that of an elements operator.
+    taken: the function in scatters and the kernel. axis: of an elements operator.
     """
 
     name: str
@@ -93,7 +93,7 @@ LARGE = (
 
 
 class Call(NamedTuple):
-    """A scatter that must always give the same bits."""
+    """A scatter whose bits must never vary."""
 
     way: Way
     arrays: tuple[Array, Array, Array]
@@ -101,7 +101,7 @@ class Call(NamedTuple):
     expected: Array
 
     def run(self, threads: int) -> Array:
-        """Return what it gives with so many threads."""
+        """Return the result with some number of threads."""
         data, *others = self.arrays
         data = data.copy() if self.way.in_place else data
         return self._replace(arrays=(data, *others)).into(
@@ -109,7 +109,7 @@ class Call(NamedTuple):
         )
 
     def into(self, out: Array | None, threads: int) -> Array:
-        """Return what it gives, written to `out` if that is one."""
+        """Return the result, written to `out` if given."""
         data, *others = self.arrays
         if self.way.axis is None:
             return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
@@ -119,7 +119,7 @@ class Call(NamedTuple):
 
 
 def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy: bool) -> Call:
-    """Return a call of a way; its duplicates are heavy (three places are hit) or none."""
+    """Return a call for an algorithm; its duplicates are heavy (three elements) or none."""
     if way.axis is None:
         indices, flat = tuples(rng, way, heavy)
         shape = (len(indices), *way.data[1:])
@@ -134,7 +134,7 @@ def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy
 
 
 def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Array]:
-    """Return index tuples and the numbers of the elements that they name."""
+    """Return index tuples and the linear indices of the elements that they select."""
     size, *run = way.data
     rows = rng.permutation(size)
     rows = rng.choice(rows[:3], way.indices[0]) if heavy else rows[: way.indices[0]]
@@ -143,7 +143,7 @@ def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Arra
 
 
 def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tuple[Array, Array]:
-    """Return an index for each element and the numbers of the elements that they name."""
+    """Return an index for each element and the linear indices of the elements selected."""
     size, shape = way.data[axis], list(way.indices)
     if heavy:
         indices = rng.integers(0, 3, shape)
@@ -157,7 +157,7 @@ def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tupl
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lower the limits that decide which way a call takes."""
+    """Lower the thresholds that choose the algorithm."""
     for name, value in SMALL.items():
         monkeypatch.setattr(tuning, name, value)
     monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
@@ -168,7 +168,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Note which ways and kernels are taken, and by how many threads."""
+    """Record the algorithms and kernels called, and their numbers of threads."""
     seen: dict[str, int] = {}
 
     def note(name: str, call: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def spy(
     patch: pytest.MonkeyPatch, module: Any, name: str, note: Callable[[str, dict[str, Any]], None]
 ) -> None:
-    """Have every call of a function noted: its name, and its arguments by theirs."""
+    """Record all calls of a function: its name, and its arguments by name."""
     function = getattr(module, name)
     signature = inspect.signature(function)
 
@@ -197,12 +197,12 @@ def spy(
 
 
 def lead(way: Way) -> None:
-    """Let no run be wide enough to be changed in order where another way is meant."""
+    """Exclude the algorithm for long slices, to test another one."""
     tuning.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
-    """Make the calls with 1 to 16 threads: the bits of one thread, in the way that is meant."""
+    """Run the calls with 1 to 16 threads, by the intended algorithm: one result."""
     first = [call.run(1) for call in calls]
     for call, result in zip(calls, first, strict=True):
         assert agree(result, call.expected, call.reduction), (call.way, call.reduction)
@@ -234,7 +234,7 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 def test_ways_at_their_real_size(
     reduction: str, heavy: bool, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "NEAR", 2)  # three places that are hit may be neighbours
+    monkeypatch.setattr(tuning, "NEAR", 2)  # three elements may be neighbours
     rng = np.random.default_rng(32)
     compare([a_call(rng, w, np.dtype("f4"), reduction, heavy) for w in LARGE], REPEATS, taken)
 
@@ -242,7 +242,7 @@ def test_ways_at_their_real_size(
 @pytest.mark.parametrize("begin", [0, 4, 16])
 @pytest.mark.parametrize("width", [16, 48, 1024, 1025])
 def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None:
-    """Whole lines where they begin with one; other starts and widths beside them."""
+    """Complete cache lines if aligned; also other offsets and widths."""
     rng = np.random.default_rng(37)
     room = np.empty(64 * 40 * width + 128, np.uint8)
     begin += -room.ctypes.data % 64
@@ -307,7 +307,7 @@ def test_more_tuples_than_are_sorted_at_once(
 def test_every_way_finds_a_bad_index_itself(
     way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is checked before, as if the indices were changed after that."""
+    """Skip the first validation, as if the indices changed after it."""
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
@@ -376,7 +376,7 @@ def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
         index = rng.integers(0, data.shape[axis], data.shape)
         expected = np.take_along_axis(data, index, axis)
         assert same(ndtool.gather_elements(data, index, axis, threads=2), expected)
-    index = rng.integers(0, 3, (8, 50, 1))  # runs with gaps, in batches
+    index = rng.integers(0, 3, (8, 50, 1))  # slices with gaps, in batches
     expected = data[np.arange(8)[:, None], index[..., 0]]
     for threads in (1, 2, 5):
         assert same(ndtool.gather_nd(data, index, 1, threads=threads), expected)
@@ -386,7 +386,7 @@ def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
 def test_no_call_gathers_more_than_a_piece(
     width: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C ends a run between two calls."""
+    """Ctrl-C ends a run between two kernel calls."""
     moved = []
 
     def note(_: str, call: dict[str, Any]) -> None:
@@ -400,7 +400,7 @@ def test_no_call_gathers_more_than_a_piece(
 
 
 def arguments(way: Way, reduction: str) -> dict[str, Any]:
-    """Return what names a way's call in a request."""
+    """Return the arguments of a call in a request."""
     operator = "scatter_nd" if way.axis is None else "scatter_elements"
     return {"operator": operator, "attributes": Attributes(axis=way.axis or 0, reduction=reduction)}
 
@@ -432,7 +432,7 @@ def test_files_in_chunks_of_any_size(
                 assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
 
 
-# Units of 12 bytes, as long doubles have on some machines, are known by files alone.
+# Units of 12 bytes, such as long doubles on some machines, occur only in files.
 TURNED = {
     "i2": 2,
     "f4": 4,
@@ -451,7 +451,7 @@ TURNED = {
 def test_updates_in_the_other_byte_order(
     order: str, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A move takes whole elements: the unit that byte order reverses is all it knows of a type."""
+    """A copy moves complete elements: of the type it needs only the unit of byte order."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(44)
     other = "<>".replace(order, "")
@@ -512,7 +512,7 @@ def sorted_call() -> Call:
 
 
 def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel without transparent huge pages knows the word and not the thing."""
+    """A kernel without transparent huge pages defines the constant and rejects the call."""
 
     class Refusing(mmap.mmap):
         def madvise(self, *_: int) -> None:
@@ -536,7 +536,7 @@ def test_scratch_that_cannot_be_had(small: None, monkeypatch: pytest.MonkeyPatch
 
 
 def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that once was called by many threads does not keep as many rooms for good."""
+    """A thread that was once called with many threads does not retain as much scratch."""
     room, together, made = scratch.take, Barrier(4), []
 
     def noting(size: int) -> Any:

@@ -1,4 +1,4 @@
-"""How far an output is from what it must be: by ulps, and by whole updates."""
+"""Differences between an output and the correct one: in ulps, and in complete updates."""
 
 import json
 from collections.abc import Callable
@@ -108,7 +108,7 @@ EXACT = [np.dtype(code) for code in ("i1", "i8", "u2", "u8", ">i4")]
 @given(case=st.one_of(scatter_nd_cases(), scatter_elements_cases()), chosen=st.data())
 def test_an_update_that_is_left_out_or_doubled_is_found(case: Case, chosen: st.DataObject) -> None:
     data, indices, updates = case.arrays
-    assume(data.dtype.names is None)  # NumPy's copies of records forget what is between fields
+    assume(data.dtype.names is None)  # NumPy's copies of records drop the padding between fields
     reduction = case.arguments["reduction"]
     if reduction != "none":
         dtype = chosen.draw(st.sampled_from(EXACT))
@@ -155,7 +155,7 @@ def test_rounding_is_told_from_lost_updates(operator: str, code: str) -> None:
     case = Case(operator, (data, index, upd), {"reduction": "add"})
     right = call(reference, case)
     other_order = right.copy()
-    for row in range(rows):  # added from the end
+    for row in range(rows):  # added in reverse order
         total = data[row]
         for value in upd[idx == row][::-1]:
             total = (total + value).astype(code)
@@ -193,7 +193,7 @@ def test_more_updates_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def lossy(here: Path) -> Request:
-    """Save a scatter whose output lacks updates, has others twice, and is rounded otherwise."""
+    """Save a scatter whose output lacks updates, has others twice, and is rounded differently."""
     rng = np.random.default_rng(1)
     idx, upd = rng.integers(0, 100, (2000, 1)), rng.random(2000).astype("f4") + np.float32(1)
     data = np.zeros(100, "f4")
@@ -306,10 +306,10 @@ NAN = np.nan
 @pytest.mark.parametrize("code", ["f2", "f4", ">f8", "bfloat16"])
 @pytest.mark.parametrize("reduction", ["max", "min"])
 def test_other_rules_for_nan_and_zeros_lose_no_update(reduction: str, code: str) -> None:
-    """An engine compares by < or >, which NaN make false, and takes zeros of any sign for equal."""
+    """An engine compares by < or >, which are false for NaN, and treats signed zeros as equal."""
     dtype = np.dtype(code)
     rng = np.random.default_rng(0)
-    rules: list[Callable[[float, float], bool]] = [  # whether an update takes the element's place
+    rules: list[Callable[[float, float], bool]] = [  # whether an update replaces the element
         lambda old, new: new > old,
         lambda old, new: new >= old,
         lambda old, new: not old > new,
@@ -337,7 +337,7 @@ def test_other_rules_for_nan_and_zeros_lose_no_update(reduction: str, code: str)
 def test_a_lost_update_is_no_other_rule_for_nan() -> None:
     idx, upd = np.zeros((3, 1), int), np.array([5.0, NAN, 7.0])
     case = Case("scatter_nd", (np.array([1.0]), idx, upd), {"reduction": "max"})
-    # By other rules it would be 7, after NaN or of all numbers, or 5, up to NaN from the end.
+    # By other rules it would be 7 (after NaN, or without NaN), or 5 (up to NaN from the end).
     for found, otherwise in ((7.0, 1), (5.0, 1), (-NAN, 1), (1.0, 0), (6.0, 0)):
         assert examined_of(case, np.array([found]), [0]) == (1, 0, 0, otherwise)
     numbers = Case("scatter_nd", (np.array([1.0]), idx, np.array([5.0, 3.0, 7.0])), case.arguments)
@@ -407,7 +407,7 @@ def test_all_blocks_are_compared(piece: int, here: Path, monkeypatch: pytest.Mon
 def test_what_is_furthest_apart_is_looked_into(
     piece: int, within: int, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where most differences are of rounding, the few lost updates are told all the same."""
+    """If most differences are rounding errors, the few lost updates are reported, too."""
     monkeypatch.setattr(blocks, "PIECE", piece)
     monkeypatch.setattr(diagnosis, "EXAMINED", 5)
     idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")

@@ -1,4 +1,4 @@
-"""README.md and docs/: what they show is what happens, what they list is there."""
+"""README.md and docs/: the output of their examples, and the existence of what they list."""
 
 import doctest
 import os
@@ -30,19 +30,19 @@ documented = pytest.mark.skipif(
 
 
 def commands(block):
-    """Return the commands of a session, and what each one shows."""
+    """Return the commands of a session, and the output of each."""
     parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def timeless(text):
-    """Return a text without what differs from run to run and machine to machine."""
+    """Return a text without durations and sizes that vary between runs and machines."""
     text = re.sub(r"in [0-9.]+ (us|ms|s)(,\s+[0-9]+\s+threads?)?", "in TIME", text)
     return re.sub(r"memory [0-9.]+ MB", "memory MORE OR LESS", text)
 
 
 def programs(folder):
-    """Return a PATH on which `ndtool` and `python` are those under test."""
+    """Return a PATH with the `ndtool` and `python` under test."""
     place = folder / "programs"
     place.mkdir()
     for name, command in (("ndtool", "-m ndtool "), ("python", "")):
@@ -52,9 +52,9 @@ def programs(folder):
 
 
 def play(block, folder):
-    """Run a block's commands at a terminal, among the fixtures; return what each one shows."""
+    """Run a block's commands on a terminal, in the fixtures; return the output of each."""
     shutil.copytree(FIXTURES, folder / "fixtures")
-    # $? of the last command survives the mark
+    # preserves $? of the last command
     lines = [f"(s=$?; printf '@@@\\n'; exit $s)\n{command}\n" for command, _ in commands(block)]
     env = {"PATH": programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
     ran = at_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
@@ -62,7 +62,7 @@ def play(block, folder):
 
 
 def stock(server):
-    """Put into the bucket what the documents take from there."""
+    """Put the objects of the documents' examples into the bucket."""
     server.put("table.npy", (FIXTURES / "cookbook/table.npy").read_bytes())
 
 
@@ -199,7 +199,7 @@ def test_demo(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["programs"]
 
 
-if __name__ == "__main__":  # write what is shown into the documents; look at it before committing
+if __name__ == "__main__":  # write the actual output into the documents; review it before a commit
     import tempfile
 
     def replaced(match):

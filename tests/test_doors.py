@@ -1,6 +1,6 @@
-"""The kernels' doors: a buffer that a call would leave is refused, before a byte is touched.
+"""The size checks of the kernels' entry points, which precede any access.
 
-Only a bug in ndtool can come there: every call is right but for one argument.
+Only a bug in ndtool could violate them: each call is valid but for one argument.
 """
 
 import inspect
@@ -306,7 +306,7 @@ def test_a_piece_knows_its_place() -> None:
         ([0, 0, 0, 0], 1, 1),
         ([3, 2, 1, 0], 1, 4),
         ([0, 7, 8, 20], 4096, 3),
-        ([0, 32], 131072, 2),  # as much as one call asks for
+        ([0, 32], 131072, 2),  # at most one call's bytes
         ([0, 64], 131073, 4),
     ],
 )
@@ -361,7 +361,7 @@ def test_what_cannot_be_bound(make: Any, reason: str) -> None:
 
 
 def test_what_the_kernels_know_is_what_the_rules_say() -> None:
-    """A type or reduction that has a rule has a kernel, and as many axes as a rule allows."""
+    """Every type and reduction in the rules has a kernel, and so has every rank."""
     for name in dtypes.ARITHMETIC:
         for reduction in REDUCTIONS:
             _kernels.UpdateSpec(room(8), 8, reduction, name)

@@ -1,4 +1,4 @@
-"""A dry run refuses what the run would refuse, with the same status and words, and writes nothing."""
+"""A dry run raises the errors of the run, with equal status and text, and writes nothing."""
 
 import os
 import re
@@ -23,7 +23,7 @@ RUNS = {
     "scatter-elements": ("data", "along", "along"),
     "gather": ("data", "rows"),
 }
-NBYTES = 1 << 21  # of an output, in a megabyte of disk
+NBYTES = 1 << 21  # bytes of an output, on a disk of a megabyte
 
 
 def command(operator: str, output: str, *more: object) -> tuple[object, ...]:
@@ -33,7 +33,7 @@ def command(operator: str, output: str, *more: object) -> tuple[object, ...]:
 
 @pytest.fixture
 def inputs(here: Path) -> Path:
-    """Save the inputs of all operators, whose outputs have two megabytes."""
+    """Save the inputs of all operators, with outputs of two megabytes."""
     data = np.arange(NBYTES // 8).reshape(4, -1)
     save(data=data, pairs=np.array([[3], [0], [1], [2]]), rows=np.array([3, 0, 1, 2]))
     save(updates=data[::-1], along=np.zeros(data.shape, "i8"))
@@ -42,7 +42,7 @@ def inputs(here: Path) -> Path:
 
 @pytest.fixture
 def disk(inputs: Path) -> Iterator[Path]:
-    """Give a folder on a disk of a megabyte."""
+    """Yield a folder on a disk of a megabyte."""
     folder = inputs / "disk"
     folder.mkdir()
     call = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
@@ -53,7 +53,7 @@ def disk(inputs: Path) -> Iterator[Path]:
 
 
 def put_old(folder: str) -> None:
-    """Make archives and a store of one small array, which other outputs preserve."""
+    """Create archives and a store of one small array, which other outputs preserve."""
     for name in ("old.npz:a", "old.safetensors:a"):
         assert ndtool("convert", "rows.npy", f"{folder}/{name}").status == 0
     if has_zarr():
@@ -74,7 +74,7 @@ def needs(output: str) -> None:
 
 
 def refused(call: tuple[object, ...], status: int, said: str, folder: Path, **options: Any) -> None:
-    """See that a dry run and a run of the same call are refused alike, and change nothing."""
+    """Check that a dry run and a run of the same call raise equal errors, and change nothing."""
     before = state(folder), sorted(os.listdir(folder))
     dry, run = (ndtool(*call, *more, **options) for more in (("--dry-run",), ()))
     assert said in run.err
@@ -113,7 +113,7 @@ def test_a_compressed_store_may_fit_where_its_bytes_do_not(disk: Path) -> None:
 
 
 def test_a_store_of_more_files_than_the_disk_has(disk: Path) -> None:
-    """Which is known, however its chunks are compressed."""
+    """The size is known, despite compression."""
     pytest.importorskip("zarr")
     mount = ["mount", "-t", "tmpfs", "-o", "remount,nr_inodes=100", "tmpfs", str(disk)]
     subprocess.run(mount, check=True)
@@ -165,7 +165,7 @@ def test_folders_that_were_removed_or_cannot_be_synced(
 ) -> None:
     needs(output)
     refused(command("gather-nd", f"no/{output}", *more), 7, "there is no folder no", inputs)
-    os.mkdir("blind", 0o333)  # fsync of a folder needs the right to read it
+    os.mkdir("blind", 0o333)  # fsync of a folder requires read permission
     if more and output != "out.zarr":
         call = command("gather-nd", f"blind/{output}", *more)
         dry, run = (
@@ -195,7 +195,7 @@ def test_streams(inputs: Path) -> None:
 
 @pytest.fixture
 def small(disk: Path) -> dict[str, str]:
-    """Give the variable that has temporary files on the small disk."""
+    """Yield the variable that puts temporary files on the small disk."""
     return {"TMPDIR": str(disk)}
 
 
@@ -244,7 +244,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 
     put_old(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.location")  # before what it imports is replaced
+        import_module("ndtool.formats.zarr.location")  # before its imports are replaced
     monkeypatch.setattr(Frame, "begin", forbidden)
     monkeypatch.setattr(local.LocalFile, "copy", forbidden)
     monkeypatch.setattr(descriptors, "write_at", forbidden)
@@ -302,7 +302,7 @@ def test_nothing_is_left(inputs: Path) -> None:
 
 
 def named(words: str) -> str:
-    """Return words with temporary names made equal."""
+    """Return a text with temporary names replaced by one name."""
     return re.sub(r"\.ndtool-[0-9a-f]{12}", ".ndtool", words)
 
 
@@ -311,7 +311,7 @@ def named(words: str) -> str:
 def test_workers_that_do_not_see_a_folder(
     hidden: str, output: str, inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The worker has a file system of its own where the folder is."""
+    """The folder is on another file system for the worker."""
     pytest.importorskip("distributed", exc_type=ImportError)
     needs(output)
     unshare = shutil.which("unshare")

@@ -1,4 +1,4 @@
-"""`verify --against`: other engines beside the exact answer, each in a process of its own."""
+"""`verify --against`: other engines compared with the exact result, each in its own process."""
 
 import re
 import signal
@@ -50,7 +50,7 @@ TWICE = How(runs=2)
 def asked(
     operator: str, names: tuple[str, ...], how: How = TWICE, **attributes: Any
 ) -> list[Report]:
-    """Return what engines say of the arrays in data.npy, idx.npy and upd.npy."""
+    """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
     request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
     return engines.verify(request, names, how, quiet).reports
@@ -66,7 +66,7 @@ def test_engines_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
             engines.chosen(wrong)
 
 
-# Each engine is called directly, as its users would, and beside that through ours.
+# Each engine is called directly, as by its users, and through ndtool.
 
 
 def torch_call(operator: str, data: Array, indices: Array, updates: Any, **given: Any) -> Array:
@@ -173,7 +173,7 @@ DIRECT: dict[str, Callable[..., Array]] = {
     "numpy": numpy_call, "torch": torch_call, "jax": jax_call, "onnx": onnx_call,
     "onnxruntime": onnxruntime_call, "tensorflow": tensorflow_call,
 }  # fmt: skip
-# Sums whose bits depend on the order in which they are taken.
+# Sums whose bits depend on the order of additions.
 DATA, UPDATES = RNG.random((6, 5), "f4"), RNG.random((40, 5), "f4")
 CALLS = {
     "gather_nd": ((DATA, RNG.integers(0, 5, (3, 4, 2)), None), {}),
@@ -220,7 +220,7 @@ EVERY = st.one_of(
 
 
 def values_from(case: Case, shape: tuple[int, ...]) -> Array:
-    """Return as many different integers as a shape needs."""
+    """Return distinct integers of a shape."""
     return np.arange(np.prod(shape, dtype=int)).reshape(shape) * 7 - len(case.arrays)
 
 
@@ -230,7 +230,7 @@ def test_our_calls_of_numpy_are_the_operators(case: Case) -> None:
     data, indices, *updates = (
         np.array(a, a.dtype.newbyteorder("="), order="C") for a in case.arrays
     )
-    if data.dtype.kind not in "iu":  # or something would be rounded, or a NaN
+    if data.dtype.kind not in "iu":  # or elements would be rounded, or be NaN
         data, *updates = (values_from(case, array.shape) for array in (data, *updates))
     asking = side.Call(
         case.operator, "", 0, case.arguments, data, indices, updates[0] if updates else None, 1
@@ -256,7 +256,7 @@ def test_inputs_of_any_kind_reach_an_engine(here: Path) -> None:
     assert [(one.engine, one.threads, one.result) for one in reports] == [
         ("numpy", 1, "same"), ("onnx", 1, "same"),
     ]  # fmt: skip
-    large = RNG.random((1 << 17, 3))  # mapped where it stands
+    large = RNG.random((1 << 17, 3))  # mapped without a copy
     save(data=np.asfortranarray(large))
     literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
     (report,) = engines.verify(literal, ("numpy",), How(), quiet).reports
@@ -294,7 +294,7 @@ def test_bfloat16_reaches_those_who_have_it() -> None:
     assert {one.engine: one.result for one in reports} == dict.fromkeys(names, "same")
 
 
-# Engines that go wrong: modules of our own, in the place of torch.
+# Faulty engines: modules that replace torch.
 
 FAKE = """
 import os, signal, subprocess, sys, time
@@ -322,7 +322,7 @@ def gather(data, axis, indices):
 
 @pytest.fixture
 def fake(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Report]]:
-    """Return what asks a torch that does something with its answer before it gives it."""
+    """Return the report on a replaced torch that changes its output before it returns it."""
     save(data=np.arange(5, dtype="f4"), idx=np.array([4, 3, 0]))
     (here / "fakes").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(here / "fakes"))
@@ -401,13 +401,13 @@ def test_an_engine_that_is_not_the_same_from_run_to_run(fake: Any) -> None:
     assert reports[1].message == (
         "bits vary between runs; at worst 2 of 3 elements differ, by up to 10485760 ulp"
     )
-    # what is told of an answer does not change with those after it
+    # the comparison of an output is independent of later ones
     assert reports[1].compared.first.output == 7
     assert [one.result for one in fake(body, runs=1)] == ["same", "same"]
 
 
 def gone(pid: int) -> bool:
-    """Wait until a process is no more."""
+    """Wait until a process has ended."""
     for _ in range(1000):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

@@ -1,4 +1,4 @@
-"""`explain`: what it tells is what brute force finds, in values, order and bits."""
+"""`explain`: its steps equal those of brute force, in values, order and bits."""
 
 import json
 import tracemalloc
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 def opened(case: Case, **attributes: Any) -> OpenCall:
-    """Return the job of a case, on arrays instead of files."""
+    """Return the call of a case, on arrays instead of files."""
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     names = {role: role for role in arrays}
     request = Request(case.operator, **names, attributes=Attributes(**case.arguments), **attributes)
@@ -52,14 +52,14 @@ def _record(array: Array) -> dtypes.Dtype:
 
 
 def numbered(case: Case) -> Array:
-    """Return where in data each element of a gather's output comes from, in row-major order."""
+    """Return the position in data of each element of a gather's output, in row-major order."""
     data, indices = case.arrays
     numbers = np.arange(data.size).reshape(data.shape)
     return call(reference, Case(case.operator, (numbers, indices), case.arguments))
 
 
 def met(case: Case, place: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield the position in indices, and that in updates, of every update of an element."""
+    """Yield the positions in indices and in updates of every update of an element."""
     data, indices, _ = case.arrays
     axis, b = plain_axes(case)
     if case.operator == "scatter_nd":
@@ -86,7 +86,7 @@ def bits(one: Array | None) -> bytes:
 
 
 def met_by(old: Array, update: Array, reduction: str) -> Array:
-    """Return what an update makes of an element, both as arrays of one element."""
+    """Return the result of an update of an element, both as arrays of one element."""
     if reduction == "none":
         return update if update.dtype == old.dtype else update.astype(old.dtype)
     with np.errstate(all="ignore"):
@@ -125,13 +125,13 @@ def test_an_explanation_is_what_brute_force_finds(
 
 @pytest.fixture
 def limits() -> Iterator[pytest.MonkeyPatch]:
-    """Let a test set limits."""
+    """Yield a function that sets thresholds."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
 def few(everything: list[Any], every: bool) -> list[Any]:
-    """Return what is told of a list."""
+    """Return the items of a list."""
     n = tuples.FEW
     return everything if every or len(everything) <= 2 * n else everything[:n] + everything[-n:]
 
@@ -333,7 +333,7 @@ TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
 def test_where_a_type_stands_for_an_input_no_value_is_shown(
     operator: str, reduction: str, typed: tuple[str, ...]
 ) -> None:
-    """Neither values that nobody knows, nor known ones, which could be taken for a result."""
+    """Neither unknown values nor known ones, which could be mistaken for a result."""
     index = np.array([[3], [1], [-1], [3]])
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
     save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
@@ -467,7 +467,7 @@ def test_memory_depends_on_no_size(here: Path) -> None:
 def test_memory_of_an_answer_depends_on_no_length(
     operator: str, form: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, numbers of tuples go to a file
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, a file is used
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
@@ -526,7 +526,7 @@ def test_an_input_that_changes_while_a_long_answer_is_printed(here: Path) -> Non
             file.write(b"\x09")
 
         def read() -> None:
-            assert len(list(element.steps)) == 5001  # where all of a small file was read at once
+            assert len(list(element.steps)) == 5001  # if a small file was read completely
             call.recheck()
 
         with pytest.raises(OSError, match=r"idx\.npy changed"):

@@ -1,4 +1,4 @@
-"""Systems that fail, processes that die, files that change: nothing is lost and nothing torn."""
+"""Failing system calls, killed processes, changing files: nothing is lost or incomplete."""
 
 import errno
 import io
@@ -58,19 +58,19 @@ def here(here: Path) -> Path:
 
 
 def right(name: str = "out.npy", data: Any = DATA) -> bool:
-    """Whether a file holds what GATHER gives."""
+    """Whether a file has the result of GATHER."""
     result = np.load(name)
     return result.dtype == data.dtype and np.array_equal(result, data[::-1])
 
 
 def added() -> Any:
-    """Return what SCATTER gives."""
+    """Return the result of SCATTER."""
     result = DATA.copy()
     result[::-1] += UPD
     return result
 
 
-# One call goes wrong
+# One system call fails
 
 UNREACHED = 99
 READING = "open,stat,fstat,fstatvfs,pread,readv,mmap,close"
@@ -96,7 +96,7 @@ def faulty(calls: str, wrongs: str, nameless: bool, run: tuple[str, ...]) -> Ite
 
 
 def put_back(before: dict[str, Any], here: Path) -> dict[str, Any]:
-    """Put the old output back and return the new state; nothing else has changed."""
+    """Restore the old output and return the new state; nothing else has changed."""
     Path("out.npy").write_bytes(OLD)
     now = state(here)
     assert {**now, "out.npy": None} == {**before, "out.npy": None}
@@ -108,7 +108,7 @@ def is_result(run: tuple[str, ...]) -> bool:
     return np.array_equal(np.load("out.npy"), wanted)
 
 
-# An extension's import that ignores what a registration raises, as Cython's do.
+# An extension whose import ignores exceptions of a registration, as Cython's do.
 DROPPING = """
 import collections.abc, os, signal, sys
 register = collections.abc.Sequence.register
@@ -187,10 +187,10 @@ def test_a_signal_at_every_call(run: tuple[str, ...], nameless: bool, here: Path
     ):
         where = (call, number, status, said)
         assert said == "", where
-        if status in (143, -signal.SIGTERM):  # the latter before ndtool listens
+        if status in (143, -signal.SIGTERM):  # the latter before ndtool installs handlers
             ended += 1
             assert state(here) == before, where
-        else:  # too late: the new file has its name, or is about to get it
+        else:  # too late: the file is published, or about to be
             assert status in (0, UNREACHED), where
             assert is_result(run), where
             before = put_back(before, here)
@@ -251,7 +251,7 @@ def test_death_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -
         assert status in (-signal.SIGKILL, UNREACHED), where
         killed += status != UNREACHED
         left = {p.name for p in here.iterdir()} - before.keys()
-        if nameless and left:  # between the two calls that replace a file, and whole
+        if nameless and left:  # complete, between the two calls that replace a file
             assert call in ("link", "replace"), where
             os.replace(left.pop(), "out.npy")
         for name in left:
@@ -263,17 +263,17 @@ def test_death_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -
     assert killed > 10
 
 
-# Files that change while they are read
+# Files that change while a run reads them
 
 
 def waiting_for(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
-    """Start a run whose last input comes on standard input; return it and what it waits for."""
+    """Start a run that reads its last input from standard input; return it and that input."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(command, env=environment(), **pipes)
     raw = Path("upd.npy").read_bytes()
     assert process.stdin is not None
     process.stdin.write(raw[:-1])
-    process.stdin.flush()  # more than a pipe holds: it has been read from, so all else is open
+    process.stdin.flush()  # exceeds a pipe's buffer: all other inputs are open
     return process, raw[-1:]
 
 
@@ -294,7 +294,7 @@ def modify() -> None:
     with open("data.npy", "r+b") as file:
         file.seek(1000)
         file.write(b"!")
-    os.utime("data.npy", ns=(1, 1))  # a later time, whatever the clock of the file system ticks
+    os.utime("data.npy", ns=(1, 1))  # a later mtime, whatever the file system's resolution
 
 
 def replace() -> None:
@@ -407,7 +407,7 @@ sys.exit(main())
 
 @pytest.fixture
 def small_disk(here: Path) -> Iterator[Path]:
-    """Yield a folder with room for a megabyte."""
+    """Yield a folder with a megabyte of free space."""
     folder = here / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
@@ -430,7 +430,7 @@ def test_a_full_disk(small_disk: Path, here: Path) -> None:
             assert "bytes of disk space, 104" in ran.err
             assert os.listdir(small_disk) == ["out.npy"]
             assert old.read_bytes() == OLD
-    ran = ndtool(*scatter, stdin=b"", env={"TMPDIR": str(small_disk)})  # to a pipe: fits memory
+    ran = ndtool(*scatter, stdin=b"", env={"TMPDIR": str(small_disk)})  # to a pipe: memory suffices
     assert ran.status == 0
 
 
@@ -495,7 +495,7 @@ def test_little_memory(run: tuple[str, ...], megabytes: int, here: Path) -> None
         assert ran.err.startswith("error: ")
         assert "Traceback" not in ran.err
         assert state(here) == before
-        assert megabytes < 4096  # each thread may reserve 72 MiB of addresses
+        assert megabytes < 4096  # each thread may reserve 72 MiB of address space
     else:
         result = np.load("out.npy" if "out.npy" in run else io.BytesIO(ran.out))
         assert np.array_equal(result, data + 1 if run == SCATTER else data[::-1])
@@ -581,7 +581,7 @@ def test_a_fork_after_threads() -> None:
     assert (ran.status, ran.err) == (0, "")
 
 
-# Names
+# File names
 
 
 def aliases(here: Path) -> Iterator[str]:
@@ -608,7 +608,7 @@ def test_the_output_is_the_data(operator: str, number: int, here: Path) -> None:
             check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, b"")
-        assert np.array_equal(np.load(stdin), DATA)  # whoever has it open keeps what it was
+        assert np.array_equal(np.load(stdin), DATA)  # open descriptors refer to the old content
     wanted = DATA[::-1] if operator == "gather-nd" else UPD
     assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), wanted)
     assert np.array_equal(np.load("data.npy" if alias == "hard.npy" else "hard.npy"), DATA)
@@ -678,7 +678,7 @@ def test_mode(mask: int, mode: int, nameless: bool) -> None:
         assert right(name)
 
 
-# Several at once
+# Several runs at once
 
 
 def test_four_at_once(here: Path) -> None:
@@ -705,12 +705,12 @@ def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
     assert not [name for name in os.listdir() if "ndtool-" in name]
 
 
-# Signals and death at any time
+# Signals and kills at any time
 
 
 @pytest.fixture
 def long_run(here: Path) -> tuple[str, ...]:
-    """Return a run that copies a gigabyte, most of it from a hole in a file."""
+    """Return a run that copies a gigabyte, mostly from a hole in a sparse file."""
     sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
     run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
@@ -718,7 +718,7 @@ def long_run(here: Path) -> tuple[str, ...]:
 
 
 def at_work(pid: int, here: Path) -> bool:
-    """Whether a process has its new output open."""
+    """Whether a process has opened its new output."""
     folder = Path(f"/proc/{pid}/fd")
     try:
         targets = [os.readlink(folder / name) for name in os.listdir(folder)]
@@ -799,7 +799,7 @@ def test_signals_that_the_parent_ignores_or_that_harm_nobody(
 
 @pytest.fixture
 def append_only(here: Path) -> Iterator[Callable[[str], None]]:
-    """Yield what lets a folder or file only grow."""
+    """Yield a function that makes a folder or file append-only."""
     made: list[str] = []
 
     def make(name: str) -> None:
@@ -869,7 +869,7 @@ def test_a_file_of_another_in_a_sticky_folder(
 
 
 def tortured(script: str, *arguments: object) -> Any:
-    """Return what a script in tests/torture prints."""
+    """Return the output of a script in tests/torture."""
     ran = execute(sys.executable, TORTURE / script, *arguments)
     assert ran.err == ""
     return ran.json
@@ -932,7 +932,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("1.npy").read_bytes() == Path(f"{1 << 22}.npy").read_bytes()
 
 
-# Indices that were right when they were checked
+# Indices that change after validation
 
 
 CHANGED = (

@@ -1,4 +1,4 @@
-"""Inputs: what opens, what is refused, and what standard input gives."""
+"""Inputs: opened, refused, and read from standard input."""
 
 import errno
 import os
@@ -173,7 +173,7 @@ def test_a_file_that_is_replaced():
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
             source.recheck()
         os.unlink("x.npy")
-        source.recheck()  # the bytes are as they were, and nothing else has the name
+        source.recheck()  # the content is unchanged, and the name refers to no other file
 
 
 def test_a_file_that_is_truncated():
@@ -210,7 +210,7 @@ def test_closing_while_someone_looks():
 
 
 def raised(code, limits=None, **options):
-    """Return the exception that code raises in another process, whose limits are set before it."""
+    """Return the exception that code raises in another process with limits."""
     program = "import resource\nfrom ndtool.formats import locators\nfrom ndtool.storage import descriptors\nfrom ndtool.formats.streams import Streams\n"
     for name, value in (limits or {}).items():
         program += f"resource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))\n"
@@ -229,7 +229,7 @@ def test_limits_on_memory_and_descriptors():
 
 
 class Feed:
-    """A pipe that gives the bytes, a few at a time."""
+    """A pipe with these bytes, written a few at a time."""
 
     def __init__(self, raw, step=1 << 16):
         self.fd, self._end = os.pipe()

@@ -1,4 +1,4 @@
-"""Files that nobody thought of: read or refused, never a crash or another exception."""
+"""Generated files: read or refused, never a crash or another exception."""
 
 import runpy
 import sys

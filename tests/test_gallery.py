@@ -1,4 +1,4 @@
-"""The gallery: every example of the standards' texts, drawn."""
+"""The gallery: a drawing of every example in the standards."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""No byte outside the arrays is read or written: around each of them are pages that fault.
+"""No byte outside the arrays is read or written: each is between guard pages.
 
-Every way through the kernels runs in a process of its own, so that a fault fails a test. Arrays
-begin at a page ("start"), end at one ("end") or stand unaligned ("odd"); scratch is fenced too.
+All kernels run in child processes, so that a fault fails a test. Arrays begin at a page
+boundary ("start"), end at one ("end") or are unaligned ("odd"); so is scratch.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from ndtool.machine import threads as teams
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
-tuning.COPIED = tuning.SMALL = 0  # small arrays go the way of large ones
+tuning.COPIED = tuning.SMALL = 0  # disables the fast path for small arrays
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
 
-ALL = "NDTOOL_TEST_ALL" in os.environ  # as `make torture` has it
+ALL = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
 WIDTHS = [
     width
     for width in range(1, 131)
     if ALL or width < 18 or width > 126 or width % 16 in (15, 0, 1, 8)
 ]
-CALLS = (("end", 1), ("start", 1), ("end", 3), ("start", 2), ("odd", 2))  # places and threads
+CALLS = (("end", 1), ("start", 1), ("end", 3), ("start", 2), ("odd", 2))  # alignments and threads
 REDUCTIONS = {
     name: ("add", "mul") if name.startswith("complex") else ("add", "mul", "max", "min")
     for name in dtypes.ARITHMETIC
@@ -49,7 +49,7 @@ ways: dict[str, Callable[[], None]] = {}
 
 
 def way(function: Callable[[], None]) -> Callable[[], None]:
-    """List a function that a child runs."""
+    """Register a function that a child runs."""
     ways[function.__name__] = function
     return function
 
@@ -82,7 +82,7 @@ def child(name: str) -> subprocess.CompletedProcess[str]:
 
 
 def limit(**limits: int) -> None:
-    """Set the constants that decide which way a call takes."""
+    """Set the thresholds that choose the algorithm."""
     for name, value in limits.items():
         (home,) = (one for one in (tuning, teams) if hasattr(one, name))
         setattr(home, name, value)
@@ -99,7 +99,7 @@ def values(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Arra
 def call(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
-    """Call an operator with fenced arrays and a fenced output, in all places."""
+    """Call an operator with arrays and an output between guard pages, in all alignments."""
     for fences.place, threads in CALLS:
         out = room(expected.nbytes).view(expected.dtype).reshape(expected.shape)
         operator(*(fenced(a) for a in arrays), *rest, out=out, threads=threads)
@@ -109,7 +109,7 @@ def call(
 def in_place(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
-    """Like call, where the output is data itself."""
+    """As call, with data as the output."""
     for fences.place in ("end", "start"):
         data, indices, updates = (fenced(a) for a in arrays)
         operator(data, indices, updates, *rest, out=data, threads=2)
@@ -117,7 +117,7 @@ def in_place(
 
 
 def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Return index tuples, most of which name the first or the last run of all."""
+    """Return index tuples, most of which select the first or the last slice."""
     index = rng.integers(-np.array(sizes), sizes, (*shape, len(sizes)))
     index[rng.random(shape) < 0.4] = 0
     index[rng.random(shape) < 0.4] = -1
@@ -125,7 +125,7 @@ def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...
 
 
 def limits() -> Iterator[None]:
-    """Take small calls to the code for large ones: not at all, and with streamed outputs."""
+    """Disable the fast path of small calls, and enable streamed outputs."""
     limit(WORTH=1)
     yield
     limit(STREAMED=1, PIECE=1 << 16)
@@ -149,7 +149,7 @@ def rows() -> None:
 
 @way
 def far() -> None:
-    """Data that no core's cache holds: the runs of the next block are asked for."""
+    """Data that exceed the cache: the slices of the next block are prefetched."""
     rng = np.random.default_rng(15)
     for _ in limits():
         for width, count in product((1, 3, 4, 16, 64, 65), (127, 128, 129, 257, 513)):
@@ -164,7 +164,7 @@ def far() -> None:
 
 @way
 def lines() -> None:
-    """Outputs past the cache go out in whole lines, wherever they begin; no byte beside changes."""
+    """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
     limit(WORTH=1, STREAMED=1)
     for width in range(1, 601):
@@ -203,7 +203,7 @@ def columns() -> None:
 
 @way
 def batches() -> None:
-    """With 513 tuples a batch is read through before it is gathered from."""
+    """With 513 tuples a batch is prefetched before it is gathered from."""
     rng = np.random.default_rng(3)
     limit(WORTH=1)
     for width, turn, count in product(WIDTHS, (1, -1), (3, 513)):
@@ -234,7 +234,7 @@ def strided() -> None:
             )
             index = ends(rng, (3,), (9,))
             call(gather_nd, data[index[:, 0]], (data, index))
-            limit(PIECE=3 * width)  # runs are cut into pieces
+            limit(PIECE=3 * width)  # slices are divided into work items
             call(gather_nd, data[index[:, 0]], (data, index))
             limit(PIECE=1 << 26)
             along = ends(rng, (2,), (3, 5, 4))[..., 0]
@@ -245,7 +245,7 @@ def strided() -> None:
 
 @way
 def turned() -> None:
-    """Data in Fortran's order is put into row-major order first."""
+    """Data in Fortran order are normalized first."""
     rng = np.random.default_rng(14)
     limit(WORTH=1)
     for width in WIDTHS:
@@ -265,7 +265,7 @@ def turned() -> None:
 
 
 def refused(data: Array, index: Array, component: int, value: int) -> None:
-    """Gather by tuples of which one is out of bounds."""
+    """Gather with one index out of bounds."""
     bad = index.copy()
     bad[component % len(bad), component] = value
     for threads in (1, 2):
@@ -328,9 +328,9 @@ def other_axis() -> None:
 
 
 def ways_to_scatter() -> Iterator[str]:
-    """Go through the ways to scatter few tuples, by turns."""
+    """Alternate the algorithms for scatters of few tuples."""
     scatters.bytearray = gathers.bytearray = scratch
-    assert callable(memory.take)  # or the fences would stand where nobody goes
+    assert callable(memory.take)  # or the guard pages would be at another address
     memory.take, memory._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
@@ -437,8 +437,8 @@ def copies() -> None:
 
 @way
 def changing_indices() -> None:
-    """Somebody changes the indices during the runs: wrong values, but nothing outside is
-    touched."""
+    """Another thread changes the indices during the calls: values are wrong, but no access is
+    out of bounds."""
     rng = np.random.default_rng(13)
     limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, NEAR=2)
     data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
@@ -471,7 +471,7 @@ def changing_indices() -> None:
 
 
 def bfloat16() -> np.dtype:
-    """Return bfloat16, an import that only two children need."""
+    """Return bfloat16, whose import only two children need."""
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16)

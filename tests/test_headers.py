@@ -1,4 +1,4 @@
-"""The .npy header: every bad one is refused with its reason, every good one round-trips."""
+"""The .npy header: invalid ones are refused with a reason, valid ones round-trip."""
 
 import io
 import warnings
@@ -241,7 +241,7 @@ def test_fortran(order):
     assert parse(npy(np.zeros((3, 4), order=order))).fortran == (order == "F")
 
 
-# The quick path may say nothing, but never something that the careful one does not.
+# The fast parser may fail, but its result must be that of the complete one.
 PARTS = st.sampled_from(
     [
         "{",

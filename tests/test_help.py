@@ -1,4 +1,4 @@
-"""Help pages, their examples, what starting up loads, and completion."""
+"""Help pages, their examples, imports at startup, and completion."""
 
 import os
 import pty
@@ -36,7 +36,7 @@ COMMANDS = [
     *(f"verify {name}" for name in OPERATORS),
 ]
 GROUPS = ("infer", "explain", "stats", "verify")
-EXAMPLE = "    ndtool "  # a line that nothing folds
+EXAMPLE = "    ndtool "  # a line that is never wrapped
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
     "scatter-nd": "onnx-scatter-nd-max",
@@ -58,7 +58,7 @@ def test_help_of_every_command(command):
 
 
 def pages(command, path, width):
-    """Yield the help of a command and of those below it, as words."""
+    """Yield the help of a command and of its subcommands, as words."""
     context = click.Context(command, info_name=path, terminal_width=width)
     yield path, sorted(command.get_help(context).split())
     for name, below in getattr(command, "commands", {}).items():
@@ -121,7 +121,7 @@ def test_example_in_the_help_runs(command, tmp_path):
 
 
 def commands_below(group):
-    """Yield a group's commands, and those of the groups in it."""
+    """Yield a group's commands, and those of its subgroups."""
     for command in group.commands.values():
         if isinstance(command, click.Group):
             yield from commands_below(command)
@@ -144,7 +144,7 @@ def test_every_option_has_its_variable():
 
 @pytest.mark.parametrize("command", OPERATORS)
 def test_what_everybody_needs_is_on_the_first_screen(command):
-    """24 lines have the usage, an example, the attributes, the output and the common options."""
+    """24 lines include the usage, an example, the attributes, the output and the common options."""
     page = ndtool(command, "-h").out.decode()
     first = "\n".join(page.splitlines()[:24])
     for words in ("Usage:", "Example:", "--output", "--out-of-bounds", "--dry-run", "--trace"):
@@ -251,7 +251,7 @@ def test_completion_of_commands_and_options():
 
 @pytest.fixture
 def arrays(tmp_path):
-    """Make a folder of arrays and of what are none."""
+    """Create a folder of arrays and other files."""
     np.save(tmp_path / "data.npy", np.arange(3))
     np.save(tmp_path / ".hidden.npy", np.arange(3))
     np.savez(tmp_path / "many.npz", first=np.arange(2), found=np.arange(2), other=np.arange(2))
@@ -272,7 +272,7 @@ def test_completion_of_members(arrays):
     typed = "ndtool gather-nd many.npz:f"
     assert complete(typed, "zsh", cwd=arrays) == members
     assert complete(typed, "fish", number="many.npz:f", cwd=arrays) == members
-    # bash takes words apart at colons, unless it was told not to
+    # bash splits words at colons by default
     assert complete("ndtool gather-nd many.npz : f", number=4, cwd=arrays) == [
         "plain,first", "plain,found",
     ]  # fmt: skip
@@ -343,7 +343,7 @@ def test_zsh_takes_what_is_offered(arrays, typed, line):
     ) as child:  # fmt: skip
         drain = threading.Thread(target=drained, args=(ours,))
         drain.start()
-        os.write(ours, f"{typed}\t\x18".encode())  # read when the shell is ready
+        os.write(ours, f"{typed}\t\x18".encode())  # printed when the shell is ready
         while not (arrays / "told").exists() or not (arrays / "told").read_text():
             assert child.poll() is None
             time.sleep(0.02)
@@ -355,7 +355,7 @@ def test_zsh_takes_what_is_offered(arrays, typed, line):
 
 
 def drained(fd):
-    """Read what a terminal shows until nobody has it any more."""
+    """Read a terminal's output until all processes have closed it."""
     try:
         while os.read(fd, 1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""One member of an archive is written: the others stay byte for byte, or the run is refused."""
+"""Writing one member of an archive preserves the others byte for byte, or the run is refused."""
 
 import io
 import os
@@ -40,7 +40,7 @@ def here(here: Path, all_closed: None) -> Iterator[Path]:
 
 
 class Raw(NamedTuple):
-    """What a member has in the file: its header with name and extra, data, directory entry."""
+    """The bytes of a member: header with name and extra field, data, central directory entry."""
 
     name: str
     header: bytes
@@ -49,14 +49,14 @@ class Raw(NamedTuple):
 
 
 def raws(raw: bytes) -> list[Raw]:
-    """Take an archive apart; entries do not say where the header is."""
+    """Split an archive; entries are without header offsets."""
     found, at = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
     for info in zipfile.ZipFile(io.BytesIO(raw)).infolist():
         begin = info.header_offset
         data = begin + 30 + sum(struct.unpack_from("<2H", raw, begin + 26))
         stop = at + 46 + sum(struct.unpack_from("<3H", raw, at + 28))
         entry = raw[at : at + 42] + raw[at + 46 : stop]
-        if raw[at + 42 : at + 46] == b"\xff" * 4:  # ours, where the place comes last
+        if raw[at + 42 : at + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
             entry = entry[:-8]
         found.append(
             Raw(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
@@ -75,7 +75,7 @@ def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> 
 
 
 def odd() -> bytes:
-    """Return an archive with everything that others write: no two members are of one kind."""
+    """Return an archive with members of all kinds that other writers produce."""
 
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:
@@ -102,8 +102,8 @@ def odd() -> bytes:
         archive.writestr("text", "no array, no .npy")
     raw = bytearray(pipe.getvalue())
     entry = raw.index(b"PK\1\2")
-    raw[entry + 8] |= 1  # encrypted, says the directory
-    raw[raw.index(b"PK\1\2", entry + 4) + 10] = 99  # a method that nobody knows
+    raw[entry + 8] |= 1  # encrypted, according to the central directory
+    raw[raw.index(b"PK\1\2", entry + 4) + 10] = 99  # an unknown method
     return bytes(raw)
 
 
@@ -113,7 +113,7 @@ def twice() -> bytes:
 
 
 def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
-    """Write a member and compare all others with what they were; return the archive."""
+    """Write a member and compare all others with the old ones; return the archive."""
     Path("a.npz").write_bytes(before)
     kept = write(f"a.npz:{name}", array)
     after = Path("a.npz").read_bytes()
@@ -165,7 +165,7 @@ def test_what_ndtool_cannot_read_stays_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["folder/", "text"])
 def test_a_member_that_is_not_called_npy_is_never_replaced(name: str) -> None:
-    """Nor is an array put beside it, which readers could not tell from it."""
+    """Nor is an array added under a name that readers could not tell from it."""
     Path("a.npz").write_bytes(odd())
     for attempt in (write, checked):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
@@ -302,7 +302,7 @@ def test_more_members_than_16_bits_count() -> None:
 @pytest.mark.slow
 def test_members_beyond_4_gib() -> None:
     size, name = (1 << 32) + 5, b"big"
-    with open("a.npz", "wb") as file:  # a hole, whose sum nobody asks for
+    with open("a.npz", "wb") as file:  # a hole, whose CRC is not read
         file.write(writer.head(name, size, 0))
         file.seek(size, io.SEEK_CUR)
         file.write(writer.tail(name, size, 0))

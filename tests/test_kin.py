@@ -1,4 +1,4 @@
-"""Operators by plain numbers and by tuples: hints at each other, and other libraries' results."""
+"""Operators with plain indices and with tuples: hints from one to another, and other libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_scatter_is_what_torch_gives(reduction: str, threads: int) -> None:
     for _ in range(50):
         shape = tuple(RNG.integers(1, 9, RNG.integers(1, 4)).tolist())
         axis, count = int(RNG.integers(0, len(shape))), int(RNG.integers(0, 20))
-        if reduction == "none":  # of duplicates torch promises nothing
+        if reduction == "none":  # torch does not define the result of duplicates
             count = min(count, shape[axis])
         indices = RNG.permutation(max(shape[axis], count))[:count] % shape[axis]
         data = RNG.integers(-50, 50, shape)

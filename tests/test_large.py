@@ -1,4 +1,4 @@
-"""Sizes at which blocks, tiles, partitions and threads are really used, against NumPy's bits.
+"""Sizes that use blocks, tiles, partitions and threads, compared with NumPy's bits.
 
 The expected values come from ufunc.at on flat indices, which test_reference.py ties to the
 reference; a gather's and a move's come from one fancy index on opaque bytes.
@@ -39,7 +39,7 @@ THREADS = (1, 2, 3, 4)
 
 
 class NdShape(NamedTuple):
-    """A kind of scatter_nd: N index tuples of k components, drawn in some way."""
+    """A case of scatter_nd: N index tuples of k components from a distribution."""
 
     name: str
     data: tuple[int, ...]
@@ -78,7 +78,7 @@ def drawn_indices(rng: np.random.Generator, case: NdShape) -> Array:
 
 
 def flat_places(case: NdShape, indices: Array) -> tuple[Array, int]:
-    """Return the row-major number of the run that each index tuple names, and its length."""
+    """Return the linear index of the slice that each index tuple selects, and its length."""
     runs = np.zeros(indices.shape[:-1], np.int64)
     for component, size in enumerate(case.data[: case.k]):
         runs = runs * size + indices[..., component] % size
@@ -86,7 +86,7 @@ def flat_places(case: NdShape, indices: Array) -> tuple[Array, int]:
 
 
 def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    """Return numbers whose sums and products depend on the order, and stay finite for long."""
+    """Return numbers whose sums and products depend on the order, and remain finite for long."""
     if dtype.kind in "iub":
         return random_values(rng, dtype, shape)
     if dtype.kind == "c":
@@ -98,7 +98,7 @@ def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -
 
 
 def expected_scatter(data: Array, flat: Array, updates: Array, reduction: str) -> Array:
-    """Return data with updates applied one after the other; flat numbers elements of data."""
+    """Return data with updates applied in sequence; flat: linear indices of elements of data."""
     output = opaque(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
     if reduction == "none":

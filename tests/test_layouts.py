@@ -1,4 +1,4 @@
-"""Strides against NumPy's."""
+"""Strides compared with NumPy's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Indices that are written out: what they are, what is refused, that a file of the name wins."""
+"""Index literals: their values, refusals, and the precedence of an existing file."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 def test_any_array(shape: list[int], value: int) -> None:
     array = np.full(shape, value, np.int64)
     nested = array.tolist()
-    if np.array(nested).shape == array.shape:  # zeros may have hidden some axes
+    if np.array(nested).shape == array.shape:  # an empty list hides further axes
         assert load(str(nested), literals=True).tolist() == nested
 
 

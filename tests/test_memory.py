@@ -1,7 +1,7 @@
-"""Memory is what the plan says: every operator on every format, within a budget.
+"""Memory use as planned: every operator on every format, within a limit.
 
-All inputs are larger than the budget and what it may be exceeded by, so that a buffer that grows
-with one of them and that the plan does not count shows.
+All inputs are larger than the limit and its tolerance, so that a buffer that grows with one of
+them and that the plan omits is detected.
 """
 
 import os
@@ -18,7 +18,7 @@ from memory import Measured, measured, peak
 
 pytest.importorskip("zarr", exc_type=ImportError)
 BUDGET = 16  # MiB
-ALLOWANCE = 15  # MiB: what the interpreter and packages take more in a longer run
+ALLOWANCE = 15  # MiB: additional memory of the interpreter and packages in a longer run
 INDEXED, ROWS = 1 << 22, 1 << 23
 
 # Shapes of data, indices and updates: 64, 32 and 32 MiB.
@@ -37,7 +37,7 @@ ALWAYS = {("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("sc
 
 
 def modes(operator: str, number: int) -> tuple[str, ...]:
-    """Return the options of a mode, another one for each number."""
+    """Return the options of a mode, varying with a number."""
     if operator.startswith("gather"):
         axis = ("--axis", "1") if operator == "gather" else ()
         return *axis, "--out-of-bounds", GATHERS[number % len(GATHERS)]
@@ -46,7 +46,7 @@ def modes(operator: str, number: int) -> tuple[str, ...]:
 
 
 def runs() -> Iterator[object]:
-    """Yield each operator with each format, and a mode that changes from one to the next."""
+    """Yield each operator with each format, in varying modes."""
     for number, operator in enumerate(SHAPES):
         for more, kind in enumerate(FORMATS):
             marks = () if (operator, kind) in ALWAYS else pytest.mark.slow
@@ -56,12 +56,12 @@ def runs() -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for the inputs, which are made when they are asked for."""
+    """Return a folder for the inputs, which are created on demand."""
     return tmp_path_factory.mktemp("memory")
 
 
 def chunks(shape: tuple[int, ...]) -> str:
-    """Return chunks of 512 KiB that are side by side in row-major order."""
+    """Return chunks of 512 KiB that are contiguous in row-major order."""
     longest = max(shape)
     sizes = (16, longest) if longest == 4096 else (1 if n < longest else 1 << 16 for n in shape)
     return ",".join(map(str, sizes))
@@ -91,14 +91,14 @@ def made(folder: Path, operator: str, kind: str) -> list[str]:
 
 @contextmanager
 def piped(path: str) -> Iterator[IO[bytes]]:
-    """Give a pipe that brings a file."""
+    """Yield a pipe with the content of a file."""
     with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process.stdout
 
 
 def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
-    """Run an operator on inputs in a format, data alone by a pipe, and measure what it takes."""
+    """Run an operator on inputs in a format, only data through a pipe, and measure its memory."""
     inputs = made(folder, operator, kind)
     output = str(folder / ("out.zarr" if kind == "zarr" else "out.npy"))
     if kind == "pipe":
@@ -109,7 +109,7 @@ def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> 
 
 @pytest.fixture(scope="module")
 def baseline(folder: Path) -> float:
-    """Return the megabytes of a run on small stores, with all packages that a run may load."""
+    """Return the megabytes of a run on small stores, with all packages loaded."""
     np.save(folder / "small.npy", np.ones(9))
     small = str(folder / "small.zarr")
     assert ndtool("convert", str(folder / "small.npy"), small).status == 0

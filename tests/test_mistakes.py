@@ -1,4 +1,4 @@
-"""Indices that look wrong: a run says what they may have been, as `stats` does."""
+"""Suspicious indices: a run reports the likely cause, as `stats` does."""
 
 from typing import Any
 

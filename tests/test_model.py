@@ -1,4 +1,4 @@
-"""`ndtool model`: the nodes of our operators in a model, and what they do on inputs."""
+"""`ndtool model`: the nodes of our operators in a model, and their results on inputs."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def save_model(graph: Any, version: int = 18, functions: Any = (), file: str = "
 
 
 def embedding(version: int = 13) -> None:
-    """Save a model that gathers rows of a table, doubles them, and puts some into a copy."""
+    """Save a model that gathers rows of a table, doubles them, and scatters some into a copy."""
     rows = helper.make_node("GatherND", ["table", "rows"], ["taken"], name="take")
     twice = helper.make_node("Add", ["taken", "taken"], ["doubled"])
     put = helper.make_node("ScatterND", ["table", "rows", "doubled"], ["out"])
@@ -96,7 +96,7 @@ def test_what_a_node_gives_is_known_to_those_after_it() -> None:
     inputs += [named("u", FLOAT, [4, 3]), named("j", INT64, ["M", 2])]
     picks = [
         helper.make_node("GatherND", ["a", "b"], ["o"]),
-        helper.make_node("GatherND", ["p", "b"], ["s"]),  # no p of its own
+        helper.make_node("GatherND", ["p", "b"], ["s"]),  # without a p in its own scope
     ]
     opsets = [helper.make_opsetid("", 18)]
     function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], picks, opsets)
@@ -316,7 +316,7 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_answer_that_differs_names_its_node_and_may_be_within_some_ulps() -> None:
-    """The sum of floats in another order is not wrong."""
+    """Sums of floats in another order are not errors."""
     nodes = [
         helper.make_node("ScatterND", ["d", "i", "u"], ["s"], name="sum", reduction="add"),
         helper.make_node("GatherND", ["s", "i"], ["o"], name="take"),
@@ -467,7 +467,7 @@ def test_inputs_that_do_not_fit(here: Path) -> None:
     ids=str,
 )
 def test_an_input_must_be_what_the_model_declares(here: Path, array: Any, given: str) -> None:
-    """As onnxruntime has it: the type, the rank, and sizes that are numbers."""
+    """As in onnxruntime: the type, the rank, and numeric sizes."""
     node = helper.make_node("GatherND", ["d", "i"], ["o"])
     inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, ["N", 1])]
     save_model(helper.make_graph([node], "g", inputs, [named("o")]))
@@ -497,7 +497,7 @@ def test_members_that_are_no_inputs_are_refused() -> None:
 
 
 def spoilt_models() -> dict[str, tuple[Any, str]]:
-    """Return models that no runtime accepts, and what is said of each."""
+    """Return models that no runtime accepts, each with the expected error."""
     take = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
     again = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
     two = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
@@ -548,7 +548,7 @@ def test_an_operator_set_that_nobody_knows() -> None:
 
 
 def test_sizes_that_a_model_says_of_its_outputs_are_not_looked_at() -> None:
-    """Exporters leave wrong ones behind; onnxruntime warns of them."""
+    """Exporters write wrong shapes; onnxruntime warns of them."""
     node = helper.make_node("GatherND", ["d", "i"], ["o"])
     inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, [2, 1])]
     save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, [7, 7])]))
@@ -613,7 +613,7 @@ def test_external_data_are_looked_for_beside_the_model(here: Path) -> None:
 
 
 def test_types_may_follow_from_external_data() -> None:
-    """The sizes that Reshape gives are in another file, where exporters put all data."""
+    """The sizes for Reshape are in another file, where exporters put all data."""
     nodes = [
         helper.make_node("Reshape", ["d", "sizes"], ["r"]),
         helper.make_node("GatherND", ["r", "i"], ["o"]),

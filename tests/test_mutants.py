@@ -1,4 +1,4 @@
-"""The table of mutants that no test can notice: each row is about a line that is there."""
+"""The table of equivalent mutants: each row refers to an existing line."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Large indices, which a check before `out=` copies into fewer bytes: the same bits and
+"""Large indices, which validation before `out=` narrows: the same bits and
 refusals."""
 
 import numpy as np
@@ -18,18 +18,18 @@ from ndtool._kernels import Addressing, Indices, KernelOptions, WorkItem
 from ndtool.engine import tuning
 
 RNG = np.random.default_rng(61)
-# data's shape, the axes that tuples index, batch_dims: rows that two bytes tell apart, or four
+# data's shape, the axes that tuples index, batch_dims: rows that need two bytes, or four
 SHAPES = [((40, 50), 2, 0), ((300, 400), 2, 0), ((3, 30, 20, 2), 2, 1), ((9, 8, 7, 6), 4, 0)]
 
 
 @pytest.fixture(autouse=True)
 def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "NARROWED", 1)
-    monkeypatch.setattr(tuning, "PIECE", 1 << 14)  # so that a copy is made in several calls
+    monkeypatch.setattr(tuning, "PIECE", 1 << 14)  # so that several calls narrow them
 
 
 def drawn(shape: tuple[int, ...], k: int, b: int, count: int) -> np.ndarray:
-    """Return index tuples, from the end as well."""
+    """Return index tuples, some negative."""
     sizes = shape[b : b + k]
     parts = [RNG.integers(-size, size, (*shape[:b], count)) for size in sizes]
     return np.stack(parts, -1)
@@ -87,7 +87,7 @@ def test_elements_along_every_axis(axis: int, threads: int) -> None:
 def test_short_rows_are_copied_by_their_numbers(
     lines: tuple[int, int], dtype: str, streamed: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches near and far, numbers of two bytes and four, around the cache and through it."""
+    """Spatially local batches and others, indices of two bytes and four, cached data and larger."""
     monkeypatch.setattr(tuning, "STREAMED", streamed)
     count, length = lines
     data = RNG.integers(0, 2, (count, length, np.dtype(dtype).itemsize), np.uint8).view(dtype)[
@@ -133,7 +133,7 @@ def test_numbers_are_uint16_or_int32(
 
 @pytest.mark.parametrize("k", [0, 1, 2, 64])
 def test_tuples_of_few_bytes_are_numbered(k: int) -> None:
-    """As many at once as the stack has room for, however small they are."""
+    """The largest block that the stack holds, despite its small size."""
     sizes, count = (100, 2)[:k] + (1,) * (k - 2), 3000
     indices = np.stack([RNG.integers(-size, size, count) for size in sizes] or [[]], -1)
     strides = tuple(int(np.prod(sizes[d + 1 :])) for d in range(k))

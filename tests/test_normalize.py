@@ -1,4 +1,4 @@
-"""Arrays put right in boxes, as files are: Fortran's order, other byte orders, odd places."""
+"""Arrays normalized in boxes, as files are: Fortran order, byte order, unaligned offsets."""
 
 import os
 from itertools import product
@@ -28,7 +28,7 @@ SHAPES = st.lists(st.integers(1, 7), max_size=4).map(tuple)
 
 
 def of_bytes(shape: tuple[int, ...], itemsize: int) -> Array:
-    """Return elements that are all different, as far as their bytes allow, in Fortran's order."""
+    """Return elements in Fortran order, distinct as far as their bytes allow."""
     rng = np.random.default_rng(0)
     flat = rng.integers(0, 256, (*shape, itemsize), np.uint8)
     return np.asarray(flat.view(f"V{itemsize}")[..., 0], order="F")
@@ -87,7 +87,7 @@ def test_boxes_fit_and_have_lines(shape: tuple[int, ...], itemsize: int) -> None
     first = next(copies.boxes(shape, steps, itemsize, limit))
     size = int(np.prod(first.shape)) * itemsize
     assert size <= max(limit, itemsize)
-    assert size > limit // 8 or size == itemsize  # few calls: a box is not much smaller than it may
+    assert size > limit // 8 or size == itemsize  # few calls: a box is nearly as large as allowed
     assert first.shape[0] == shape[0] or first.shape[0] * itemsize >= 64
 
 
@@ -113,7 +113,7 @@ def indices_of(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Work in a folder; whatever is put right is so in small boxes, in a file."""
+    """Change to a folder; normalization is in small boxes, in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfiles, "MEMORY", 0)
     monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)

@@ -1,4 +1,4 @@
-"""Inference and verification from Python, and how notebooks show what they give."""
+"""Inference and verification in Python, and their tables in notebooks."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""Nulls, masks and mixed types: refused by whatever protocol an array comes, never made numbers."""
+"""Nulls, masks and mixed types: refused in every protocol, never converted to numbers."""
 
 import time
 from collections import UserList, deque
@@ -14,23 +14,23 @@ import ndtool
 from ndtool import files
 from ndtool.errors import DtypeError, NdtoolError, RuleError
 
-BIG = 2**53 + 1  # the first integer that is no float64
+BIG = 2**53 + 1  # the first integer that float64 lacks
 ROWS = np.array([2, 0])
 MASKED = np.ma.array([BIG, 5, 6], mask=[0, 1, 0])
 
 
 def named(value: Any) -> str:
-    """Return a name for a case that is the same in every process."""
+    """Return a test ID that is the same in every process."""
     return type(value).__name__ if " at 0x" in repr(value) else repr(value)
 
 
 def stand_in(library: str = "", **members: Any) -> Any:
-    """Return an object of a class that has these members and, perhaps, is from a library."""
+    """Return an object of a class with these members, and optionally a library's name."""
     return type("Column", (), {"__module__": library or "builtins", **members})()
 
 
 def array_of(array: Any) -> Callable[..., Any]:
-    """Return a method `__array__` that gives an array."""
+    """Return a method `__array__` that returns an array."""
     return lambda self, dtype=None, copy=None: array
 
 
@@ -98,7 +98,7 @@ LAZY = {
 
 
 def calls(odd: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield each argument that takes an array, and calls with an object in its place."""
+    """Yield each array argument, and calls with an object in its place."""
     data, updates = np.arange(6), np.array([7, 8])
     for module in (ndtool, files):
         yield "data", lambda m=module: m.gather(odd, ROWS)
@@ -284,7 +284,7 @@ def test_a_null_in_a_list_is_refused() -> None:
                 call()
 
 
-# The element that is filled with
+# The fill value
 
 
 class Whole:
@@ -402,7 +402,7 @@ def test_columns_of_pandas() -> None:
             whole = pd.Series([BIG, 5], dtype=dtype)
             for one in (whole, whole.array, pd.Index(whole)):
                 assert ndtool.gather(one, [0]).tolist() == [BIG]
-    assert np.isnan(ndtool.gather(pd.Series([0.5, None]), [1]))  # NaN is a number of NumPy's types
+    assert np.isnan(ndtool.gather(pd.Series([0.5, None]), [1]))  # NaN is valid in NumPy's types
     frame = pd.DataFrame({"mask": [BIG, 1], "chunks": [2, 3]})
     assert ndtool.gather(frame, [0]).tolist() == [[BIG, 2]]
     with pytest.raises(DtypeError, match="pandas DataFrame of int64, float64: cast"):

@@ -1,4 +1,4 @@
-"""ONNX tensors and models as files: what the onnx package writes, what it never would, and ours."""
+"""ONNX tensors and models as files: of the onnx package, malformed ones, and ndtool's."""
 
 import json
 import os
@@ -28,7 +28,7 @@ onnx = pytest.importorskip("onnx")
 helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 ARRAY = np.arange(6, dtype="<f4").reshape(2, 3)
-LITTLE = 4 << 20  # bytes of memory, whatever a message claims
+LITTLE = 4 << 20  # bytes of memory, whatever a message declares
 UNPACKED = {"UINT4": "uint8", "INT4": "int8", "UINT2": "uint8", "INT2": "int8"}
 TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"})
 
@@ -40,7 +40,7 @@ def here(here: Path, all_closed: None) -> Iterator[Path]:
 
 
 def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:
-    """Return name of the type, shape and bytes of what an argument names."""
+    """Return name of the type, shape and bytes of an argument's array."""
     with closing(locators.open_source(argument, Streams(-1))) as one:
         byte_range = one.whole()
         assert byte_range is not None
@@ -65,7 +65,7 @@ def refusal(raw: bytes, name: str = "x.pb", member: str = "") -> str:
 
 
 def values(code: int, shape: tuple[int, ...]) -> Any:
-    """Return an array of any bits that a type has."""
+    """Return an array of any valid bits of a type."""
     dtype, rng = np.dtype(helper.tensor_dtype_to_np_dtype(code)), np.random.default_rng(code)
     bits = {"4": 4, "6": 6, "2": 2}.get(dtype.name.partition("_")[0].lstrip("uintfloa"), 8)
     if dtype.kind == "b":
@@ -232,7 +232,7 @@ def test_the_file_is_one_tensor() -> None:
     assert "the file is one tensor, without a name" in refusal(tensor(ARRAY, ""), member=":a")
 
 
-# What is recognised
+# Recognition of formats
 
 
 def test_content_is_recognised_under_any_name() -> None:
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_no_tensor_under_another_name(raw: bytes) -> None:
 
 
 def judged(raw: bytes, kind: Any) -> Any:
-    """Return what onnx makes of a message, None where it refuses it."""
+    """Return the onnx package's result for a message, None if it refuses it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -316,7 +316,7 @@ def constant(output: str, **attributes: Any) -> Any:
 
 
 def made() -> Any:
-    """Return a model with tensors in every place where there can be some."""
+    """Return a model with tensors in all possible positions."""
     info = helper.make_tensor_value_info
     weight = numpy_helper.from_array(np.arange(60, dtype="f4").reshape(10, 6), "embed.weight")
     idx = numpy_helper.from_array(np.array([[3], [5]]), "idx")
@@ -719,7 +719,7 @@ def test_files_of_the_onnx_package() -> None:
             )
 
 
-# What inspect shows
+# The output of inspect
 
 
 def test_inspect_shows_nodes_and_where_tensors_are() -> None:

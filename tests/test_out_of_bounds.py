@@ -1,4 +1,4 @@
-"""Rules for indices out of bounds: every way, type and layout gives what the reference gives."""
+"""Out-of-bounds modes: every algorithm, type and layout has the reference's results."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 @pytest.fixture(scope="module", params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
-    """Run a test as it is, and with limits at which tiny arrays are cut, sorted and shared."""
+    """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
             changed = {(tuning, name): value for name, value in LIMITS.items()} | ROOMS
@@ -55,7 +55,7 @@ def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
 
 @st.composite
 def special(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw such a call with padding, or without negative indices, or both."""
+    """Draw such a call with padding, without negative indices, or both."""
     case, rule = draw(beyond())
     indices = np.array(case.arrays[1])
     how: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def special(draw: st.DrawFn) -> tuple[Case, str]:
 
 @st.composite
 def beyond(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw a call of which some indices are out of bounds, near or far, and a rule for them."""
+    """Draw a call with a mode, in which some indices are out of bounds, slightly or extremely."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
     rng, share = np.random.default_rng(draw(seeds)), draw(st.sampled_from((0.0, 0.1, 0.5, 1.0)))
@@ -89,7 +89,7 @@ def beyond(draw: st.DrawFn) -> tuple[Case, str]:
 
 
 def outcome(call: Any, *arrays: Array, **arguments: Any) -> Any:
-    """Return an array, or where the first index stands that is out of bounds."""
+    """Return an array, or the position of the first index out of bounds."""
     try:
         return call(*arrays, **arguments)
     except BoundsError as error:
@@ -133,7 +133,7 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
     st.integers(0, 300),
 )
 def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int) -> None:
-    """The direct way and a sweep, of sources as a run has them."""
+    """Direct execution and a sweep, on a run's kinds of sources."""
     case, rule = drawn
     roles = OPERATORS[case.operator].inputs
     expected = outcome(
@@ -211,7 +211,7 @@ def test_numpys_modes() -> None:
     wrapped = np.take(data, indices, 0, mode="wrap")
     assert same(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
     valid = np.where(indices < 0, np.maximum(indices + 7, 0), indices)
-    clipped = np.take(data, valid, 0, mode="clip")  # which, alone, takes -1 as 0
+    clipped = np.take(data, valid, 0, mode="clip")  # which also accepts -1 as 0
     assert same(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
 
 

@@ -1,4 +1,4 @@
-"""Outputs: whole or not at all, wherever they go."""
+"""Outputs: complete or absent, at all targets."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def here(here, all_closed):
 
 @pytest.fixture(params=["nameless", "hidden"])
 def way(request, monkeypatch):
-    """Both ways to make a file that has no name yet."""
+    """Both ways to create an unnamed file."""
     if request.param == "hidden":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
     return request.param
@@ -266,7 +266,7 @@ def test_clobber(way):
     with pytest.raises(OutputError, match="soft exists"):
         opened("soft", clobber=False)
     with written("y.npy", clobber=False) as out:
-        with open("y.npy", "wb") as file:  # someone was faster
+        with open("y.npy", "wb") as file:  # another process was faster
             file.write(OLD)
         with pytest.raises(OutputError, match=r"y.npy exists"):
             sinks.commit(out)
@@ -429,7 +429,7 @@ def test_sync(way):
 
 
 class Drain:
-    """A pipe whose bytes are collected."""
+    """A pipe that collects the bytes written."""
 
     def __init__(self):
         self._fd, self.end = os.pipe()
@@ -601,7 +601,7 @@ def test_kill_leaves_whole_files(output):
 def test_a_link_to_a_file_without_a_name():
     fd = os.open("x.npy", os.O_RDWR | os.O_CREAT)
     os.unlink("x.npy")
-    with open("x.npy (deleted)", "wb") as file:  # what the link in /proc says, and another file
+    with open("x.npy (deleted)", "wb") as file:  # the text of the link in /proc, and another file
         file.write(OLD)
     with pytest.raises(OutputError, match="it links to an unnamed file"):
         opened(f"/proc/self/fd/{fd}")
@@ -770,7 +770,7 @@ def test_a_member_of_a_file_of_one_array_that_is_not_there(target):
 
 
 def test_a_shared_file_is_locked_until_it_has_its_name(way, monkeypatch):
-    """Or another run removes it as one that a killed run left."""
+    """Or another run removes it as a file of a killed run."""
     move = newfile.NewFile._move
 
     def moved(self):
@@ -814,7 +814,7 @@ def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):
 
 
 def test_what_is_there_counts_when_the_sink_is_created(way):
-    """Not when the argument was resolved: to prepare a run may have taken long."""
+    """Not when the argument was resolved: preparation may take long."""
     resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
     Path("x.npy").write_bytes(npy(ARRAY))
     os.chmod("x.npy", 0o600)

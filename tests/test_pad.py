@@ -1,4 +1,4 @@
-"""Padding, and negative indices as out of bounds: on the command line and in Python."""
+"""Padding, and negative indices out of bounds: on the command line and in Python."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`--html`: a page that needs no other, whose facts are what brute force finds."""
+"""`--html`: a self-contained report, whose facts equal those of brute force."""
 
 import json
 import os
@@ -35,10 +35,10 @@ MARKUP = '</script><script>alert("1")</script>]]>&lt;\'--><b>'
 
 
 class Page(HTMLParser):
-    """A page, taken apart.
+    """A parsed HTML report.
 
-    tags: of each element its name and attributes. texts: what can be read, or is in a script or
-    style, by the name of its element.
+    tags: name and attributes of each element. texts: all text, also of scripts and styles, by
+    the name of its element.
     """
 
     def __init__(self, path: str) -> None:
@@ -63,12 +63,12 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        """All that can be read."""
+        """All visible text."""
         return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
 
     @property
     def cells(self) -> dict[str, dict[str, str | None]]:
-        """The attributes of the drawing's cells by their names."""
+        """The attributes of the drawing's cells by ID."""
         found = [one for _, one in self.tags if one.get("role") == "gridcell"]
         named = {str(one["id"]): one for one in found}
         assert len(named) == len(found), "no name comes twice"
@@ -76,7 +76,7 @@ class Page(HTMLParser):
 
     @property
     def links(self) -> Any:
-        """What the script is told."""
+        """The JSON data for the script."""
         (text,) = [text for tag, text in self.texts if text.startswith('{"tuples"')]
         return json.loads(text)
 
@@ -157,7 +157,7 @@ def test_a_drawing_without_output_shows_what_tuples_name(case: Case, chosen: st.
 
 
 def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ...], int]]:
-    """Return which elements of data which tuples name, but for those out of bounds."""
+    """Return which elements of data each tuple selects, except tuples out of bounds."""
     data, pairs = case.arrays[0], set()
     numbers = np.arange(data.size).reshape(data.shape)
     for number, one in enumerate(found.tuples):
@@ -178,7 +178,7 @@ def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ..
 
 
 def saved(**changes: Any) -> list[str]:
-    """Write a small call of scatter_nd; return its arguments."""
+    """Write the inputs of a small call of scatter_nd; return its arguments."""
     arrays = {
         "data": np.array([1.5, 2.0, 3.0, 4.0], np.float32),
         "indices": np.array([[1], [-1], [1]]),

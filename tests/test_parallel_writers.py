@@ -1,5 +1,5 @@
-"""Runs that write to one file, store or object at once: what a run wrote that ends well is
-there."""
+"""Concurrent runs that write to one file, store or object: the output of a successful run is
+not lost."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ def content(path: str) -> dict[str, bytes]:
 @pytest.mark.parametrize("there", [True, False], ids=["added", "made"])
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "s.zarr"])
 def test_of_two_runs_that_looked_at_the_same_one_is_refused(target: str, there: bool) -> None:
-    """Unless the arrays are folders of their own in a store, where both are there."""
+    """Unless the arrays are separate folders of a store, which preserves both."""
     if target == "s.zarr":
         pytest.importorskip("zarr", exc_type=ImportError)
     if there:
@@ -119,7 +119,7 @@ def test_a_run_waits_for_the_lock_of_the_folder(
     assert len(waits) == 3
     assert arrays(target.partition(":")[0]) == {target.partition(":")[2]}
     os.mkdir("other")
-    save("other/x.npy")  # which nothing need be compared with
+    save("other/x.npy")  # which need no comparison
     assert len(waits) == 3
 
 
@@ -225,7 +225,7 @@ def test_a_folder_that_may_not_be_read_is_written_to(here: Path) -> None:
 
 
 def test_a_store_that_was_replaced_meanwhile_gets_no_part_of_an_array() -> None:
-    """Chunks that are written after that do not make the hidden folder again."""
+    """Later writes of chunks do not recreate the temporary folder."""
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr:g/old")
     with written("s.zarr:g/a") as out:
@@ -277,7 +277,7 @@ for i in range(rounds):
 
 
 def written_at_once(target: str, writers: int = 4, rounds: int = 6) -> set[str]:
-    """Let processes write arrays to one target; return the names of those that ended well."""
+    """Start processes that write arrays to one target; return the names of successful ones."""
     command = [sys.executable, "-W", "ignore", "-c", WRITER, target, str(rounds)]
     runs: list[Any] = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True)
@@ -292,7 +292,7 @@ def written_at_once(target: str, writers: int = 4, rounds: int = 6) -> set[str]:
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "s.zarr", "g.zarr"])
 def test_what_runs_at_once_wrote_is_there(target: str) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
-    if target == "g.zarr":  # whose metadata name all arrays
+    if target == "g.zarr":  # whose metadata list all arrays
         zarr.create_group(target)
         zarr.consolidate_metadata(target)
     done = written_at_once(target)

@@ -1,4 +1,4 @@
-"""Pipes as inputs: read as standard input is, once, under whatever name they come."""
+"""Pipes as inputs: read once, as standard input is, under any name."""
 
 import gc
 import io
@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
-    gc.collect()  # what earlier tests left open may be closed meanwhile
+    gc.collect()  # files that earlier tests left open may be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
     yield tmp_path
     assert sorted(os.listdir("/proc/self/fd")) == before
@@ -46,7 +46,7 @@ def npy(*arrays: Any) -> bytes:
 
 
 def feed(raw: bytes, name: str = "fifo") -> threading.Thread:
-    """Write to a FIFO as soon as somebody reads it."""
+    """Write to a FIFO as soon as it is opened for reading."""
 
     def write() -> None:
         try:
@@ -167,7 +167,7 @@ def test_the_second_array_is_named_in_errors() -> None:
 
 
 def test_a_pipe_has_no_members() -> None:
-    for _ in range(2):  # nobody writes to it, and nobody is waited for
+    for _ in range(2):  # without a writer, opening does not block
         with pytest.raises(InputError, match=r"^fifo is a FIFO: expected a file with arrays"):
             locators.open_source("fifo:a", Streams())
     os.mkdir("folder")
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_the_waiting(command: str, moment: str) -> None:
     writer = -1
     try:
         if moment == "nothing is written":
-            writer = os.open("fifo", os.O_WRONLY)  # waits for the reader
+            writer = os.open("fifo", os.O_WRONLY)  # blocks until the reader exits
         while not any(word in Path(f"/proc/{run.pid}/wchan").read_text() for word in waits):
             assert run.poll() is None
             time.sleep(0.01)

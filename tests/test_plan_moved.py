@@ -1,4 +1,4 @@
-"""What a plan says is read, written and spilled, beside what the system counted of the
+"""A plan's bytes read, written and spilled, compared with the system's counts of the
 processes."""
 
 import os
@@ -18,19 +18,19 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system counts no bytes"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-OWN = 64 << 10  # bytes of headers, metadata and modules that a process reads, or writes, besides
+OWN = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
 CALLS = [("gather_nd", None), ("scatter_nd", "upd")]
 
 
 def moved(pid: int | str = "self") -> dict[str, int]:
-    """Return what a process has read and written, cached or not."""
+    """Return the bytes that a process has read and written, cached or not."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return {key: int(value) for key, value in (line.split(": ") for line in lines)}
 
 
 @pytest.fixture
 def stores(here: Path) -> None:
-    """Write every array as a file, and as whole chunks, of which blocks of tuples cut some."""
+    """Write every array as a file, and in chunks, of which blocks of tuples divide some."""
     rng, tuples = np.random.default_rng(5), 200_000
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
         "data": (rng.random((1024, 1024), np.float32), (128, 256)),
@@ -85,7 +85,7 @@ def test_workers_move_what_the_plan_says(suffix: str, tmp_path_factory: Any) -> 
             return sum(moved(pid)[key] for pid in pids)
 
         for operator, updates in CALLS:
-            for _ in range(5):  # modules are read by each worker the first time
+            for _ in range(5):  # each worker reads modules the first time
                 asked = request(operator, suffix, updates, scheduler=client)
                 with OpenCall(asked) as call, steps.prepared(call, steps.resolved(call)) as ready:
                     plan, before = ready.plan, (total("rchar"), total("wchar"))

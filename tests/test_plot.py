@@ -1,4 +1,4 @@
-"""`stats --plot`: what a picture shows is what brute force counts."""
+"""`stats --plot`: the counts in a picture equal those of brute force."""
 
 import os
 from collections import Counter
@@ -50,7 +50,7 @@ def test_a_picture_counts_what_brute_force_finds(case: Case) -> None:
 
 
 def word(times: int) -> str:
-    """Return how a picture calls a number of times."""
+    """Return a picture's label of a count."""
     if times <= 2:
         return ("once", "2 times")[times - 1]
     power = 4
@@ -60,7 +60,7 @@ def word(times: int) -> str:
 
 
 def draw(path: str, *options: object) -> None:
-    """Draw where 1000 indices fall in 10,000 runs: 500 of them in the first."""
+    """Plot 1000 indices into 10,000 slices, 500 of them into the first."""
     rest = np.arange(1, 501) * 19
     save(data=np.zeros((10_000, 3)), indices=np.append(np.zeros(500, int), rest)[:, None])
     ran = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--plot", path, *options)
@@ -85,7 +85,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     bars = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]
     first = bars[0].find(f"{SVG}title")
     assert first is not None
-    assert first.text == "slices 0..41: 502 tuples"  # 0 so often, and 19 and 38
+    assert first.text == "slices 0..41: 502 tuples"  # 0 occurs that often, and 19 and 38
     assert float(bars[0].get("height", "")) == pictures.TALL
     width = float(root.get("width", ""))
     for bar in bars:

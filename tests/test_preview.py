@@ -1,4 +1,4 @@
-"""Previews: what a person is shown has the bits of the whole run, and costs only what is shown."""
+"""Previews: the elements shown have the bits of a complete run; only they are computed."""
 
 import json
 import tracemalloc
@@ -25,12 +25,12 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 LIMITS = {"_SHOWN": (3, 20, 1000), "_WHOLE": (2, 100), "_BLOCK": (1, 3, 1 << 18)}
-MANY = 1 << 16  # updates of one slot, in several blocks
+MANY = 1 << 16  # updates of one element, in several blocks
 
 
 @pytest.fixture
 def limits() -> Iterator[pytest.MonkeyPatch]:
-    """Let a test set the limits of previews."""
+    """Yield a function that sets the limits of previews."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
@@ -44,9 +44,9 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
 
 
 def part(whole: Array, seen: preview.Window) -> Array:
-    """Return what a window shows of the output of a whole run."""
+    """Return a window of the output of a complete run."""
     shown = np.ix_(*(np.array(along, int) for along in seen.positions))
-    bytes_of_each = opaque(whole)  # a copy of records leaves what stands between fields behind
+    bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
     return (bytes_of_each[shown] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
@@ -142,7 +142,7 @@ def test_index_tuples_of_64_components() -> None:
 
 
 def traced(request: Request) -> tuple[str, int]:
-    """Return what a run without output shows, and the most memory that Python took for it."""
+    """Return the preview of a run, and Python's peak memory."""
     tracemalloc.start()
     try:
         with OpenCall(request) as call:

@@ -1,4 +1,4 @@
-"""The four operators against the reference: any shape, type, layout, index and thread count."""
+"""The operators compared with the reference: any shape, type, layout, index and thread count."""
 
 import os
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ many = settings(
     ],
 )
 threads_used = st.integers(1, 4)
-# Constants that decide which way a call takes, and values at which tiny arrays take them all.
+# Thresholds that choose the algorithm, and values at which tiny arrays use all of them.
 LIMITS = {
     "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "NEAR": 2, "FEW": 2,
     "SMALL": 0,
@@ -53,7 +53,7 @@ LIMITS = {
 
 @pytest.fixture(params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
-    """Run a test as it is, and with pieces, parts, tiles, streams and threads for tiny arrays."""
+    """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
             for name, value in LIMITS.items():
@@ -70,14 +70,14 @@ def call(module: Any, case: Case, **options: Any) -> np.ndarray:
 
 
 def told(case: Case) -> None:
-    """Show in a failure what hypothesis cannot print usefully."""
+    """Describe in failures the attributes that hypothesis does not print."""
     for array in case.arrays:
         note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
     note(f"{case.operator} {case.arguments}")
 
 
 def check(case: Case, threads: int) -> None:
-    """Compare a call with the reference: bits, type, shape, and inputs as they were."""
+    """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
     told(case)
     before = [raw(array) for array in case.arrays]
     actual = call(ndtool, case, threads=threads)
@@ -143,7 +143,7 @@ def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
     assert [raw(array) for array in others] == before
 
 
-# Wrong inputs: one thing is broken at a time, and both sides must name the same kind.
+# Invalid inputs: one violation at a time, for which both sides must raise the same kind.
 
 
 def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
@@ -217,7 +217,7 @@ def _reduction_without_meaning(case: Case, draw: st.DataObject) -> Case | None:
 
 
 def _longer_axis(case: Case, draw: st.DataObject) -> Case | None:
-    """Repeat indices along one axis: too long off the axis, unequal batches, updates too few."""
+    """Repeat indices along one axis: too long off the axis, unequal batches, too few updates."""
     data, indices, *updates = case.arrays
     if not indices.ndim:
         return None
@@ -251,7 +251,7 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
     expected = refusal(reference, broken)
     actual = refusal(ndtool, broken, threads=threads)
     assert [raw(array) for array in broken.arrays] == before
-    if isinstance(expected, np.ndarray):  # not everything that was changed is wrong
+    if isinstance(expected, np.ndarray):  # not every change is a violation
         assert isinstance(actual, np.ndarray)
         assert same(actual, expected)
     else:
@@ -338,7 +338,7 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
 
 
 def test_out_that_may_overlap_is_refused() -> None:
-    """Whether these share a byte would take too long to find out."""
+    """An exact test of overlap would take too long."""
     memory = np.zeros(1 << 23, np.uint8)
     steps = np.random.default_rng(0).integers(1 << 17, 1 << 19, 10)
     apart = [2000 * 2**i + 7 * i for i in range(10)]  # no element of out overlaps another

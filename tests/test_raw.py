@@ -1,4 +1,4 @@
-"""Bytes of a file as an array: raw:TYPE[SHAPE]:FILE@OFFSET."""
+"""Raw files as arrays: raw:TYPE[SHAPE]:FILE@OFFSET."""
 
 from contextlib import closing
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The oracle itself: its bits are NumPy's, or those of a table; its refusals are the rules."""
+"""The oracle itself: its bits equal NumPy's, or a table's; its refusals follow the rules."""
 
 from itertools import product
 from platform import machine
@@ -54,7 +54,7 @@ def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
 
 
 def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
-    """Reduce pairs of numbers one at a time and as rows: as the reference does, and the kernels."""
+    """Reduce pairs of numbers singly and as rows: by the reference, and by the kernels."""
     each, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
     results = []
     for scatter in (reference.scatter_nd, ndtool.scatter_nd):
@@ -213,7 +213,7 @@ def test_the_text_of_k_0_and_0_d_updates() -> None:
 
 
 def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
-    """Return results of the operators on arrays of several kinds, always the same ones."""
+    """Return results of the operators on fixed arrays of several kinds."""
     rng = np.random.default_rng(12)
 
     def made(*shape: int) -> np.ndarray:

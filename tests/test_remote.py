@@ -1,4 +1,4 @@
-"""URLs as inputs: an http server of our own on the loopback, which does what servers do."""
+"""URLs as inputs: an HTTP server on the loopback interface with configurable behaviour."""
 
 import gc
 import io
@@ -46,7 +46,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try again without waiting."""
+    """Retry without delay."""
     monkeypatch.setattr("ndtool.storage.failures.BACKOFF", 0.001)
 
 
@@ -73,7 +73,7 @@ def spans(server: Server, path: str) -> list[tuple[int, int] | None]:
     return [span for one, span in server.requests if one == path]
 
 
-# What is read
+# Inputs
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_safetensors_and_tensors_of_onnx(server: Server, here: Path) -> None:
 
 
 def test_models_in_several_files(server: Server, here: Path) -> None:
-    """What an index or a model names is beside it at the server, and nowhere else."""
+    """An index or a model at a URL refers only to files next to it on the server."""
     saved = pytest.importorskip("safetensors.numpy")
     onnx = pytest.importorskip("onnx")
     server.add("/m/one.safetensors", saved.save({"rows": ROWS}))
@@ -187,7 +187,7 @@ def test_data_of_a_model_are_below_it(server: Server, location: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_files_here_name_none_elsewhere(server: Server, here: Path, scheme: str) -> None:
-    """A model, or an index, in this folder must not make us ask a server."""
+    """A local model or index must not cause requests to a server."""
     saved = pytest.importorskip("safetensors.numpy")
     Path("w").write_bytes(saved.save({"w": ROWS}))
     url = server.add("/w", saved.save({"w": ROWS})) if scheme == "http" else f"file://{here}/w"
@@ -246,7 +246,7 @@ def test_what_is_missing_is_what_was_not_noted(pieces: list[Any], data: st.DataO
         room.close()
 
 
-# How much is read
+# Bytes requested
 
 
 def test_a_small_file_is_one_request_and_a_look_at_the_end(server: Server) -> None:
@@ -301,7 +301,7 @@ def test_a_deflated_member_is_read_ahead(server: Server) -> None:
     assert len(server.requests) <= 8
 
 
-# Servers as they are
+# Behaviour of servers
 
 
 def test_a_server_without_ranges_is_read_once(server: Server, here: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_cut_reply_goes_on_where_it_was_cut(server: Server) -> None:
         server.objects["/x.npy"].cuts = 2
         assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
     asked = [span[0] for span in spans(server, "/x.npy")[1:] if span]
-    first = 1 << 16  # what the first reply brought is not asked for again
+    first = 1 << 16  # bytes of the first response are not requested again
     assert asked == [first, first + (1 << 20), first + (2 << 20)]
 
 
@@ -407,7 +407,7 @@ def test_a_server_that_is_not_there(server: Server) -> None:
 
 @pytest.mark.parametrize("etag", ['"{}"', 'W/"{}"', None])
 def test_a_file_that_changes_between_two_replies(server: Server, etag: str | None) -> None:
-    """No bytes of two versions are put together."""
+    """Bytes of two versions are never combined."""
     url = server.add("/x.npy", npy(ROWS))
     found = server.objects["/x.npy"]
 
@@ -469,7 +469,7 @@ def test_questions_about_urls(server: Server, here: Path) -> None:
 
 
 def test_nothing_is_said_at_the_end(server: Server, here: Path) -> None:
-    """No session is left open, no thread makes the interpreter wait or complain."""
+    """No session remains open, and no thread blocks or disturbs the interpreter's exit."""
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
     program = "import sys; from ndtool.__main__ import main; sys.exit(main())"
     for arguments in ((x, i), (x, f"{i}x"), (f"{x}?:", i)):
@@ -547,7 +547,7 @@ def test_private_memory_is_bounded(server: Server, here: Path) -> None:
     assert int(ran.out) < 160 << 10
 
 
-# Names
+# Display names
 
 
 @pytest.mark.parametrize(
@@ -711,7 +711,7 @@ def test_no_descriptor_stays_open(server: Server) -> None:
 
 
 def open_files() -> int:
-    """Return how many files are open, connections that are kept for later not counted."""
+    """Return the number of open files, except idle connections in a pool."""
     gc.collect()
     links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
     return sum(link.is_symlink() and "socket:" not in os.readlink(link) for link in links)

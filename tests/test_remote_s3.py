@@ -1,4 +1,4 @@
-"""s3:// as inputs and outputs: moto's server on the loopback."""
+"""s3:// as inputs and outputs: moto's server on the loopback interface."""
 
 import io
 import signal
@@ -34,7 +34,7 @@ def archive(raw: bytes) -> dict[str, Any]:
 
 
 def store(target: str, array: Any, **options: Any) -> Any:
-    """Write an array to where a target points, as a run does."""
+    """Write an array to a target, as a run does."""
     with written(target, array, **options) as out:
         out.write(0, array.tobytes())
         sinks.commit(out)
@@ -86,7 +86,7 @@ def test_what_is_not_there(s3: Bucket, url: str, words: str) -> None:
 
 
 def test_a_name_that_a_server_does_not_take(s3: Bucket) -> None:
-    """Its 404 is about what is written, and does not say that an object is missing."""
+    """The 404 refers to a write, and does not mean a missing object."""
     with pytest.raises(OutputError, match=r"s3://bucket/a\\nb.npy: the server answers 404$"):
         store("s3://bucket/a\nb.npy", ROWS[:5])
 
@@ -159,14 +159,14 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         s3.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match=words):
             sinks.commit(out)
-    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # they come a moment later
+    monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # listed after a delay
     with pytest.raises(OutputError, match=words):
         store(url, ROWS, clobber=False)
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
 
 
 def test_no_clobber_is_asked_of_parts_too(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server here does not look at it."""
+    """The test server ignores it."""
     call, asked = upload.remote.S3.call, {}
 
     async def spy(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
@@ -196,7 +196,7 @@ def test_other_members_stay(s3: Bucket) -> None:
 def test_work_of_others_is_not_lost(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """An archive that others wrote to is left as it is, even when they do in the last moment."""
+    """A concurrent write to an archive is preserved, even at the last moment."""
     store("s3://bucket/a.npz:one", ROWS[:5])
     with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
@@ -213,7 +213,7 @@ def test_work_of_others_is_not_lost(
 def test_parts_become_an_object_on_the_same_condition(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server of the tests does not look at it, S3 does."""
+    """The test server ignores it, S3 does not."""
     conditions, call = [], remote.S3.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
@@ -286,7 +286,7 @@ def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
 
 @pytest.fixture
 def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that make an object are sent again, as botocore does where a reply is lost."""
+    """Requests that create an object are repeated, as botocore does if a response is lost."""
     call = upload.remote.S3.call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
@@ -351,7 +351,7 @@ def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         asked.append(operation)
-        if operation == "complete_multipart_upload":  # which moto answers with a bug of its own
+        if operation == "complete_multipart_upload":  # moto responds with an internal error
             raise FileNotFoundError(2, "NoSuchUpload")
         return await call(self, operation, *names, **arguments)
 
@@ -376,7 +376,7 @@ def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
         ):
             acted(act, job)
         words.append(caught.value.message)
-    assert words[0] == words[1] or ".zarr" in output  # a run is refused the object of its claim
+    assert words[0] == words[1] or ".zarr" in output  # a run is denied its lock object
 
 
 def test_an_object_may_be_input_and_output(s3: Bucket, here: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run says, in the corners that whole runs do not come to."""
+"""The reporter in cases that complete runs do not reach."""
 
 import errno
 import os
@@ -79,7 +79,7 @@ def test_arguments_of_the_wrong_kind():
 
 
 class Added(NamedTuple):
-    """A type that a package adds in a way of its own."""
+    """A type registered by another package."""
 
     hasobject: bool = False
     itemsize: int = 4

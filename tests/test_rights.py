@@ -1,4 +1,4 @@
-"""A file that replaces another: owner, mode, ACL and attributes stay, and nobody's rights grow."""
+"""Replaced files: owner, mode, ACL and attributes are inherited, and nobody gains permissions."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 
 
 def acl(*entries: tuple[int, int] | tuple[int, int, int]) -> bytes:
-    """Return an ACL of (tag, permissions) or (tag, permissions, id) as the system stores it."""
+    """Return an ACL of (tag, permissions) or (tag, permissions, id) in the system's format."""
     rows = [(*entry, NOBODY)[:3] for entry in entries]
     return struct.pack("<I", 2) + b"".join(struct.pack("<2HI", *row) for row in rows)
 

@@ -1,4 +1,4 @@
-"""Safetensors files: those of the safetensors package read, ours read by it, damaged ones
+"""Safetensors files: interchange with the safetensors package, and damaged ones
 refused."""
 
 import json
@@ -56,7 +56,7 @@ def numpy_of(metadata: Any) -> Any:
 
 
 def attempt(argument: str) -> Any:
-    """Return a tensor, or the error with which it is refused: a sentence, and its status."""
+    """Return a tensor, or the error that refuses it: a sentence, and a status."""
     try:
         return load(argument)
     except NdtoolError as exc:
@@ -99,7 +99,7 @@ def test_files_of_the_package() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     for name, array in ARRAYS.items():
         assert same(load(f"m.safetensors:{name}"), array)
-    os.rename("m.safetensors", "any name")  # its content shows what it is
+    os.rename("m.safetensors", "any name")  # recognized by content
     assert same(load("any name:a"), ARRAYS["a"])
     found = {entry.member: entry for entry in locators.describe("any name")}
     assert found.keys() == ARRAYS.keys()
@@ -163,7 +163,7 @@ def test_types_that_are_not_whole_bytes_or_unknown(code: str, size: int, why: st
 
 
 def by_the_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
-    """Return what the package finds in a file, None where it refuses it."""
+    """Return the package's result for a file, None if it refuses it."""
     try:
         return {
             name: (one["dtype"], one["shape"], bytes(one["data"]))
@@ -366,7 +366,7 @@ def test_what_json_allows_is_the_same() -> None:
 
 
 def test_metadata_that_are_null_are_none_and_stay() -> None:
-    """The safetensors package takes them."""
+    """The safetensors package accepts them."""
     raw = pack('{"__metadata__": null ,"x":' + ENTRY + "}", b"\7\10")
     assert by_the_package(raw) is not None
     Path("m.safetensors").write_bytes(raw)
@@ -379,7 +379,7 @@ def test_metadata_that_are_null_are_none_and_stay() -> None:
 
 
 def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
-    """Compare a file with what it must hold, as the package reads it; all is aligned."""
+    """Compare a file with its expected content, as the package reads it; check the alignment."""
     raw = Path(path).read_bytes()
     header = read(raw)
     assert header.data % 64 == 0

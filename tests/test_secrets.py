@@ -1,4 +1,4 @@
-"""Secrets of URLs and addresses: never in what is printed, nor in a page, whoever words it."""
+"""Secrets of URLs and addresses: never in messages or reports, whoever formats them."""
 
 import base64
 import html
@@ -37,7 +37,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forms(secret: str) -> Iterator[str]:
-    """Yield a secret as packages repeat it."""
+    """Yield a secret in the forms that packages repeat."""
     quoted = urllib.parse.quote(secret, safe="")
     yield from (secret, quoted, quoted.lower(), urllib.parse.quote(secret))
     yield from (urllib.parse.quote_plus(secret), urllib.parse.quote(quoted, safe=""))
@@ -121,7 +121,7 @@ def test_only_the_latest_are_remembered() -> None:
     assert time.process_time() - started < 2
 
 
-# What a child does for each case: run the command line, and tell all that can be read after it.
+# A child runs the command line for each case, and returns all output.
 CHILD = """
 import json, os, socket, sys, tempfile
 from ndtool import __main__ as main
@@ -155,7 +155,7 @@ print(json.dumps(told))
 
 
 def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield all commands with their words: of those with one function, the first."""
+    """Yield all commands with their words: the first of those with one function."""
     seen = set()
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
@@ -166,7 +166,7 @@ def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any,
 
 
 def takes_urls(parameter: click.Parameter) -> bool:
-    """Whether a file, a folder or an address is given: of these some may be a URL."""
+    """Whether an argument is a file, a folder or an address, which may be a URL."""
     return parameter.type.name in ("file", "address", "path")
 
 
@@ -177,7 +177,7 @@ USUAL = {
 
 
 def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -> list[str]:
-    """Return a command line with a value for one parameter, and usual ones for what it needs."""
+    """Return a command line with a value for one parameter, and default ones for required ones."""
     words = list(path)
     for one in command.params:
         if isinstance(one, click.Argument):
@@ -193,7 +193,7 @@ def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -
 
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
-    """Return the status of each call, and what it wrote, pages included."""
+    """Return the status of each call, and all its output, reports included."""
     ran = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
     assert ran.status == 0, ran.err
     assert not any(secret in ran.err for secret in SECRETS)
@@ -218,7 +218,7 @@ def call_files(here: Path) -> None:
 
 
 def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> None:
-    """Every parameter that takes a file or an address, and every way in which a URL fails."""
+    """All parameters that take a file or an address, and all failures of a URL."""
     for path, changes in (
         ("/forbidden", {"refusals": [403] * 10**4}),
         ("/failing", {"refusals": [500] * 10**4}),
@@ -260,7 +260,7 @@ def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> 
         for parameter in filter(takes_urls, command.params):
             for url in urls:
                 if url[0] == USER[0] and parameter.type.name != "address":
-                    continue  # it is no URL, but the name of a file
+                    continue  # it is a file name, not a URL
                 case = call(command, path, parameter.name or "", url)
                 page = ["--html", "page.html"] if "html" in known - {parameter.name} else []
                 cases += [[*case, *page], [*case, "--json"] if "json" in known else case]
@@ -272,7 +272,7 @@ def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> 
 
 
 def test_what_an_s3_server_says(call_files: None) -> None:
-    """Keys in a URL are no names that S3 takes: its package repeats them."""
+    """S3's package repeats invalid bucket names in messages."""
     url = f"s3://{USER}:{PASSWORD}@bucket/x.npy"
     cases = [
         ["inspect", url],

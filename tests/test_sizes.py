@@ -1,6 +1,6 @@
-"""Nothing, and more than 32 bits can count: empty arrays, sparse files, 64 axes.
+"""Empty arrays, and sizes beyond 32 bits: sparse files, 64 axes.
 
-Large arrays are maps of sparse files: they take addresses, but neither memory nor disk.
+Large arrays are maps of sparse files: they take address space, but neither memory nor disk.
 """
 
 import os
@@ -33,7 +33,7 @@ THREADS = (1, 2)
 
 @pytest.fixture
 def here(here: Path) -> Iterator[Path]:
-    """Go to a folder that is emptied afterwards: pytest would keep gigabytes."""
+    """Change to a folder that is emptied afterwards: pytest would retain gigabytes."""
     yield here
     for path in here.iterdir():
         path.unlink()
@@ -41,7 +41,7 @@ def here(here: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let little work pay for threads."""
+    """Lower the work that repays a thread."""
     monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
 
 
@@ -54,7 +54,7 @@ def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") ->
 
 
 def marks(dtype: Any, count: int) -> Array:
-    """Return elements that all differ."""
+    """Return distinct elements."""
     dtype = np.dtype(dtype)
     return np.arange(1, 1 + count * dtype.itemsize, dtype="u1").view(dtype)
 
@@ -140,7 +140,7 @@ def test_units_beyond_32_bits(here: Path, several_threads: None) -> None:
 
 @pytest.mark.parametrize("width", [1, 3, 70])
 def test_sorting_beyond_42_bits(width: int, here: Path, several_threads: None) -> None:
-    """Parts of more rows than 32 bits can count: 1024 parts are not enough for these."""
+    """Partitions of more rows than 32 bits can number: 1024 are not enough."""
     rows = (5 << 40) // width
     data = sparse((rows, width))
     at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
@@ -169,12 +169,12 @@ def test_the_command_line_beyond_32_bits(here: Path) -> None:
     assert f"tuples.npy[1, 0] = {4 * G + 7}" in ran.err
 
 
-# These move more than 2 GiB in earnest.
+# These move more than 2 GiB of actual data.
 
 
 @pytest.fixture
 def memory() -> None:
-    """Skip where memory is short."""
+    """Skip if memory is insufficient."""
     if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 7 * G:
         pytest.skip("needs 7 GiB of memory")
 
@@ -221,11 +221,11 @@ def test_scatter_to_a_file_beyond_31_bits(here: Path, memory: None) -> None:
     assert not out[7::4096].any()
 
 
-# Counts that no int64 holds
+# Counts beyond int64
 
 
 def constant(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
-    """Return zeros of any shape; they are all one."""
+    """Return zeros of any shape; all share one element."""
     return np.broadcast_to(np.zeros(1, dtype), shape)
 
 
@@ -246,7 +246,7 @@ def test_products_beyond_63_bits() -> None:
 
 
 def test_runs_are_taken_from_no_more_than_there_is() -> None:
-    """A stride of zero: 2^58 rows that are all one."""
+    """A stride of zero: 2^58 rows that share memory."""
     data = constant((1 << 58, 3), "f4")
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
@@ -258,7 +258,7 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
 def test_elements_are_put_right_in_pieces(
     itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C ends a run between two calls."""
+    """Ctrl-C ends a run between two kernel calls."""
     monkeypatch.setattr(tuning, "PIECE", 1 << 20)
     packed, swapped = Mock(wraps=_kernels.pack), Mock(wraps=_kernels.swap)
     monkeypatch.setattr(_kernels, "pack", packed)
@@ -387,7 +387,7 @@ def test_a_million_batches_of_one_tuple(several_threads: None) -> None:
     assert same(doubled, expected)
 
 
-# Nothing
+# Empty arrays
 
 
 def shapes_of(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -395,7 +395,7 @@ def shapes_of(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def empty_calls(ranks: tuple[int, ...]) -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
-    """Give a call for every combination of small shapes in which something is empty."""
+    """Yield a call for every combination of small shapes with an empty array."""
     shapes = shapes_of(ranks)
     for shape, place in product(shapes, shapes):
         data, indices = np.arange(np.prod(shape, dtype=int)).reshape(shape), np.zeros(place, "i8")
@@ -415,7 +415,7 @@ def empty_calls(ranks: tuple[int, ...]) -> Iterator[tuple[str, list[Array], dict
 
 
 def outcome(function: Any, *args: Any, **options: Any) -> Any:
-    """Return a result, or the error that came instead."""
+    """Return a result, or the error raised."""
     try:
         return function(*args, **options)
     except NdtoolError as error:
@@ -464,7 +464,7 @@ def test_every_empty_combination_of_files(here: Path) -> None:
 
 
 def run(request: Request) -> Array:
-    """Return what one run writes."""
+    """Return the output of one run."""
     with OpenCall(request) as call:
         steps.run(call)
     return np.load("out.npy")

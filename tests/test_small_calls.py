@@ -1,4 +1,4 @@
-"""The short way of small calls on plain arrays: the general way's bits, errors and refusals."""
+"""The fast path of small calls on plain arrays: the general path's bits, errors and refusals."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,17 +41,17 @@ CALLS: dict[str, Callable[..., Array]] = {
 
 
 class Ways:
-    """Calls as they are made, and as the general way alone would make them."""
+    """Calls by the fast path, compared with the general path alone."""
 
     def __init__(self) -> None:
-        self.general = 0  # calls that came to the general way
+        self.general = 0  # calls that reached the general path
 
     def otherwise(self, *call: Any) -> Array:
         self.general += 1
         return inmemory.execute(*call)
 
     def are_short(self, call: Callable[[], object]) -> bool:
-        """Whether a call is made without the general way."""
+        """Whether a call is executed without the general path."""
         before = self.general
         call()
         return self.general == before
@@ -66,7 +66,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
 
 
 def outcome(call: Callable[[], Array], *kept: Array | None) -> tuple[Any, ...]:
-    """Return what a call returns or raises, and the bytes of arrays after it."""
+    """Return the result or error of a call, and the bytes of arrays after it."""
     try:
         result = call()
         told = result.dtype, result.shape, raw(result)
@@ -76,7 +76,7 @@ def outcome(call: Callable[[], Array], *kept: Array | None) -> tuple[Any, ...]:
 
 
 def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
-    """Yield outputs, most of which cannot be one for what is made of the inputs."""
+    """Yield values of `out`, most of which are invalid for the inputs."""
     yield None
     yield np.zeros_like(made)
     yield np.zeros(made.shape, made.dtype, "F")
@@ -98,7 +98,7 @@ def test_the_outcome_is_that_of_the_general_way(
     case, rule = drawn
     how = dict(case.arguments, threads=threads, out_of_bounds=rule)
     results = []
-    for small in (tuning.SMALL, tuning.SMALL, 0):  # bound, bound before, and not at all
+    for small in (tuning.SMALL, tuning.SMALL, 0):  # bound, cached, and not bound
         arrays = [*case.arrays]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tuning, "SMALL", small)

@@ -1,4 +1,4 @@
-"""Every numbered example of the standards' texts, through Python and the command line."""
+"""Every numbered example of the standards, in Python and on the command line."""
 
 import runpy
 import sys
@@ -20,7 +20,7 @@ UNDER_SPECS = [(e, spec) for e in EXAMPLES for spec in ("ndtool", *e.specs)]
 
 
 def load(example: Any, *names: str) -> list[np.ndarray]:
-    """Return arrays of an example from its files; updates only where there are some."""
+    """Return the arrays of an example from its files; updates only if it has some."""
     folder = FIXTURES / example.name
     return [np.load(p) for n in names if (p := folder / f"{n}.npy").exists()]
 
@@ -31,7 +31,7 @@ def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
     made = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
     assert made == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
     for path in made:
-        if path.name == "deflated.npz":  # zlib may compress otherwise elsewhere
+        if path.name == "deflated.npz":  # other versions of zlib may compress differently
             with np.load(tmp_path / path) as a, np.load(FIXTURES / path) as b:
                 assert all(np.array_equal(a[name], b[name]) for name in a.files)
                 assert a.files == b.files

@@ -1,4 +1,4 @@
-"""The table of specs.py against the schemas that the onnx package carries."""
+"""The table of specs.py compared with the schemas in the onnx package."""
 
 import re
 from typing import Any
@@ -33,7 +33,7 @@ def test_the_table_has_every_version_of_every_operator() -> None:
     assert {row.title for row in ROWS} == {
         "GatherND", "ScatterND", "GatherElements", "ScatterElements", "Gather", "Scatter",
     }  # fmt: skip
-    # A version that onnx adds later must be read and added to the table.
+    # A later version in onnx must be reviewed and added to the table.
     assert {(row.title, row.version) for row in ROWS} == set(schemas())
 
 

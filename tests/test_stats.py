@@ -1,4 +1,4 @@
-"""`stats`: every figure is what brute force finds, whatever way runs are counted."""
+"""`stats`: every figure equals brute force's, however slices are counted."""
 
 import re
 import tracemalloc
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def limits() -> Iterator[pytest.MonkeyPatch]:
-    """Let a test set limits."""
+    """Yield a function that sets thresholds."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
 def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
-    """Yield each tuple: its position, the run it names, its values, and the sizes of their axes."""
+    """Yield each tuple: its position, its slice, its values, and the sizes of their axes."""
     data, indices = case.arrays[:2]
     if case.operator.endswith("_nd"):
         b = case.arguments.get("batch_dims", 0)
@@ -49,7 +49,7 @@ def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[i
 
 
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Return the shape of all runs that there are."""
+    """Return the shape of all slices."""
     data, indices = case.arrays[:2]
     if case.operator.endswith("_nd"):
         return data.shape[: case.arguments.get("batch_dims", 0) + indices.shape[-1]]
@@ -61,7 +61,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 
 @st.composite
 def spoilt(draw: st.DrawFn) -> Case:
-    """Draw a case of which some indices may be out of bounds."""
+    """Draw a case in which some indices may be out of bounds."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
     if indices.size and draw(st.booleans()):
@@ -131,7 +131,7 @@ def within(values: list[int], sizes: list[int]) -> bool:
 
 
 def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
-    """Check where in data runs are: bytes, pages, and how they are spread."""
+    """Check the statistics of slices in data: bytes, pages, and distribution."""
     data = case.arrays[0]
     touched, numbers = np.zeros(data.shape, bool), Counter[int]()
     for run, times in counts.items():

@@ -1,4 +1,4 @@
-"""Arrays larger than memory: a sweep gives what the direct way gives, bit for bit, or nothing."""
+"""Arrays larger than memory: a sweep has the bits of direct execution, or leaves nothing."""
 
 import json
 import os
@@ -41,7 +41,7 @@ LITTLE = ("--memory", "1MiB")
 
 @pytest.fixture
 def there(here: Path) -> Path:
-    """Write data of 4 MiB, of which tuples name any place, some of them twice."""
+    """Write data of 4 MiB, with random tuples, some of them duplicates."""
     rng = np.random.default_rng(7)
     save(
         data=rng.random((1 << 10, 1 << 10), np.float32),
@@ -59,7 +59,7 @@ def refuse(outside: BoundsError) -> None:
 
 
 def swept(case: Case, budget: int, threads: int, held: int) -> Any:
-    """Return what a sweep within a budget gives, None where there is nothing to sweep."""
+    """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
@@ -135,7 +135,7 @@ def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
     for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
-        np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros that take no room
+        np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
     how = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
     plan = ndtool(*call, *how).json["plan"]
     assert plan["way"] == "direct"
@@ -144,7 +144,7 @@ def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
 
 def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
     idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
-    idx[:, :64] = 0  # filled up on the left
+    idx[:, :64] = 0  # padded on the left
     save(idx=idx)
     assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
@@ -269,7 +269,7 @@ def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
     ("name", "problem"), [("nowhere", "does not exist"), ("idx.npy", "is not a directory")]
 )
 def test_a_directory_for_temporary_files_must_exist(there: Path, name: str, problem: str) -> None:
-    """It is looked at before anything else, whether the run would have put files there or not."""
+    """It is validated first, whether or not the run would write there."""
     words = f"error: --spill {name} {problem}: expected an existing directory\n"
     for flags in (LITTLE, (), ("--dry-run",)):
         ran = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
@@ -304,13 +304,13 @@ def test_every_temporary_file_goes_where_it_shall(
     with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
         assert ready.plan.way == "sweep"
         steps.execute(ready)
-    # Indices in Fortran order are normalized twice: to be sampled by the plan, and by the sweep.
+    # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
     count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
     assert opened == ["spill"] * count
 
 
 def test_a_dry_run_copies_no_updates(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Fortran's order they need a copy, of which only the space is reserved."""
+    """Fortran order requires a copy, of which only the space is reserved."""
     save(upd=np.asfortranarray(np.load("upd.npy")))
 
     def forbidden(*_: object) -> None:
@@ -367,7 +367,7 @@ def test_a_sweep_keeps_to_its_memory(here: Path) -> None:
 
 @pytest.fixture
 def repeated(here: Path) -> tuple[str, ...]:
-    """Write data of 2 batches, for each of which the same indices of 32 MiB count."""
+    """Write data of 2 batches that share indices of 32 MiB."""
     rng = np.random.default_rng(5)
     save(
         table=rng.random((2, 1 << 21), np.float32),
@@ -383,7 +383,7 @@ def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, .
     spilled = ran.json["plan"]["spilled"]
     assert ran.json["plan"]["read"] == (16 << 20) + 2 * (32 << 20) + spilled
     most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
-    assert most - least < 8  # MiB, as the least is a sweep's, too: it imports as much
+    assert most - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
 

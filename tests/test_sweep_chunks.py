@@ -1,4 +1,4 @@
-"""Arrays in chunks that memory does not hold: parts are boxes of whole chunks, each read once."""
+"""Chunked arrays larger than memory: partitions are boxes of complete chunks, each read once."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ LITTLE = ("--memory", "1MiB")
 
 
 class Chunks:
-    """A source, or a sink, in chunks of an array in memory, which counts what is asked of it."""
+    """A source or sink of a chunked array in memory that counts its calls."""
 
     name, warning, progress, at_once, streamed, kept = "chunks", None, None, 1, False, None
 
@@ -65,7 +65,7 @@ class Chunks:
 
 
 def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
-    """Return metadata of an array in chunks, though it may be only one."""
+    """Return metadata of a chunked array, perhaps of one chunk."""
     return metadata._replace(grid=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
 
 
@@ -121,7 +121,7 @@ def test_chunks_give_the_bits_of_the_reference(
 
 @pytest.fixture
 def stores(here: Path) -> Path:
-    """Write data of 4 MiB in chunks of 64 KiB, and indices and updates of 2 MiB in others."""
+    """Write data of 4 MiB in chunks of 64 KiB, and indices and updates of 2 MiB in other chunks."""
     rng = np.random.default_rng(7)
     arrays = {
         "data": (rng.random((1024, 1024), np.float32), (128, 128)),
@@ -212,7 +212,7 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
     indices = np.arange(11)
     indices[list(bad)] = list(bad.values())
     save(i=indices)
-    for axis in ("0", "1"):  # more tuples than a block has, and batches that repeat them
+    for axis in ("0", "1"):  # more tuples than a block, and batches that share them
         for more in ((), ("--dry-run",)):
             command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *more)
             wanted, ran = ndtool(*command), ndtool(*command, *LITTLE)
@@ -239,4 +239,4 @@ def test_a_sweep_of_stores_keeps_to_its_memory(here: Path) -> None:
     save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
     least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
     most = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
-    assert most - least < 48 + 16  # the package has buffers of its own
+    assert most - least < 48 + 16  # the package has its own buffers

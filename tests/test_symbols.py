@@ -1,4 +1,4 @@
-"""Shape inference where sizes have names: what follows, what is assumed, what cannot be."""
+"""Shape inference with symbolic sizes: results, assumptions, and contradictions."""
 
 import re
 from math import prod
@@ -22,7 +22,7 @@ Sized = dict[str, plans.Shape]
 
 
 def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
-    """Infer from types in words."""
+    """Infer from types as text."""
     inputs = dict(zip(OPERATORS[operator].inputs, types, strict=True))
     return infer.infer(operator, inputs, Attributes(**attributes))
 
@@ -39,7 +39,7 @@ def test_the_output_has_the_names_of_the_inputs() -> None:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
-    """A letter of a rule that stood for a number would be taken for the user's size."""
+    """A letter in a rule instead of a number could be mistaken for the user's size."""
     types = {
         "gather_nd": ("float32[N,W]", "int64[M,1]"),
         "scatter_nd": ("float32[N,W]", "int64[M,1]", "float32[M,W]"),
@@ -102,7 +102,7 @@ def test_sizes_are_compared_as_far_as_they_are_known() -> None:
 
 
 def named(sizes: Sized, names: dict[int, str]) -> Sized:
-    """Put names in the place of numbers."""
+    """Replace numbers by symbols."""
     return {
         role: tuple(Symbol(names[d]) if d in names else d for d in shape)
         for role, shape in sizes.items()
@@ -110,7 +110,7 @@ def named(sizes: Sized, names: dict[int, str]) -> Sized:
 
 
 def numbered(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
-    """Put the numbers back."""
+    """Replace symbols by numbers."""
     numbers = {name: number for number, name in names.items()}
     return tuple(
         int(d) * prod(numbers[n] for n in d.names) if isinstance(d, Symbol) else d for d in shape
@@ -127,7 +127,7 @@ def test_a_valid_call_stays_one_and_gives_the_same(data: st.DataObject) -> None:
     letters = data.draw(st.dictionaries(st.integers(0, 7), st.sampled_from("ABCDEFGH")))
     names = {number: f"{name}{number}" for number, name in letters.items()}
     symbolic = named(sizes, names)
-    if case.operator in ("gather_nd", "scatter_nd"):  # k has no name
+    if case.operator in ("gather_nd", "scatter_nd"):  # k is never a symbol
         symbolic["indices"] = (*symbolic["indices"][:-1], sizes["indices"][-1])
     trace, plan = shapes.infer(case.operator, symbolic, attributes)
     assert numbered(plan.output, names) == plain.output
@@ -203,7 +203,7 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
 def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
     with pytest.raises(RuleError, match=r"would have .*B bytes: at most 2\^63 - 1 fit"):
         inferred("gather_nd", "float32[8,N]", f"int64[B,{2**62},1]", batch_dims=1)  # B is 8
-    with pytest.raises(RuleError, match="elements: at most"):  # of the axes that have any
+    with pytest.raises(RuleError, match="elements: at most"):  # of the axes with symbols
         inferred("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
 
 

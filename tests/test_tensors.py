@@ -1,4 +1,4 @@
-"""Arrays of other libraries: the same memory in, the caller's kind out, refusals in a sentence."""
+"""Arrays of other libraries: inputs without a copy, results of the caller's type, refusals."""
 
 import sys
 from types import ModuleType
@@ -187,7 +187,7 @@ def test_no_library_is_loaded_that_the_caller_has_not() -> None:
     before = sys.modules.get("torch")
     sys.modules["torch"] = fake
     try:
-        with pytest.raises(NdtoolError):  # what is no tensor is what NumPy takes it for
+        with pytest.raises(NdtoolError):  # other objects are converted by NumPy
             ndtool.gather_nd(tensor(), ROWS)
     finally:
         sys.modules.pop("torch")

@@ -1,4 +1,4 @@
-"""How many threads a run takes by default, and what happens where the system does not give them."""
+"""The default number of threads, and runs for which the system refuses threads."""
 
 import errno
 import io
@@ -21,7 +21,7 @@ from ndtool.machine import cgroups, pool, threads
 
 @pytest.fixture
 def default(monkeypatch):
-    """The default, worked out anew."""
+    """The default, computed again."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads.default.cache_clear()
     yield threads.default
@@ -119,7 +119,7 @@ def test_the_first_failure_ends_all_work(count):
 
 
 def test_a_signal_ends_all_work():
-    """It comes to the thread that called, which works or waits; no other one is left behind."""
+    """It is raised in the calling thread, which works or waits; no other thread remains."""
     for late in (0, 50):
         done, at_work = [], active_count()
 
@@ -132,7 +132,7 @@ def test_a_signal_ends_all_work():
         with pytest.raises(KeyboardInterrupt):
             pool.run_all(work, iter(range(10**6)), 3)
         assert len(done) < 10**5
-        while active_count() > at_work:  # one that was about to begin ends at once
+        while active_count() > at_work:  # a thread that was about to begin ends at once
             time.sleep(0.001)
 
 
@@ -199,7 +199,7 @@ def run(script, **variables):
     ids=["after a smaller team", "after a smaller team in the same call"],
 )
 def test_a_team_that_cannot_grow_again(before, after):
-    """libgomp dismisses the threads that a smaller team leaves over."""
+    """libgomp ends the threads that a smaller team does not need."""
     run(f"""
 import resource, time
 from ndtool.engine import tuning
@@ -236,7 +236,7 @@ def test_openmp_makes_no_team_smaller_than_it_is_told():
 
 @pytest.fixture
 def few_tasks():
-    """A container that takes no more than 14 tasks; its file of members."""
+    """A container with a limit of 14 tasks; returns its file of members."""
     mount = Path("/sys/fs/cgroup")
     folder = (mount / "pids" if (mount / "pids").is_dir() else mount) / f"ndtool-{os.getpid()}"
     try:
@@ -249,7 +249,7 @@ def few_tasks():
         (folder / "pids.max").write_text("14")
         yield folder / "cgroup.procs"
     finally:
-        for _ in range(1000):  # a task that has ended may still count
+        for _ in range(1000):  # a task that has ended may still be counted
             try:
                 folder.rmdir()
                 break
@@ -259,7 +259,7 @@ def few_tasks():
 
 @linux
 def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
-    """None takes what another was told that it may have."""
+    """No run starts threads that another one has just found startable."""
     rng = np.random.default_rng(2)
     data, idx = rng.integers(0, 99, 1 << 21), rng.integers(0, 1 << 21, (1 << 21, 1))
     np.save(tmp_path / "data.npy", data)
@@ -292,7 +292,7 @@ def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
 @linux
 @pytest.mark.parametrize("held", [False, True])
 def test_the_lock_on_starts(held):
-    """It is free again after a start; who holds it delays a run, no more."""
+    """The lock is free after a start; a process that holds it only delays a run."""
     run(f"""
 import fcntl
 file = open(ndtool._kernels.__file__, "rb")

@@ -1,4 +1,4 @@
-"""Several outputs that take their names together: all of them, or those before the first
+"""Several outputs that are published together: all of them, or those before the first
 refusal."""
 
 import os
@@ -20,7 +20,7 @@ from ndtool.publish import newfile
 from ndtool.publish import sinks as publishing
 
 OLD = b"old bytes"
-MOST = 64  # hidden names that there may be at once
+MOST = 64  # temporary names at one time
 NAMES = [f"{number}.npy" for number in range(5)]
 
 
@@ -38,7 +38,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def group(names: list[str] = NAMES, **options: Any) -> list[Any]:
-    """Return sinks of arrays that differ, complete but for their names."""
+    """Return sinks of different arrays, complete but unpublished."""
     sinks = [opened(name, **options) for name in names]
     for number, out in enumerate(sinks):
         fill(out, ARRAY + number)
@@ -87,7 +87,7 @@ def test_files_of_several_formats_and_none(way: str) -> None:
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_one_that_is_refused_ends_it_and_is_named(way: str, at: int) -> None:
     sinks = group(clobber=False)
-    Path(NAMES[at]).write_bytes(OLD)  # someone was faster
+    Path(NAMES[at]).write_bytes(OLD)  # another process was faster
     with pytest.raises(OutputError, match=f"^{NAMES[at]} exists and may not be replaced$"):
         publishing.commit(*sinks)
     for out in sinks:

@@ -1,4 +1,4 @@
-"""Partial reading: of data in blocks or elsewhere, what a gather comes to is read, and no more."""
+"""Partial reads: a gather from chunked or remote data reads only the parts that it needs."""
 
 import errno
 from contextlib import closing
@@ -39,7 +39,7 @@ def gathered(plan: Any, indices: Any) -> Gathered:
 
 
 def elements(plan: Any, indices: Any) -> Any:
-    """Return which elements of data are touched, one output position after the other."""
+    """Return which elements of data are gathered, for each output position in turn."""
     hit = np.zeros(plan.data, bool)
     if isinstance(plan, plans.ElementsPlan):
         for at in np.ndindex(plan.indices):
@@ -70,7 +70,7 @@ def calls(draw: Any) -> tuple[Any, Any]:
     b = draw(st.integers(0, r - 1))
     k = draw(st.integers(1, r - b))
     if draw(st.booleans()) and b + k < r:
-        data = (*data[:-1], 0)  # runs of nothing
+        data = (*data[:-1], 0)  # empty slices
     shape = (*data[:b], *draw(st.lists(st.integers(0, 4), max_size=2)), k)
     values = [draw(within(data[b + i % k])) for i in range(prod(shape))]
     return shapes.gather_nd(data, shape, b)[1], np.array(values, code).reshape(shape)
@@ -133,12 +133,12 @@ def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
     assert set(one.blocks((1, 4))) <= set(range(4))
 
 
-# Sources that count
+# Sources that count reads
 
 
 @pytest.fixture
 def read(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Return which blocks of which files are read, as they are."""
+    """Return the blocks read of each file, recorded as they are read."""
     told: list[tuple[str, int]] = []
     block = Blocks.block
 

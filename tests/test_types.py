@@ -1,4 +1,4 @@
-"""Types for editors: Literals are the tables' words, a torch tensor gives a tensor."""
+"""Types for editors: Literals equal the tables' names; a torch tensor returns a tensor."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_the_literals_are_the_words_of_the_tables() -> None:
 
 def test_mypy_knows_them(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    (tmp_path / "torch").mkdir()  # the package itself takes mypy minutes
+    (tmp_path / "torch").mkdir()  # mypy on the package takes minutes
     (tmp_path / "torch" / "__init__.pyi").write_text(STUB)
     lines = [*GOOD.strip().splitlines(), *BAD]
     (tmp_path / "case.py").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""Elements as people read them: whatever the bytes are, something true is shown."""
+"""Elements as text: correct for any bytes."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 
 
 def previewed(array: np.ndarray, title: str) -> str:
-    """Return a preview of an array that is there."""
+    """Return a preview of an existing array."""
     seen = preview.window(array.shape)
     shown = preview.pick(opaque(array), preview._open(seen.positions), seen.shape)
     return preview.written(title, shown.view(array.dtype), seen)
@@ -125,7 +125,7 @@ def test_a_difference_in_what_numpy_cannot_write(tmp_path: Path, dtype: Any) -> 
 
 def test_types_of_ml_dtypes() -> None:
     for name, size in dtypes.EXTENDED.items():
-        if hasattr(ml_dtypes, name):  # an older one lacks some
+        if hasattr(ml_dtypes, name):  # an older one lacks some of the types
             array = values.as_array(memoryview(bytes(3 * size)), dtypes.from_name(name), (3,))
             assert array.dtype == np.dtype(getattr(ml_dtypes, name))
             assert dtypes.from_numpy(array.dtype) == dtypes.from_name(name)

@@ -1,6 +1,6 @@
-"""NDTOOL_* variables: a malformed value is refused by the variable's name, one without use ignored.
+"""NDTOOL_* variables: errors name the variable; one without effect on a call is ignored.
 
-The options come from the commands themselves, so that none is forgotten.
+The options come from the commands, so that none is omitted.
 """
 
 import json
@@ -21,7 +21,7 @@ USUAL = {
     "source": "data.npy", "names": "data.npy", "model": "model.onnx", "folder": ".",
     "command": "gather-nd",
 }  # fmt: skip
-# A value of each variable that is well-formed. In the first calls below none of them changes
+# A well-formed value of each variable. In the first calls below none of them changes
 # the result, or ends the call.
 WELL_FORMED = {
     "BATCH_DIMS": "0", "AXIS": "0", "REDUCTION": "none", "OUT_OF_BOUNDS": "error", "FILL": "-1",
@@ -98,7 +98,7 @@ def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
     for words, option in by_variable():
-        if option.type is not options.FILE:  # every text may name a file
+        if option.type is not options.FILE:  # every text may be a file name
             calls += [
                 (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
             ]
@@ -122,7 +122,7 @@ def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
 
 
 def test_a_value_without_use_is_ignored() -> None:
-    """All variables at once, in every command that writes no store and asks no cluster."""
+    """All variables at once, in every command that writes no store and uses no cluster."""
     variables = {f"NDTOOL_{name}": value for name, value in WELL_FORMED.items()}
     assert set(variables) == {str(option.envvar) for _, option in by_variable()}
     for name in ("SCHEDULER", "WORKERS", "RESUME"):
@@ -133,7 +133,7 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter",
         "gather-elements",
         "scatter-elements",
-    }  # need other files
+    }  # require other files
     calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
     asked = [(list(words), given) for words, given in calls.items()]
     for (words, _), (status, text) in zip(asked, run(asked), strict=True):

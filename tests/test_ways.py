@@ -1,4 +1,4 @@
-"""Every way in and every way out: whatever holds the bytes, the result has the reference's bits."""
+"""All kinds of inputs and outputs: wherever the bytes are, the result has the reference's bits."""
 
 import errno
 import io
@@ -36,7 +36,7 @@ from ndtool.storage import descriptors, local, tempfiles
 INPUTS = ("data", "indices", "updates")
 WAYS_IN = ("file", "file", "Fortran", "stored", "deflated", "stream")
 WAYS_OUT = ("file", "archive", "stream", "no shared maps")
-# What decides how bytes are kept, and values at which tiny arrays are kept in all ways.
+# Thresholds of storage, and values at which tiny arrays use all kinds.
 ROOMS = {
     (local, "SMALL"): 16,
     (descriptors, "CHUNK"): 48,
@@ -52,7 +52,7 @@ ROOMS = {
 
 @pytest.fixture(params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run a test as it is, and with limits at which tiny arrays are mapped, cut and spooled."""
+    """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small limits":
             for (module, name), value in (
@@ -70,7 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def npy(array: np.ndarray, fortran: bool = False) -> bytes:
-    """Return what np.save writes, gaps in records included."""
+    """Return the bytes that np.save writes, padding in records included."""
     stream = io.BytesIO()
     fields = {"descr": dtype_to_descr(array.dtype), "fortran_order": fortran, "shape": array.shape}
     np.lib.format.write_array_header_1_0(stream, fields)
@@ -78,7 +78,7 @@ def npy(array: np.ndarray, fortran: bool = False) -> bytes:
 
 
 def put(name: str, array: np.ndarray, way: str) -> str:
-    """Put an array where it can be read from, and return the argument that names it."""
+    """Store an array as an input, and return its argument."""
     if way == "stream":
         return "-"
     if way in ("stored", "deflated"):
@@ -93,7 +93,7 @@ def put(name: str, array: np.ndarray, way: str) -> str:
 
 @contextmanager
 def standard_input(content: bytes) -> Iterator[None]:
-    """Let what is opened as `-` read `content` from a pipe."""
+    """Let a source opened as `-` read `content` from a pipe."""
     theirs, ours = os.pipe()
 
     def feed() -> None:
@@ -113,7 +113,7 @@ def standard_input(content: bytes) -> Iterator[None]:
 
 @contextmanager
 def drained(received: list[bytes]) -> Iterator[str]:
-    """Give the name of a pipe, all of which is received by the end."""
+    """Yield the name of a pipe, all of which is received at the end."""
     ours, theirs = os.pipe()
 
     def drain() -> None:
@@ -131,7 +131,7 @@ def drained(received: list[bytes]) -> Iterator[str]:
 
 @contextmanager
 def no_shared_maps() -> Iterator[None]:
-    """Refuse a writable map of the output, which comes first, as some file systems do."""
+    """Refuse a writable map of the output, which is tried first, as some file systems do."""
     mapped, refusals = descriptors.map_bytes, [errno.ENODEV]
 
     def refusing(*arguments: Any, writable: bool = False) -> memoryview:
@@ -146,7 +146,7 @@ def no_shared_maps() -> Iterator[None]:
 
 
 def moved(case: Case, ways: list[str], out: str, threads: int) -> bytes:
-    """Run a case from file to file; return the output as a .npy file."""
+    """Run a case on files; return the output as a .npy file."""
     named = [*zip(INPUTS, case.arrays, ways, strict=False)]
     received: list[bytes] = []
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def moved(case: Case, ways: list[str], out: str, threads: int) -> bytes:
 
 
 def _name(dtype: np.dtype) -> str | None:
-    """Return what --dtype must say, as a file does not."""
+    """Return the value of --dtype for types that a file lacks."""
     return dtype.name if dtype.name in dtypes.EXTENDED else None
 
 

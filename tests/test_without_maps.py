@@ -1,4 +1,4 @@
-"""File systems without shared maps, as some FUSE and 9p mounts: runs give the same files."""
+"""File systems without shared maps, such as some FUSE and 9p mounts: runs give the same files."""
 
 import errno
 import mmap
@@ -30,7 +30,7 @@ REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class Case(NamedTuple):
-    """A run that takes one way: shapes of data and indices, and the axis."""
+    """A run with one algorithm: shapes of data and indices, and the axis."""
 
     way: str
     operator: str
@@ -71,7 +71,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: bool) -> list[int]:
-    """Let maps of files on the disk fail, those for reading too if wanted; return what failed."""
+    """Make maps of files on the disk fail, optionally also read-only ones; return the failures."""
     real, refused = mmap.mmap, []
 
     def instead(fd: int, length: int, **named: Any) -> mmap.mmap:

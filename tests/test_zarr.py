@@ -38,7 +38,7 @@ def here(here: Path) -> Path:
 
 
 def put(path: str, array: Any, **settings: Any) -> Any:
-    """Write an array with the zarr package and return what it made."""
+    """Write an array with the zarr package and return its array object."""
     store, _, node = path.partition(":")
     settings = {"chunks": tuple(max(1, -(-n // 2)) for n in array.shape), **settings}
     made = zarr.create_array(
@@ -50,7 +50,7 @@ def put(path: str, array: Any, **settings: Any) -> Any:
 
 def some(code: Any, shape: tuple[int, ...]) -> Any:
     dtype = np.dtype(code)
-    if dtype.kind == "U":  # any bytes are no characters
+    if dtype.kind == "U":  # not all bytes are valid characters
         letters = RNG.integers(1, 0x10FFFF, prod(shape) * dtype.itemsize // 4, dtype="u4")
         letters[(letters >= 0xD800) & (letters < 0xE000)] = 65
         return letters.astype(f"{dtype.str[0]}u4").view(dtype).reshape(shape)
@@ -193,7 +193,7 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     assert sorted(told) == [(0, 0), (0, 2), (3, 3)]
 
 
-# What is refused
+# Refusals
 
 
 def refused(argument: str, kind: Any, match: str) -> None:
@@ -275,7 +275,7 @@ def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.Mon
 
 
 def attempt(act: Any) -> Any:
-    """Return what came of it, or the sentence with which it was refused."""
+    """Return the result, or the error."""
     try:
         return act()
     except NdtoolError as exc:
@@ -283,7 +283,7 @@ def attempt(act: Any) -> Any:
 
 
 def damaged(argument: str, array: Any) -> None:
-    """Read what was damaged: it is refused with a sentence, or is still an array."""
+    """Read a damaged store: it is refused with an error, or is still an array."""
     for act in (lambda: locators.describe(argument), lambda: load(argument)):
         got = attempt(act)
         assert not isinstance(got, str) or re.fullmatch("x.zarr.*", got), got
@@ -415,7 +415,7 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
     rows, threads, chunk = 512, 2, 4 << 20
     zarr.create_array(
         "x.zarr", shape=(rows, 1 << 17), chunks=(8, 1 << 17), dtype="<i4", fill_value=7
-    )[::2] = 1  # 256 MiB, and its chunks are all there
+    )[::2] = 1  # 256 MiB, with all chunks present
     np.save("i.npy", np.arange(rows)[::-1, None])
     done = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
     status, most = map(int, done.out.split())

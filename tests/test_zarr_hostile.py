@@ -1,4 +1,4 @@
-"""Hostile Zarr stores: chunks, shards and metadata that are not what their arrays allow."""
+"""Hostile Zarr stores: chunks, shards and metadata that contradict the array's limits."""
 
 import bz2
 import json
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 CHUNK = 1 << 20
 DATA = (np.arange(4 * CHUNK) % 251).astype("u1")
 BOMB = 1 << 27  # bytes
-OWN = 64 << 20  # bytes of memory that a run may take, beside chunks
+OWN = 64 << 20  # bytes of memory of a run, besides chunks
 VERSIONS: list[dict[str, Any]] = [
     {"zarr_format": 2},
     {"zarr_format": 3},
@@ -55,7 +55,7 @@ def web() -> Iterator[Server]:
 
 
 def store(**how: Any) -> tuple[Path, Path]:
-    """Write a store; return its file of metadata, and that of its first chunk or shard."""
+    """Write a store; return its metadata file, and that of its first chunk or shard."""
     put("x.zarr", DATA, **{"chunks": (CHUNK,), "compressors": None, **how})
     old = Path("x.zarr/.zarray")
     return (
@@ -64,14 +64,14 @@ def store(**how: Any) -> tuple[Path, Path]:
 
 
 def measured(*arguments: object) -> tuple[Ran, int]:
-    """Run ndtool; return what came of it, and the most memory that it had of its own."""
+    """Run ndtool; return the result, and the peak of private memory."""
     ran = python(MEASURED, *arguments)
     status, most = map(int, ran.out.split()[-2:])
     return ran._replace(status=status), most
 
 
 def gathered(argument: str = "x.zarr") -> Ran:
-    """Gather from a store that must be refused within the memory promised."""
+    """Gather from a store that must be refused within the memory limit."""
     ran, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
     assert most <= OWN + 3 * CHUNK, most
     assert ran.status == 3, ran
@@ -82,7 +82,7 @@ def gathered(argument: str = "x.zarr") -> Ran:
 
 
 def said_of() -> str:
-    """Return how a store is refused in this process, before anything of it is taken."""
+    """Return the error of a store in this process, raised before memory is allocated."""
     with pytest.raises(InputError) as caught:
         load("x.zarr")
     assert "\n" not in caught.value.message
@@ -98,7 +98,7 @@ def compressed(one: Any) -> bytes:
 
 
 def frame(size: int, says: int | None) -> bytes:
-    """Return a frame of zstd of so many bytes, in blocks of one byte repeated."""
+    """Return a zstd frame of some size, in blocks of one byte repeated."""
     head = b"\0\x50" if says is None else b"\xc0\x50" + struct.pack("<Q", says)
     blocks = size >> 17
     body = b"".join(
@@ -135,7 +135,7 @@ def codec(name: str, version: int) -> Any:
 
 
 def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int = 4) -> bytes:
-    """Return a shard that has one chunk, as its index says it."""
+    """Return a shard with one chunk at the position in its index."""
     index = np.full((count, 2), (1 << 64) - 1, "<u8")
     index[0] = offset, len(body) if size is None else size
     raw = index.tobytes()
@@ -173,7 +173,7 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(how: Any, web: Serve
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
-    """What the package wrote through it is read, bit for bit."""
+    """Stores written by the package are read bit for bit."""
     filters: list[dict[str, Any]] = [
         {"id": "delta", "dtype": "<f4"}, {"id": "delta", "dtype": "<f4", "astype": "<f8"},
         {"id": "fixedscaleoffset", "dtype": "<f4", "astype": "<i2", "scale": 2, "offset": 1},
@@ -211,7 +211,7 @@ def test_packed_bits() -> None:
 
 @pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
 def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
-    """As streams have them: of no size where they are alone or the last ones, and skippable."""
+    """As streams write them: a single or last frame without a size, and skippable frames."""
     decode = decompressor({"id": "zstd"})
     assert decode is not None
     skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
@@ -235,12 +235,12 @@ def test_frames_of_zstd(sizes: tuple[int, ...]) -> None:
 
 
 def test_frames_of_zstd_without_a_size_or_bytes() -> None:
-    """One of no size may be anywhere; one that says that it has no bytes has none."""
+    """One without a size may be anywhere; one of size 0 must be empty."""
     decode = decompressor({"id": "zstd"})
     assert decode is not None
     known, unsaid, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
     empty = bytes(numcodecs.Zstd().encode(b""))
-    nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # says no size either
+    nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # without a size, too
     skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
     for after in (b"", skippable, empty, nothing):
         assert decode(memoryview(unsaid + after), size, True) == bytes(size)
@@ -252,7 +252,7 @@ def test_frames_of_zstd_without_a_size_or_bytes() -> None:
             with pytest.raises(ValueError, match="has a content size of 0, but is not empty"):
                 decode(memoryview(raw), 1 << 17, exact)
     with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(known + unsaid), 1 << 17, True)  # for which nothing is left
+        decode(memoryview(known + unsaid), 1 << 17, True)  # without remaining bytes
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
@@ -467,7 +467,7 @@ def test_codecs_that_are_not_allowed(chain: Any, said: str) -> None:
 
 
 def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is its thread started, whose death would leave its callers waiting."""
+    """Nor is its thread started, whose end would block its callers."""
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Outputs in Zarr stores: whole chunks, the old store or the whole new one, and no leftovers."""
+"""Outputs in Zarr stores: complete chunks, the old store or the complete new one, no leftovers."""
 
 import errno
 import os
@@ -44,12 +44,12 @@ def here(here: Path) -> Path:
 
 
 def like(version: int) -> ChunkLayout:
-    """Return the layout of data of another rank, of which only the version counts."""
+    """Return the layout of data of another rank, of which only the version matters."""
     return ChunkLayout((1,) * 9, None, ("other",), version)
 
 
 def write(argument: str, array: Any, **how: Any) -> Any:
-    """Write an array through a sink; return what stayed in the store."""
+    """Write an array through a sink; return the preserved arrays of the store."""
     dtype = dtypes.from_descr(np.lib.format.dtype_to_descr(array.dtype))
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
     encoding = outputs.Encoding(
@@ -195,7 +195,7 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_attributes_beside_a_new_array_keep_their_numbers(version: int) -> None:
-    """Also those that Python has no number for, or writes as another one."""
+    """Also numbers beyond Python's types, or that it writes differently."""
     put("x.zarr:a", DATA, zarr_format=version)
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
     digits = "1" * 5000
@@ -240,7 +240,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
             for attempt in (write, checked):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
-            patch.setattr(hierarchy, "require_growth", lambda *_: None)  # somebody was faster
+            patch.setattr(hierarchy, "require_growth", lambda *_: None)  # a concurrent run
             with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                 write("x.zarr:g/b", DATA)
         assert everything() == before
@@ -275,7 +275,7 @@ location.write_below(sys.argv[1], "c/0/0", b"a chunk")
 
 
 def test_a_worker_that_was_killed_leaves_nothing_in_the_store() -> None:
-    """Nor beside it, where the run that it worked for is killed, too."""
+    """Nor next to it if the client is killed, too."""
     save(data=DATA)
     for killed in (False, True):
         with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
@@ -308,7 +308,7 @@ def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> No
 
 
 def test_what_is_planned_of_an_array_is_what_is_made() -> None:
-    """A store of version 2 has no shards, whatever data have; with --only another one is made."""
+    """Version 2 has no shards, whatever the layout of data; with --only, the version may change."""
     put("x.zarr:a", DATA, zarr_format=2)
     put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
     save(indices=np.arange(24)[:, None])
@@ -484,7 +484,7 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
 
-# A chunk is about to be written when the signal comes: until its folder is gone.
+# A signal arrives before a chunk is written, which waits until its folder is removed.
 LATE = r"""
 import atexit, os, sys, time
 atexit.register(time.sleep, 1)
@@ -543,7 +543,7 @@ for out in ("x.zarr", "x.npy"):
 
 
 def test_functions_change_no_signals() -> None:
-    """In a process of its own: commands that tests run in this one do prepare its signals."""
+    """In a separate process: commands in this one install signal handlers."""
     save(data=DATA, indices=INDICES)
     command = [sys.executable, "-c", SIGNALS]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment())
@@ -588,7 +588,7 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
         child.kill()
         child.wait()
         assert len(os.listdir()) == 3
-        os.mkdir(".x.zarr.ndtool-0123456789ab-01234567")  # of another start of the system
+        os.mkdir(".x.zarr.ndtool-0123456789ab-01234567")  # of another boot
         os.mkdir(".x.zarr.ndtool-mine")
         write("y.zarr", DATA)
         assert len(os.listdir()) == 5, "the one that runs still has its own"
@@ -646,7 +646,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
 
 
 def test_what_stays_of_a_replaced_store_is_named() -> None:
-    """Too few descriptors to go down into it, or rights that change meanwhile."""
+    """Too few descriptors to descend, or permissions that change meanwhile."""
     put("one.zarr", np.arange(4))
     new = newfolder.NewFolder("one.zarr", True, True, False)
     Path(new.inside, "new").touch()
@@ -705,7 +705,7 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
 def test_types_that_zarr_lacks(name: str) -> None:
-    """What is stored as void moves as it is; what is more must be asked for."""
+    """Void elements are copied unchanged; other types require an option."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     saved = pytest.importorskip("safetensors.numpy")
     data = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(3, 2)

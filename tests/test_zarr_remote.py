@@ -1,4 +1,4 @@
-"""Zarr stores behind URLs, read and written: memory, http and moto's S3 server."""
+"""Zarr stores at URLs, read and written: memory, HTTP and moto's S3 server."""
 
 import json
 import signal
@@ -70,7 +70,7 @@ def files(folder: str) -> dict[str, bytes]:
 
 
 def serve(web: Server, folder: str, at: str = "/x.zarr", **how: Any) -> str:
-    """Put the files of a store on a web server."""
+    """Serve the files of a store on a web server."""
     for name, body in files(folder).items():
         web.add(f"{at}/{name}", body, **how)
     return f"http://127.0.0.1:{web.server_address[1]}{at}"
@@ -131,7 +131,7 @@ def test_chunks_are_asked_for_several_at_once(web: Server) -> None:
     put("x.zarr", DATA, chunks=(1, 10))
     url = serve(web, "x.zarr", delay=0.0)
     wait = __import__("threading").Barrier(2, timeout=20)
-    for row in (0, 1):  # neither is answered before both were asked for
+    for row in (0, 1):  # neither responds before both are requested
         web.objects[f"/x.zarr/c/{row}/0"].before = lambda number: number > 1 or wait.wait()
     assert same(load(url), DATA)
     assert 1 < web.most_at_once <= 10
@@ -287,7 +287,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
 
 
 def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
-    """Nothing is beside a bucket, so the mark of an array is in it."""
+    """A bucket has no parent folder, so the lock object of an array is in it."""
     put("x.zarr:a", DATA)
     for name, body in files("x.zarr").items():
         s3.put(name, body)
@@ -457,7 +457,7 @@ def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
 
 
 def test_a_lost_reply_about_a_chunk_or_a_mark(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then botocore sends the request again, which meets what the first one made."""
+    """Then botocore repeats the request, which finds the object of the first one."""
     call = remote.S3.call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:

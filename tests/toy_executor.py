@@ -1,7 +1,7 @@
-"""An executor as small as one can be: what a new one must bring, and no more.
+"""The smallest executor: the complete contract of a new one.
 
-Tasks are done in this process, in an order of chance. Some are lost, before they were done or after
-it; some are done twice, and either attempt may be reported first, or both are.
+Tasks run in this process, in random order. Some are lost, before or after they run;
+some run twice, and either attempt may be reported first, or both are.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Any
 
 from ndtool.runs.executors import Lost, Task
 
-MOST = 3  # times that a task is lost
+MOST = 3  # losses of a task
 
 
 class Toy:

@@ -1,4 +1,4 @@
-"""A format of blocks, as small as one can be: what a new format must bring, and no more.
+"""The smallest chunked format: the complete contract of a new one.
 
 A line `TOY dtype|shape|grid`, then the blocks in row-major order of the grid, each in row-major
 order of its elements.
@@ -15,7 +15,7 @@ from ndtool.rules import dtypes, grid
 from ndtool.storage.descriptors import failure, reserve, write_at
 
 MAGIC = b"TOY "
-_BLOCKS = 8  # of outputs along an axis, about, and each of three elements if there are so many
+_BLOCKS = 8  # approximate blocks of outputs along an axis, and at least three elements each
 
 
 def recognises(storage: Any) -> bool:
@@ -44,7 +44,7 @@ def _facts(storage: Any, name: str) -> tuple[ArrayMetadata, int]:
         code, *sizes = line.removeprefix(MAGIC).decode("ascii").rsplit("|", 2)
         shape, step = (tuple(map(int, text.split(",") if text else ())) for text in sizes)
         dtype = dtypes.from_code(code)
-        least = (min(size, 1) for size in shape)  # a block has elements where the array has some
+        least = (min(size, 1) for size in shape)  # a block has elements only within the array
         if not newline or min(shape, default=0) < 0 or len(shape) != len(step):
             raise ValueError("sizes")
         if any(one < needed for one, needed in zip(step, least, strict=True)):

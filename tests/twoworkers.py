@@ -1,16 +1,16 @@
-"""Two workers of this process, each with one thread, which load a module of the test's first."""
+"""Two workers in this process, each with one thread, which load a module of the test first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # with one that a test stops
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}  # including one that a test stops
 
 
 @contextmanager
 def two_workers(folder: Path, preload: str, **settings: Any) -> Iterator[Any]:
-    """Start them; gives their client. preload: source, in which {folder} is put; settings: dask's."""
+    """Start them; yield their client. preload: source, formatted with folder; settings: dask's."""
     import dask
     import distributed
 

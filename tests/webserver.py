@@ -1,4 +1,4 @@
-"""An http server on the loopback whose objects behave as a test asks them to."""
+"""An HTTP server on the loopback interface with configurable behaviour."""
 
 import re
 import threading
@@ -12,12 +12,12 @@ PIECE = 1 << 18
 
 
 class Object:
-    """What the server has at one path.
+    """The object at one path, and the behaviour of its requests.
 
-    content: bytes, or the path of a file. ranges: whether it knows them. etag: a function of the
-    number of the request, or None for a server without. cuts: so many replies end early, after
-    `cut_at` bytes. refusals: statuses of the first replies. claims: what Content-Length is too
-    large by. delay: seconds between two pieces. moved: where it is now. before: called with the
+    content: bytes, or the path of a file. ranges: whether ranges are supported. etag: a function of
+    the number of the request, or None for a server without. cuts: so many responses end after
+    `cut_at` bytes. refusals: statuses of the first responses. claims: the excess of Content-Length.
+    delay: seconds between two pieces. moved: the target of a redirect. before: called with the
     number of each request.
     """
 
@@ -51,7 +51,7 @@ class Object:
 
 
 class Server(ThreadingHTTPServer):
-    """objects: by path. requests: (path, range or None) as they came; sent: bytes of bodies."""
+    """objects: by path. requests: (path, range or None) in order; sent: bytes of bodies."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -66,7 +66,7 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # a client that went away is what some tests are about
+        pass  # some tests close connections early
 
     def add(self, path: str, content: bytes | Path, **changes: object) -> str:
         self.objects[path] = Object(content, **changes)

@@ -1,7 +1,7 @@
-"""Files that are nearly right: from bytes, which choose, to .npy and .npz files.
+"""Almost valid files from bytes that encode choices: .npy and .npz.
 
-Structure comes first and damage second, so that a file gets past the first check. Any bytes give
-a file: from Hypothesis, from a coverage-guided fuzzer or from a random generator alike.
+A valid structure is generated, then damaged, so that a file passes the first checks. Any bytes give
+a file, whether from Hypothesis, a coverage-guided fuzzer or a random generator.
 """
 
 import io
@@ -30,7 +30,7 @@ NAMES = ("a.npy", "a", "b.npy", "../../x.npy", "/x", "x.npz", "", "\x1b[31m", "Ã
 
 
 class Choices:
-    """Choices that bytes make; zeros when they are used up."""
+    """Choices encoded in bytes; zeros after their end."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -101,7 +101,7 @@ def text(choose: Choices) -> str:
 
 
 def npy(choose: Choices) -> bytes:
-    """Return what is nearly a .npy file."""
+    """Return an almost valid .npy file."""
     version = choose.of(((1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (0, 0), (1, 1), (9, 0)))
     raw = text(choose).encode("utf-8" if version == (3, 0) else "latin-1", "replace")
     width = 2 if version[0] < 2 else 4
@@ -127,7 +127,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.
 
 
 def npz(choose: Choices) -> bytes:
-    """Return what is nearly an archive: a right one, then some of its numbers changed."""
+    """Return an almost valid archive: a valid one with some of its numbers changed."""
     stream = io.BytesIO()
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(stream, "w") as archive:
         for number in range(choose.below(4)):
@@ -152,7 +152,7 @@ def npz(choose: Choices) -> bytes:
 
 
 def wide(raw: bytearray) -> bytearray:
-    """Return an archive with an end record of 64 bits before the usual one."""
+    """Return an archive with a ZIP64 end record before the usual one."""
     at = raw.find(b"PK\5\6")
     if at + 22 > len(raw):
         return raw
@@ -164,7 +164,7 @@ def wide(raw: bytearray) -> bytearray:
 
 
 def change(choose: Choices, raw: bytearray) -> None:
-    """Give one field of one record another value, in place."""
+    """Change one field of one record, in place."""
     kinds = [(signature, fields) for signature, fields in FIELDS.items() if signature in raw]
     if not kinds:
         return
@@ -179,14 +179,14 @@ def change(choose: Choices, raw: bytearray) -> None:
     (old,) = struct.unpack_from("<" + form, raw, at + place)
     new = old + choose.below(5) - 2 if choose.below(2) else choose.of(NUMBERS)
     struct.pack_into("<" + form, raw, at + place, new % 256**size)
-    if choose.rarely():  # a lie in one record is found by the other: tell it in both
+    if choose.rarely():  # a wrong value in one record contradicts the other: change both
         other = raw.find(b"PK\1\2")
         if signature == b"PK\3\4" and other >= 0 and 14 <= place <= 22:
             struct.pack_into("<" + form, raw, other + place + 2, new % 256**size)
 
 
 def damaged(choose: Choices, raw: bytes) -> bytes:
-    """Return the bytes cut, doubled, overwritten or with some put in."""
+    """Return the bytes truncated, repeated, overwritten or with insertions."""
     at = choose.below(len(raw) + 1)
     how = choose.below(5)
     if how == 0:
@@ -204,7 +204,7 @@ def damaged(choose: Choices, raw: bytes) -> bytes:
 
 
 def file(raw: bytes) -> bytes:
-    """Return the file that some bytes choose."""
+    """Return the file that some bytes encode."""
     choose = Choices(raw)
     kind = choose.below(8)
     if kind == 0:

@@ -1,11 +1,10 @@
 """Fuzz the readers of files: run.py SECONDS [KIND] [random] [FOLDER].
 
-Whole files are opened in every way: of all kinds, or of one, which is "safetensors", "index",
-"onnx" or "store" (Zarr); with "headers" only .npy headers are read, which is faster.
-With atheris (coverage-guided) where it is installed; else, or with "random", choices are random,
-twenty times as many. A finding ends the run with a traceback and is kept as a file in FOLDER,
-tests/fuzz/regressions unless given; the tests read every file there. Prints how many inputs there
-were.
+Complete files are opened in all ways: of all kinds, or of one, which is "safetensors", "index",
+"onnx" or "store" (Zarr); "headers" reads .npy headers only, which is faster.
+With atheris (coverage-guided) if it is installed; else, or with "random", choices are random,
+twenty times as many. A failure ends the run with a traceback, and its input is saved in FOLDER,
+by default tests/fuzz/regressions, which the tests read. Prints the number of inputs.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ import recipes
 import target
 import tensors
 
-SLOW = 2.0  # seconds that no file may take
+SLOW = 2.0  # timeout in seconds for one file
 
 count = 0
 kind = ""
@@ -52,7 +51,7 @@ folder = Path(__file__).parent / "regressions"
 
 
 def one(raw: bytes) -> None:
-    """Check the file that some bytes choose; keep it if something is wrong."""
+    """Check the file that some bytes encode; save it on failure."""
     global count
     count += 1
     recipe, check = KINDS[kind]
@@ -63,7 +62,7 @@ def one(raw: bytes) -> None:
         lasted = time.process_time() - started
         assert lasted < SLOW, f"it took {lasted} s"
     except BaseException:
-        kept = content if isinstance(content, bytes) else raw  # the choices that make a store
+        kept = content if isinstance(content, bytes) else raw  # the choices that generate a store
         name = hashlib.sha256(kept).hexdigest()[:16] + (f".{kind}" if kind else "")
         (folder / name).write_bytes(kept)
         print(f"kept as {folder / name}, after {count} inputs", file=sys.stderr)
@@ -85,7 +84,7 @@ def fuzz(seconds: int, guided: bool) -> None:
             one(random.randbytes(random.randrange(400)))
         print(f"{count} inputs, random")
         return
-    # libFuzzer ends the process by itself: a line now and then says how far it came
+    # libFuzzer ends the process itself: print the progress from time to time
     started = time.monotonic()
 
     def counted(raw: bytes) -> None:

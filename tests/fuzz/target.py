@@ -1,4 +1,4 @@
-"""What must hold for any file whatever: it is read, or refused with an error of ours."""
+"""The invariant for every file: it is read, or refused with an NdtoolError."""
 
 import io
 import os
@@ -13,14 +13,14 @@ from ndtool.formats import locators, npy
 from ndtool.formats.streams import Streams
 from ndtool.rules.grid import blocks
 
-MOST, MANY = 1 << 20, 1000  # bytes and chunks of an array that is put together
+MOST, MANY = 1 << 20, 1000  # limits of bytes and chunks of an assembled array
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
 
 
 def check(content: bytes, suffixes: tuple[str, ...] = ("",)) -> None:
-    """Open a file with this content in every way; any failure is a finding.
+    """Open a file with this content in all ways; any failure is a finding.
 
-    suffixes: of the names that it has; it has none too.
+    suffixes: of its names, besides none.
     """
     fd = os.memfd_create("fuzz")
     try:
@@ -38,7 +38,7 @@ def check(content: bytes, suffixes: tuple[str, ...] = ("",)) -> None:
 
 
 def check_store(files: dict[str, bytes]) -> None:
-    """Open a Zarr store of these files in every way."""
+    """Open a Zarr store of these files in all ways."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = os.path.join(folder, "x.zarr", name)
@@ -85,10 +85,10 @@ def _read(argument: str) -> None:
 
 
 def _hold(source: Source) -> None:
-    """Check that an array is what it says, also to NumPy, and that its header can be written."""
+    """Check that NumPy reads the same array, and that its header can be written."""
     dtype, shape, order, grid, _, _ = metadata = source.metadata
     if grid != shape and (metadata.nbytes > MOST or blocks(shape, grid) > MANY):
-        return  # a store has nothing that says how much of it is there
+        return  # a store does not declare how many of its chunks exist
     buffer = whole(source).buffer
     assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)

@@ -1,4 +1,4 @@
-"""Nearly right files of tensors, from bytes: safetensors and indices of them, ONNX, Zarr metadata."""
+"""Almost valid tensor files from bytes: safetensors and its index, ONNX, Zarr metadata."""
 
 import json
 from typing import Any
@@ -20,12 +20,12 @@ def number(choose: Choices) -> int:
 
 
 def value(choose: Choices, right: Any) -> str:
-    """Return a value of JSON, rarely another one than it should be."""
+    """Return a JSON value, sometimes another than the expected one."""
     return choose.of(ODD) if choose.rarely() and choose.rarely() else json.dumps(right)
 
 
 def safetensors(choose: Choices) -> bytes:
-    """Return what is nearly a safetensors file."""
+    """Return an almost valid safetensors file."""
     at, parts = 0, []
     if choose.rarely():
         parts.append(f'"__metadata__": {value(choose, {"format": "pt"})}')
@@ -56,7 +56,7 @@ def safetensors(choose: Choices) -> bytes:
 
 
 def index(choose: Choices) -> bytes:
-    """Return what is nearly the index of a model in several files."""
+    """Return an almost valid index of a model in several files."""
     files = ("a.safetensors", "../a", "/etc/passwd", "", ".", "https://localhost/x", "\0")
     pairs = [f'"t{n}": {value(choose, choose.of(files))}' for n in range(choose.below(4))]
     text = f'{{"metadata": {value(choose, {})}, "weight_map": {{{", ".join(pairs)}}}}}'
@@ -74,7 +74,7 @@ def varint(count: int) -> bytes:
 
 
 def field(choose: Choices, key: int, content: bytes | int) -> bytes:
-    """Return a field of a message, rarely as another kind than it is, or with another length."""
+    """Return a field of a message, sometimes with another wire type or length."""
     if choose.rarely() and choose.rarely():
         key = choose.below(40)
     if isinstance(content, int):
@@ -86,7 +86,7 @@ def field(choose: Choices, key: int, content: bytes | int) -> bytes:
 
 
 def tensor(choose: Choices) -> bytes:
-    """Return what is nearly a TensorProto."""
+    """Return an almost valid TensorProto."""
     kind = number(choose) if choose.rarely() else 1 + choose.below(25)
     dims = [number(choose) if choose.rarely() else choose.below(4) for _ in range(choose.below(4))]
     count = 1
@@ -159,7 +159,7 @@ def graph(choose: Choices, depth: int = 0) -> bytes:
 
 
 def model(choose: Choices) -> bytes:
-    """Return what is nearly a model."""
+    """Return an almost valid model."""
     whole = field(choose, 1, 8) + field(choose, 7, graph(choose))
     whole += field(choose, 8, field(choose, 2, number(choose)))
     if choose.rarely():
@@ -168,7 +168,7 @@ def model(choose: Choices) -> bytes:
 
 
 def onnx(choose: Choices) -> bytes:
-    """Return what is nearly a tensor or a model."""
+    """Return an almost valid tensor or model."""
     if choose.below(2):
         return model(choose)
     whole = tensor(choose)
@@ -176,7 +176,7 @@ def onnx(choose: Choices) -> bytes:
 
 
 def store(raw: bytes) -> dict[str, bytes]:
-    """Return the files of what is nearly a Zarr store, by their names."""
+    """Return the files of an almost valid Zarr store, by their names."""
     choose = Choices(raw)
     shape = [number(choose) for _ in range(choose.below(4))]
     chunks = [number(choose) if choose.rarely() else 2 for _ in shape]
@@ -212,7 +212,7 @@ def store(raw: bytes) -> dict[str, bytes]:
 
 
 def metadata(choose: Choices, told: dict[str, Any]) -> bytes:
-    """Return metadata of which something may be wrong."""
+    """Return metadata with possible errors."""
     pairs = [f"{json.dumps(key)}: {value(choose, one)}" for key, one in told.items()]
     if choose.rarely():
         del pairs[choose.below(len(pairs))]

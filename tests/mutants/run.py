@@ -2,10 +2,10 @@
 
     python tests/mutants/run.py [--sample N] [--seed S] [--only FILE] [--show]
 
-What the tests do not notice is listed: either a test is missing, or nothing changes, and the site
+Mutants that no test detects are listed: either a test is missing, or the mutant is equivalent, and
 belongs in EQUIVALENT with the reason. Sources are copied to build/mutants; kernels are built there
-once, with all mutants in them: see schemata.py. One that is noticed takes one to ten seconds of a
-processor, one that is not a minute. Exit status 1 if one survives.
+once, with all mutants in them: see schemata.py. A detected mutant takes one to ten CPU seconds,
+a survivor a minute. Exit status 1 if one survives.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
-# C in strings, and what decides how fast or how a process ends, but no value.
+# C in strings, and lines that affect only speed or the end of a process.
 WITHOUT_VALUES = {"_endings.pxd", "_process.pxi", "loops/startable.pxd", "loops/pages.pxd"}
 
 
 def below_package(*patterns: str) -> tuple[str, ...]:
-    """Return the paths of the files that match, below the package, so that none is forgotten."""
+    """Return the paths of the files that match, relative to the package, without omissions."""
     found = (path.relative_to(PACKAGE).as_posix() for one in patterns for path in PACKAGE.glob(one))
     return tuple(sorted(set(found) - WITHOUT_VALUES))
 
@@ -42,16 +42,16 @@ SOURCES = (
     *below_package("engine/[a-z]*.py"), "rules/shapes.py", "rules/grid.py", "machine/scratch.py",
 )  # fmt: skip
 KERNELS = below_package("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
-# The cheapest first, each with few examples: nearly all mutants are noticed within five seconds.
+# Fast tests first, each with few examples: nearly all mutants are detected within five seconds.
 TESTS = (
     "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
     "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
     "test_small_calls.py", "test_columns.py", "test_sweep.py", "test_report.py",
     "test_spec_examples.py", "test_cli.py",
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with less
-# One seed, so that a mutant is noticed again, and no time for a smaller example.
-# A test that takes 15 seconds of a processor hangs, and ends with SIGPROF.
+KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
+# One seed, so that results are reproducible, and no shrinking of examples.
+# A test that takes 15 CPU seconds hangs, and ends with SIGPROF.
 PROFILE = """
 import pytest
 from hypothesis import Phase, settings
@@ -65,9 +65,9 @@ def no_hang():
     signal.setitimer(signal.ITIMER_PROF, 15)
 """
 WORKERS = 2
-LIMIT = 900  # seconds for the tests of one mutant; a hang counts as noticed
-SECONDS = 120  # of a processor, for each process: the tests start some that hang
-MEMORY = 64 << 30  # bytes of addresses, so that a wrong size fails at once
+LIMIT = 900  # timeout of one mutant's tests; a hang counts as detected
+SECONDS = 120  # CPU seconds of each process: tests start some that hang
+MEMORY = 64 << 30  # bytes of address space, so that a wrong size fails at once
 
 FLIPS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
@@ -83,7 +83,7 @@ FUNCTION = re.compile(
     r" *def (\w+)|cdef inline .*?(\w+)(?: \"\w+\")?\(|    cdef (?:int|void) (_\w+)\("
 )
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
-# What decides how fast, and not what comes out; text; and what no caller of ours gets wrong.
+# Lines that affect only speed; texts; and checks of arguments that only a bug violates.
 SPEED = re.compile(
     r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|work_items\(|progress\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
@@ -92,13 +92,13 @@ SPEED = re.compile(
     r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
     r"|in_cache|load_lines|locality|n_local|closest"
 )
-# A condition of the kernels that is followed by this refuses what no caller does.
+# A condition of the kernels before one of these detects only bugs of callers.
 DOOR = "raise ValueError"
-# These refuse the same, or only ask for what is needed soon.
+# These detect the same, or only prefetch.
 UNSEEN = ("_bind", "_extend", "_check_span", "_buffers", "will_need", "prefetch_strided")
 TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
 
-# (file, a part of the line, the token): why no test can notice it.
+# (file, a part of the line, the token): why the mutant is equivalent.
 EQUIVALENT = {
     ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
     ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
@@ -144,7 +144,7 @@ EQUIVALENT = {
 
 
 class Mutant(NamedTuple):
-    """One token of a source, and what stands there instead."""
+    """A token of a source, and its replacement."""
 
     file: str
     line: int  # from 0
@@ -164,7 +164,7 @@ class Mutant(NamedTuple):
 
 
 def code_lines(file: str) -> Iterator[tuple[int, str]]:
-    """Give the lines whose tokens decide what comes out, texts and casts blanked."""
+    """Yield the lines whose tokens affect results, with texts and casts blanked."""
     text = (ROOT / "ndtool" / file).read_text()
     text = re.sub(r'""".*?"""', lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     lines = [*text.splitlines(), ""]
@@ -184,7 +184,7 @@ def code_lines(file: str) -> Iterator[tuple[int, str]]:
 
 
 def mutants(file: str) -> Iterator[Mutant]:
-    """Give every mutant of a file."""
+    """Yield all mutants of a file."""
     for number, line in code_lines(file):
         same = [token for name, part, token in EQUIVALENT if name == file and part in line]
         for token in TOKEN.finditer(line):
@@ -201,7 +201,7 @@ def mutants(file: str) -> Iterator[Mutant]:
 
 
 def prepare(worker: int) -> Path:
-    """Return a folder with a copy of all that the tests need."""
+    """Return a folder with a copy of all files that the tests need."""
     folder = ROOT / "build" / "mutants" / str(worker)
     shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "*.c", "regressions")
@@ -213,7 +213,7 @@ def prepare(worker: int) -> Path:
     setup.write_text(setup.read_text().replace("-O3", "-O1"))  # built in a third of the time
     with (folder / "tests" / "conftest.py").open("a") as file:
         file.write(PROFILE)
-    # Kept where the source is what was compiled, whatever its time: a second less for each mutant.
+    # Cache .pyc files by content, not by time: a second less for each mutant.
     for name in ("ndtool", "tests"):
         compileall.compile_dir(
             folder / name, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH
@@ -229,11 +229,11 @@ def limits() -> None:
 
 
 def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
-    """Run Python in the folder, where its ndtool is found first; a hang is no success."""
+    """Run Python in the folder, where its ndtool is found first; a hang counts as failure."""
     environment = {
         **os.environ,
         "KERNEL_MUTANT": str(number),
-        "PYTHONPATH": str(folder),  # for the processes that the tests start, too
+        "PYTHONPATH": str(folder),  # for processes that the tests start, too
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_WAIT_POLICY": "passive",
         "NDTOOL_TEST_EXAMPLES": "100",
@@ -263,7 +263,7 @@ def passes(folder: Path, tests: Sequence[str], number: int = -1) -> bool:
 
 
 def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
-    """Build all mutants of kernels that one build can have; return which it has, by number."""
+    """Build as many mutants of kernels in one build as possible; return which, by number."""
     places = [
         (m.file, m.line + 1, m.column, m.new, number)
         for number, m in enumerate(chosen)
@@ -287,7 +287,7 @@ def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
 
 
 def survives(mutant: Mutant, folder: Path) -> bool:
-    """Build, if need be, and test the mutant; what does not build is noticed too."""
+    """Build, if necessary, and test a mutant; one that does not compile counts as detected."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
@@ -300,7 +300,7 @@ def survives(mutant: Mutant, folder: Path) -> bool:
 
 
 def rebuilt(folder: Path) -> bool:
-    """Build and test kernels that differ; those that were there are put back."""
+    """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
     built = kernels.read_bytes()
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)

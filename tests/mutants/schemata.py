@@ -1,9 +1,9 @@
-"""Build the kernels with every mutant in them; KERNEL_MUTANT chooses one by its number.
+"""Build the kernels with all mutants compiled in; KERNEL_MUTANT selects one by number.
 
     python schemata.py PLACES    in the folder of setup.py
 
-PLACES is a JSON list of [file, line, column, token, number]. Each expression becomes a choice
-between itself and its mutant. Those that Cython wants constant cannot, and are printed by number.
+PLACES is a JSON list of [file, line, column, token, number]. Each expression becomes a conditional
+between itself and its mutant. Those that must be constants in Cython are excluded and printed.
 """
 
 import copy
@@ -50,14 +50,14 @@ def mutated(node: Any, token: str) -> Any:
     if isinstance(node, ExprNodes.SimpleCallNode):
         node.function.name = StringEncoding.EncodedString(token)
         return node
-    if isinstance(node, ExprNodes.IntNode):  # -1 is one, too
+    if isinstance(node, ExprNodes.IntNode):  # -1 is a constant, too
         value = node.value.replace("-", "") if token == "+" else "-" * ("-" in node.value) + token
         return ExprNodes.IntNode(node.pos, value=value)
     return None
 
 
 def chosen(pos: Any, number: int) -> Any:
-    """Return the condition that a mutant is the one that runs."""
+    """Return the condition that a mutant is selected."""
     return ExprNodes.PrimaryCmpNode(
         pos,
         operator="==",
@@ -67,12 +67,12 @@ def chosen(pos: Any, number: int) -> Any:
 
 
 def in_package(filename: str) -> str:
-    """Return a source's path below the package, as mutants name it."""
+    """Return a source's path relative to the package."""
     return Path(filename).as_posix().rpartition("ndtool/")[2]
 
 
 class Choices(VisitorTransform):
-    """Puts a choice where a mutant is."""
+    """Inserts a conditional at each mutant."""
 
     def __init__(self, places: dict[Place, tuple[str, int]]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Choices(VisitorTransform):
         return self.places.get((in_package(pos[0].filename), pos[1], pos[2]))
 
     def wrap(self, node: Any, pairs: list[tuple[Any, tuple[str, int]]]) -> Any:
-        """Return the node, with mutants of the node as it was before any other."""
+        """Return the node with its mutants, each a change of the original node."""
         for other, (_, number) in pairs:
             self.done.add(number)
             condition = chosen(node.pos, number)

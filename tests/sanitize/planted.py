@@ -1,6 +1,6 @@
-"""What ThreadSanitizer must find, and what it must not: planted.c, and kernels that are misused.
+"""Data races that ThreadSanitizer must and must not report: planted.c, and misused kernels.
 
-python planted.py            runs every case in a process of its own
+python planted.py            runs every case in its own process
 python planted.py CASE       runs one
 """
 
@@ -30,10 +30,10 @@ def planted(name: str) -> Callable[[], None]:
 
 
 def batches_on_one_place(overlap: bool) -> None:
-    """Scatter batches with several threads as if each had its own part of the output."""
+    """Scatter batches with several threads as if their destinations were disjoint."""
     from ndtool import _kernels
 
-    size, count = 64, 4_000_000  # enough for every thread to come to it
+    size, count = 64, 4_000_000  # enough work for every thread
     stride = 0 if overlap else size * 4
     batches = _kernels.Addressing((size,), (4,), size, (count // size,), (stride,), True)
     out = bytearray(count * 4)
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Callable[[], None], str]] = {
 
 
 def main() -> int:
-    """Run every case; return how many did not do as they should."""
+    """Run every case; return the number of unexpected results."""
     wrong = 0
     for name, (_, where) in CASES.items():
         command = [sys.executable, __file__, name]

@@ -1,6 +1,6 @@
-"""A pytest plugin for AddressSanitizer, whose map of memory takes 16 TiB of addresses.
+"""A pytest plugin for AddressSanitizer, whose shadow memory takes 16 TiB of address space.
 
-Tests that limit the addresses of a child run without that limit; those about the limit do not run.
+Tests that limit the address space of a child run without that limit; its own tests are skipped.
 """
 
 import resource
@@ -23,12 +23,12 @@ def _without_addresses(kind: int, limits: tuple[int, int]) -> None:
 
 
 def pytest_configure() -> None:
-    """Leave the limit out, in this process and in what its children do before they start."""
+    """Remove the limit, in this process and for its children."""
     resource.setrlimit = _without_addresses  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what tests the limit itself."""
+    """Skip the tests of the limit itself."""
     out = [item for item in items if item.nodeid.endswith(ABOUT_LIMITS)]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in out]

@@ -1,14 +1,14 @@
-"""Run ndtool once for every system call it makes, in a system where that call goes wrong.
+"""Run ndtool once for each of its system calls, with a failure of that call.
 
 faulty.py CALLS WRONGS NAMELESS ARGUMENTS...
 
-CALLS is a list such as open,pwrite. WRONGS is a list of errors (EIO) that the call gives instead,
-or of signals (SIGTERM) that the process gets before the call, and with a + (SIGTERM+) after it.
-NAMELESS is 0 for a file system without O_TMPFILE. After each run a line of JSON on stdout tells
+CALLS is a list such as open,pwrite. WRONGS is a list of errors (EIO) that the call raises instead,
+or of signals (SIGTERM) that the process receives before the call, or with + (SIGTERM+) after it.
+NAMELESS is 0 for a file system without O_TMPFILE. After each run, a line of JSON on stdout has
 [call, wrong, number, status, stderr]; the next run waits for a line on stdin. The last number of
-each call is one that the run did not come to, and UNREACHED its status: nothing went wrong.
+each call is one that the run did not reach, with status UNREACHED: nothing failed.
 A call may also be import, of a module that is not loaded yet, or import/7: every seventh of them.
-For the other calls the modules of a run are imported before: that is most of its time.
+For the other calls the run's modules are imported before: that is most of its time.
 """
 
 import errno
@@ -33,7 +33,7 @@ MODULES = (
 
 
 def wrong(name: str) -> Callable[[], None]:
-    """Return what happens: an OSError, or a signal to this process."""
+    """Return the failure: an OSError, or a signal to this process."""
 
     def fail() -> None:
         number = getattr(errno, name)
@@ -46,7 +46,7 @@ def wrong(name: str) -> Callable[[], None]:
 
 
 def patch(call: str, name: str, at: int) -> Callable[[], bool]:
-    """Let the call go wrong the time `at`; return what tells whether it came to that."""
+    """Let call number `at` fail; return a function that tells whether it was reached."""
     happen, count = wrong(name), 0
 
     def imported(event: str, _: Any) -> None:
@@ -77,7 +77,7 @@ def patch(call: str, name: str, at: int) -> Callable[[], bool]:
 
 
 def run(call: str, name: str, at: int, said: int) -> int:
-    """Run ndtool in a child; return its status, negative where a signal ended it."""
+    """Run ndtool in a child; return its status, negative for a signal."""
     child = os.fork()
     if child == 0:
         os.dup2(said, 2)

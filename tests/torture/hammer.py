@@ -1,10 +1,10 @@
-"""Hammer at what must not go wrong at any moment: hammer.py KIND COUNT [SEED].
+"""Stress tests of concurrency, signals and secrets: hammer.py KIND COUNT [SEED].
 
 npz, safetensors, zarr, s3: eight processes write COUNT arrays each into one file or store; each
-array whose run ended well must be there, with its bytes. signals: COUNT runs get a signal at a
-random time; a run must end with its status, without a word, and leave the old output or, where the
-status is 0, the new one, and nothing else. urls: COUNT URLs with random secrets are passed to every
-parameter that takes one; no form of a secret may be in what is printed.
+array of a successful run must be present, with its bytes. signals: COUNT runs get a signal at a
+random time; a run must end with its status, without output, and leave the old output or, with
+status 0, the new one, and nothing else. urls: COUNT URLs with random secrets are passed to every
+parameter that takes one; no form of a secret may be in the output.
 
 Prints one JSON object; `wrong` must be empty.
 """
@@ -54,7 +54,7 @@ Found = dict[str, Any]
 
 @contextmanager
 def server() -> Iterator[bucket.Bucket]:
-    """Let s3:// mean an S3 server on the loopback."""
+    """Direct s3:// to an S3 server on the loopback interface."""
     with bucket.serving() as running:
         for name, value in bucket.settings(running.endpoint).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
@@ -67,7 +67,7 @@ def server() -> Iterator[bucket.Bucket]:
 def write(targets: list[str], rounds: int) -> Found:
     found: Found = {"written": 0, "refused": 0, "wrong": []}
     for target in targets:
-        if target == "g.zarr":  # whose metadata name all arrays
+        if target == "g.zarr":  # whose metadata list all arrays
             zarr.create_group(target)
             zarr.consolidate_metadata(target)
         done = parallel.written_at_once(target, WRITERS, rounds)
@@ -130,7 +130,7 @@ class Site:
         return found
 
     def become(self, wanted: dict[str, bytes]) -> None:
-        """Put back what was there."""
+        """Restore the original content."""
         if self.everything() == wanted:
             return
         self._s3.empty()
@@ -145,7 +145,7 @@ class Site:
 
 
 def listens(pid: int) -> bool:
-    """Whether ndtool's handlers are there; before them, a signal ends Python in its own way."""
+    """Whether ndtool has installed its handlers; before, a signal ends Python as usual."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
@@ -154,7 +154,7 @@ def listens(pid: int) -> bool:
 
 
 def gone(group: int) -> bool:
-    """Wait until no process of a group is there."""
+    """Wait until a process group is empty."""
     for _ in range(3000):
         try:
             os.killpg(group, 0)
@@ -165,7 +165,7 @@ def gone(group: int) -> bool:
 
 
 class Struck(NamedTuple):
-    """What became of a run; said: on stderr. listened: whether ndtool heard the signal."""
+    """The outcome of a run; said: stderr. listened: whether ndtool handled the signal."""
 
     status: int
     said: str
@@ -229,7 +229,7 @@ def _send(site: Site, count: int, rng: random.Random) -> Found:
         after, ended = site.everything(), gone(struck.pid)
         found["statuses"][struck.status] += 1
         found["early"] += not struck.listened
-        # Where the last request to a store is under way, the object may be there.
+        # If the last request to a store is in progress, the object may exist.
         kept = after == way.before or ("s3" in way.name and after == way.new)
         if struck.status == 0:
             right = after == way.new and struck.out == way.out and not struck.said
@@ -250,7 +250,7 @@ def convert(output: str) -> None:
 
 
 class Way(NamedTuple):
-    """A run, what is there before and after it, what it writes to a pipe, and its seconds."""
+    """A run, the content before and after it, its output to a pipe, and its seconds."""
 
     name: str
     command: list[str]
@@ -283,7 +283,7 @@ KINDS = (
 
 
 def secret(rng: random.Random) -> str:
-    """Return letters that occur nowhere else, with odd characters among them or without."""
+    """Return a unique word, with or without special characters."""
     odd = "".join(rng.choices(ODD, k=rng.choice((0, 0, 4, 20, 300))))
     return "".join(rng.choices(LETTERS, k=8)) + odd + "".join(rng.choices(LETTERS, k=6))
 
@@ -299,7 +299,7 @@ def tell(count: int, rng: random.Random) -> Found:
         web.add("/garbled.npy", b"<html></html>", shift=1)
         for i in range(count):
             user, password, query = (secret(rng) for _ in range(3))
-            # A slash would end a user's name; keys of S3 have some, and people paste them.
+            # A slash would end a user's name; keys of S3 contain some, and users paste them.
             login = f"://{quote(user, safe='')}:{quote(password, safe=rng.choice(('', '/+')))}@"
             url = KINDS[i % len(KINDS)].format(base=base).replace("://", login)
             url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
@@ -340,7 +340,7 @@ def main() -> int:
         try:
             with server() if kind == "s3" else nullcontext():
                 found = hammers[kind]() if kind in hammers else write(TARGETS[kind], count)
-        except pytest.skip.Exception as exc:  # what it needs is not installed
+        except pytest.skip.Exception as exc:  # a required package is not installed
             found = {"skipped": str(exc), "wrong": []}
         os.chdir(before)
     print(json.dumps(found))

@@ -1,8 +1,8 @@
-"""Kill runs at random moments and look at what they leave: kill.py COUNT [SEED].
+"""Kill runs at random times and check the remaining files: kill.py COUNT [SEED].
 
-Prints one JSON object: runs, how many were killed and how many were done first; how many outputs
-were torn, inputs changed and files left behind that are not whole (all must be 0); and how many
-whole files were left under a hidden name, which can happen between the two calls that replace.
+Prints one JSON object: runs, how many were killed and how many finished before; how many outputs
+were incomplete, inputs changed and incomplete files left behind (all must be 0); and how many
+complete files have a temporary name, which can happen between the two calls that replace.
 """
 
 import json
@@ -38,20 +38,20 @@ def make_inputs() -> None:
 
 
 def looks() -> dict[str, tuple[int, int, int]]:
-    """Return what is in the folder, as far as that shows without reading it."""
+    """Return the content of the folder, as far as it shows without reading files."""
     stats = {path.name: path.stat() for path in Path().iterdir()}
     return {name: (s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats.items()}
 
 
 def lasting(run: list[str]) -> float:
-    """Run undisturbed and return how many seconds it took."""
+    """Run without a signal and return its seconds."""
     started = time.perf_counter()
     subprocess.run([*NDTOOL, *run], check=True)
     return time.perf_counter() - started
 
 
 def killed_at(run: list[str], seconds: float) -> bool:
-    """Start a run, kill it after a while; return whether it was still there."""
+    """Start a run, kill it after a delay; return whether it was still running."""
     with subprocess.Popen([*NDTOOL, *run], stderr=subprocess.DEVNULL) as process:
         time.sleep(seconds)
         process.kill()
@@ -74,7 +74,7 @@ def torture(count: int, seed: int) -> dict[str, int]:
         before = None if rng.random() < 0.3 else OLD
         if before is not None:
             Path(name).write_bytes(before)
-        # A third of them anywhere, the others after the imports, where the work is.
+        # A third of them at any time, the others after the imports, during the work.
         share = rng.uniform(0, 1) if rng.random() < 0.3 else rng.uniform(0.5, 1)
         found["killed" if killed_at(run, share * lasts[name]) else "done"] += 1
         after, output = looks(), Path(name)

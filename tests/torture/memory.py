@@ -1,7 +1,7 @@
-"""Measure the memory of its own that each operator takes: memory.py small|large.
+"""Measure the private memory of each operator: memory.py small|large.
 
-Prints a JSON object: the most megabytes of private memory (RssAnon and RssShmem; pages of mapped
-files belong to the system, which can drop them) that each run had, on data of 128 MB or 16 GB in
+Prints a JSON object: the peak of private memory in megabytes (RssAnon and RssShmem; pages of mapped
+files belong to the system, which can drop them) of each run, on data of 128 MB or 16 GB in
 sparse files, with two threads, to a file and from and to pipes.
 """
 
@@ -74,7 +74,7 @@ PIPES = (
 
 
 def peak(run: str, piped: bool) -> float:
-    """Run once and return the most that was seen."""
+    """Run once and return the peak."""
     words = run.split()
     inputs = [f"{word}.npy" for word in words[1:] if os.path.exists(f"{word}.npy")]
     rest = words[1 + len(inputs) :]

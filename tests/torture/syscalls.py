@@ -1,9 +1,9 @@
-"""Let the kernel fail every system call of a run, one after the other, with strace.
+"""Make every system call of a run fail, one after the other, with strace.
 
-syscalls.py [STEP]: every STEP-th call only. Also those of Python's own start are hit, so a run may
-end in any way: but where it says 0 the output must be right, and else nothing may have changed.
-Prints one JSON object: how many runs there were, how many ended with which status, and how many
-were wrong (which must be 0).
+syscalls.py [STEP]: every STEP-th call only. Calls of Python's startup fail, too, so a run may end
+with any status: with 0 the output must be correct, else nothing may have changed.
+Prints one JSON object: the number of runs, of runs by status, and of wrong
+ones (which must be 0).
 """
 
 import json
@@ -52,7 +52,7 @@ def everything() -> dict[str, bytes]:
 
 
 def hit(fault: str, number: int) -> int | None:
-    """Run once with a fault; return the status, None where the run did not come to it."""
+    """Run once with a fault; return the status, None if the run did not reach it."""
     call = fault.partition(":")[0]
     inject = ("-e", f"trace={call}", "-e", f"inject={fault}:when={number}")
     command = [*STRACE, *inject, sys.executable, "-m", "ndtool", *RUN]
@@ -78,11 +78,11 @@ def torture(step: int) -> dict[str, object]:
             statuses[status] += 1
             after = everything()
             done = after.get("out.npy") == wanted
-            if "signal=KILL" in fault:  # between link and rename a whole file has a hidden name
+            if "signal=KILL" in fault:  # between link and rename the file has a temporary name
                 for name in [n for n in after.keys() - before.keys() if after[n] == wanted]:
                     del after[name]
                     os.unlink(name)
-            # 7 and done: the folder could not be synced; killed and done: later than the rename
+            # 7 and done: fsync of the folder failed; killed and done: after the rename
             unchanged = status != 0 and after == before
             late = done and (status in (0, 7) or "signal=KILL" in fault)
             if not (unchanged or (late and after.keys() == before.keys())):

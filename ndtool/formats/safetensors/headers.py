@@ -189,7 +189,7 @@ class _Tensors:
 
     def _checked(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
         if not isinstance(code, str) or not _CODE.fullmatch(code):
-            self._fail(f"tensor {shown(name)} has the dtype {shown(code)}: expected F32, for example")
+            self._fail(f"tensor {shown(name)} has the dtype {shown(code)}: expected one like F32")
         if not _are_sizes(shape) or len(shape) > _RANK:
             self._fail(
                 f"tensor {shown(name)} has the shape {shown(shape)}:"
