@@ -1,4 +1,4 @@
-# Every target sets up what it needs. .venv/*.txt are stamps: the requirements installed from
+# Every target sets up its requirements. .venv/*.txt are stamps: the requirements installed from
 # pyproject.toml; .venv/kernels is the stamp of the editable install with its compiled extension.
 PYTHON ?= python3
 ARGS ?=
@@ -8,7 +8,7 @@ MODE := debug=$(NDTOOL_DEBUG) coverage=$(NDTOOL_COVERAGE)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 .DELETE_ON_ERROR:
-# Two pips at once would spoil an environment.
+# Concurrent pips would corrupt an environment.
 .NOTPARALLEL:
 
 .PHONY: help
@@ -19,15 +19,15 @@ help: ## this list
 demo: .venv/kernels ## the four commands on small fixtures and on a large table
 	@$(IN_VENV) fixtures/demo.sh
 
-# Large packages, of which PyPI may have one many times larger: without them, their tests skip.
+# Large packages; without them, their tests are skipped.
 OTHERS := $(if $(CI),.venv/others.txt)
 
 .PHONY: test
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
 	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
 
-# Stubtest has nothing to say about a stub that is missing, so make asks for it; what mypy says of
-# an extra's classes depends on whether they are there, so all extras have to be.
+# Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the
+# classes of extras are installed, so all extras are required.
 .PHONY: lint
 lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style and types of the Python and Cython sources
 	@$(IN_VENV) ruff check -q
@@ -36,7 +36,7 @@ lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style a
 	@$(IN_VENV) mypy ndtool
 	@$(IN_VENV) python -m mypy.stubtest --mypy-config-file pyproject.toml ndtool._kernels
 
-# What the pages show as run by a terminal is run by the tests. ARGS=linkcheck asks other hosts, too.
+# The tests run the terminal sessions of the pages. ARGS=linkcheck also checks external links.
 SITE := sphinx-build -q -W --keep-going -d build/doctrees
 .PHONY: docs
 docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in build/man
@@ -48,13 +48,13 @@ docs: .venv/kernels .venv/docs.txt ## the site in build/html, manual pages in bu
 	@$(IN_VENV) python docs/check.py build/html
 
 .PHONY: bench bench-quick bench-ci
-bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, beside the peers
+bench: .venv-bench/kernels .venv-bench/bench.txt ## all measurements, with peers
 	@.venv-bench/bin/python benchmarks/run.py $(ARGS)
 
-bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the fifteen cases beside two peers, in a minute or two
+bench-quick: .venv-bench/kernels .venv-bench/bench.txt ## the fifteen cases with two peers, in a minute or two
 	@.venv-bench/bin/python benchmarks/run.py --quick $(ARGS)
 
-bench-ci: .venv-bench/kernels ## only what must never get slower; ARGS=--record when it got faster
+bench-ci: .venv-bench/kernels ## performance regressions; ARGS=--record writes the baseline
 	@.venv-bench/bin/python benchmarks/run.py --ci $(ARGS)
 
 HAMMERS := npz:200 safetensors:200 zarr:200 s3:50 signals:1000 urls:300
@@ -69,7 +69,7 @@ torture: .venv/kernels .venv/test.txt $(OTHERS) ## kills, signals, writers, ever
 	  tests/test_kept_members.py
 	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q tests/test_guard_pages.py tests/test_large.py
 
-fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## files that are nearly right, 40 minutes; ARGS=seconds of each kind
+fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## fuzz almost valid files, 40 minutes; ARGS=seconds of each kind
 	@for kind in "" headers random "random headers"; do \
 	  .venv-fuzz/bin/python tests/fuzz/run.py $(or $(ARGS),600) $$kind || exit; \
 	done
@@ -88,17 +88,17 @@ determinism: .venv/kernels .venv/test.txt ## every type and reduction, 1 to 16 t
 	@$(IN_VENV) NDTOOL_TEST_REPEATS=5 OMP_WAIT_POLICY=passive pytest -q tests/test_determinism.py
 
 .PHONY: coverage coverage-kernels
-coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines and branches that the tests reach; 15 minutes
+coverage: .venv/kernels .venv/test.txt .venv/coverage.txt ## line and branch coverage; 15 minutes
 	@$(IN_VENV) coverage erase
 	@$(IN_VENV) coverage run -m pytest -q $(ARGS)
 	@$(IN_VENV) coverage combine -q
 	@$(IN_VENV) coverage report
 
-# Tracing takes the GIL for every line, so what is large is left out. It knows no branches, and its
-# plugin looks for a C source of each file's own name.
+# Tracing takes the GIL for every line, so large tests are omitted. It has no branch coverage, and
+# its plugin requires a C source with each file's name.
 TRACED := $(CURDIR)/build/coverage
 FENCED := tests/test_guard_pages.py::test_no_access_outside_the_arrays
-coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines of the Cython sources that the tests reach; 10 minutes
+coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line coverage of the Cython sources; 10 minutes
 	@rm -rf $(TRACED) && mkdir -p $(TRACED)
 	@cp -R setup.py README.md ndtool tests fixtures $(TRACED)
 	@sed 's/^branch = true/plugins = ["Cython.Coverage"]/' pyproject.toml > $(TRACED)/pyproject.toml
@@ -113,10 +113,10 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## lines of th
 	  coverage combine -q && coverage report --include="*.pyx,*.pxi,*.pxd"
 
 .PHONY: mutants
-mutants: .venv/kernels .venv/test.txt ## flipped operators and bounds, which the tests must notice: a sample; ARGS="--sample 999" for all
+mutants: .venv/kernels .venv/test.txt ## mutation tests of operators and bounds, a sample; ARGS="--sample 999" for all
 	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
 
-# Manual pages go along, for whoever installs these needs no Sphinx then.
+# Manual pages are included, so that installation does not require Sphinx.
 .PHONY: wheel
 wheel: .venv/kernels .venv/docs.txt .venv/dist.txt ## sdist and wheel in dist/, with manual pages
 	@rm -rf dist man
@@ -151,7 +151,7 @@ export LIST
 	@$(@D)/bin/python -c "$$LIST" $(*F) > $@
 	@$(@D)/bin/python -m pip install -q -r $@
 
-# What cannot be installed of these is named and left out.
+# Packages that cannot be installed are reported and omitted.
 .venv/others.txt: | .venv/pyvenv.cfg
 .venv-bench/bench.txt .venv/others.txt: pyproject.toml
 	@$(@D)/bin/python -c "$$LIST" $(basename $(@F)) > $@
@@ -166,7 +166,7 @@ export LIST
 	@grep -oh 'notice: no OpenMP.*' $(@D)/build.log || :
 	@touch $@
 
-# Changes when a debug or coverage build is asked for, or no longer.
+# Changes when a debug or coverage build is requested, or no longer.
 build/mode: FORCE
 	@mkdir -p build
 	@[ "$$(cat $@ 2>/dev/null)" = "$(MODE)" ] || echo "$(MODE)" > $@

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
 
 LOSS = "**"  # around a ratio below 1
-PLACED = {"numpy": "arrays as NumPy allocates them", "aligned": "arrays that begin with a line"}
+PLACED = {"numpy": "arrays as NumPy allocates them", "aligned": "arrays aligned to a cache line"}
 MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
 
 
@@ -72,7 +72,7 @@ def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
     if summary["worst"]:
         limit = summary["limit_geomean"]
         beside = "" if limit is None else f" (the limit's: {limit:.2f})"
-        yield _at_least(f"geometric mean beside the fastest peer{beside}", summary["geomean"], 2.5)
+        yield _at_least(f"geometric mean relative to the fastest peer{beside}", summary["geomean"], 2.5)
         worst = summary["worst"]
         yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
     for share in summary["shares"]:
@@ -81,13 +81,13 @@ def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
         yield _at_least(f"worst share, {of}: {worst['case']}", worst["share"], 0.8)
     for name in CONTIGUOUS_ROWS:
         if name in results["cases"]:
-            yield _at_least(f"{name} beside memcpy", results["cases"][name]["memcpy_ratio"], 0.9)
+            yield _at_least(f"{name} relative to memcpy", results["cases"][name]["memcpy_ratio"], 0.9)
     ladder = {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}
     if ladder:
         name = min(ladder, key=lambda name: ladder[name])
-        yield _at_least(f"ladder beside numpy, worst: {name}", ladder[name], 1.0)
+        yield _at_least(f"other cases relative to numpy, worst: {name}", ladder[name], 1.0)
     for name, ratio in results["threads"].items():
-        yield _at_least(f"two threads beside one, {name}", ratio, 1.7)
+        yield _at_least(f"two threads relative to one, {name}", ratio, 1.7)
     if small := results["small_call"]:
         yield _at_most("small call, times np.take", small["times_numpy"], 8)
         if small["of_onnxruntime"]:

@@ -191,7 +191,7 @@ def test_a_share_below_its_target_is_missed() -> None:
     target = targets["share of the limit, arrays as NumPy allocates them, two threads"]
     assert (target["limit"], target["passed"]) == (0.95, False)
     assert (
-        targets["worst share, arrays that begin with a line, one thread: rows256"]["limit"] == 0.8
+        targets["worst share, arrays aligned to a cache line, one thread: rows256"]["limit"] == 0.8
     )
 
 
