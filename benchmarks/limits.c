@@ -1,11 +1,11 @@
-/* What the machine allows: the plainest loop of every kind of case, without any check.
+/* The limits: a plain loop for every kind of case, without checks.
  *
- * Nothing but loops, prefetches and streamed stores; built for the processor at hand. Indices must
- * be inside and not negative. A sum is that of the sequential loop: two threads own parts of the
- * output. limits.py chooses among the variants. */
+ * Loops with prefetches and non-temporal stores; compiled for this processor. Indices must be
+ * in bounds and not negative. Sums are those of the sequential loop: two threads own parts of the
+ * output. plainest.py selects the variant. */
 #include "limits.h"
 
-/* Gathers of runs longer than a line. */
+/* Gathers of slices longer than a line. */
 
 INLINE void rows_loop(
     const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near
@@ -35,7 +35,7 @@ static void rows_part(const Job *j, int64_t t, int64_t stop) {
     }
 }
 
-/* Shares all tuples among threads. */
+/* Divides the tuples among threads. */
 static void shared(const Job *j, void (*work)(const Job *, int64_t, int64_t)) {
     int64_t count = j->batches * j->per_batch;
 #pragma omp parallel num_threads(j->threads)
@@ -47,7 +47,7 @@ static void shared(const Job *j, void (*work)(const Job *, int64_t, int64_t)) {
 
 void gather_rows(const Job *j) { shared(j, rows_part); }
 
-/* Gathers of short runs: in place, or in a stage of a few lines that is then streamed. */
+/* Gathers of short slices: direct, or through a stage of a few lines that is then streamed. */
 
 INLINE void short_loop(
     const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t k, int near
@@ -91,7 +91,7 @@ static void short_part(const Job *j, int64_t t, int64_t stop) {
 
 void gather_short(const Job *j) { shared(j, short_part); }
 
-/* Scatters of runs: data is copied, then rows are set or added to. */
+/* Scatters of slices: data is copied, then rows are assigned or added. */
 
 INLINE void change_row(
     char *to, const char *update, const char *next, int64_t width, int64_t op, int streamed,
@@ -217,7 +217,7 @@ INLINE void scalars_loop(const Job *job, int64_t count, int64_t k, int64_t op, i
     }
 }
 
-/* the same for those in bytes [low, high) only: kept aside in blocks, asked for, applied */
+/* the same for bytes [low, high) only: collected in blocks, prefetched, applied */
 INLINE void owned_loop(
     const Job *job, int64_t count, int64_t k, int64_t op, int near, int64_t low, int64_t high
 ) {
@@ -258,7 +258,7 @@ static void scalars_part(const Job *j, int64_t low, int64_t high) {
     else BY_NEAR(SCALARS, j, low, high, j->k, j->op, 0);
 }
 
-/* with ALONE only the copy is shared: where a part of all tuples is read in vain, one is faster */
+/* with ALONE only the copy is parallel: one thread is faster if others skip most tuples */
 void scatter_scalars(const Job *j) {
 #pragma omp parallel num_threads(j->threads)
     {

@@ -1,4 +1,4 @@
-/* A call of a loop, and what all loops are made of: prefetches, streamed stores, copies. */
+/* The arguments of a loop, and shared functions: prefetches, non-temporal stores, copies. */
 #pragma once
 #include <omp.h>
 #include <stdint.h>
@@ -15,20 +15,20 @@ typedef struct {
     const char *data, *updates;
     const int64_t *indices;
     char *out;
-    int32_t *room;                    /* a number for every run of data, where way is INVERTED */
+    int32_t *room;                    /* an index for every slice of data, if way is INVERTED */
     int64_t size;                     /* bytes of data */
     int64_t batches, per_batch, pitch; /* pitch: bytes of data from batch to batch */
     int64_t k, strides[4];            /* bytes */
-    int64_t width;                    /* bytes of a run */
+    int64_t width;                    /* bytes of a slice */
     int64_t rows, columns;            /* of data, in elements */
     int64_t index_rows;
     int64_t op, ahead, near, streamed, way, threads;
 } Job;
 
 enum { NONE, ADD, MAX };
-enum { OWNED, TUPLES, INVERTED, COLUMNS, ALONE }; /* how threads share a scatter */
+enum { OWNED, TUPLES, INVERTED, COLUMNS, ALONE }; /* how threads divide a scatter */
 
-/* near: into the first cache, otherwise the second */
+/* near: into L1, otherwise L2 */
 INLINE void ask(const void *at, int near) {
     if (near) __builtin_prefetch(at, 0, 3);
     else __builtin_prefetch(at, 0, 2);
@@ -48,7 +48,7 @@ INLINE void stream16(char *to, const char *from) {
 #endif
 }
 
-/* a whole line, aligned if it is streamed */
+/* a complete line, aligned if it is streamed */
 INLINE void put_line(char *to, const char *from, int streamed) {
     if (!streamed) {
         memcpy(to, from, LINE);
@@ -72,7 +72,7 @@ INLINE void end_stream(int streamed) {
 
 INLINE int64_t head_of(const char *to) { return (int64_t) (-(uintptr_t) to & (LINE - 1)); }
 
-/* n bytes, of which a line of `to` begins after `head`; asks for as many at `next` */
+/* n bytes, of which a line of `to` begins after `head`; prefetches as many at `next` */
 INLINE void copy_run(
     char *to, const char *from, const char *next, int64_t n, int streamed, int64_t head, int near
 ) {
@@ -90,7 +90,7 @@ INLINE void copy_run(
     ask(next + n - 1, near);
 }
 
-/* bytes [begin, end) of one long run */
+/* bytes [begin, end) of one long slice */
 INLINE void copy_all(char *to, const char *from, int64_t begin, int64_t end, int streamed) {
     int64_t i = begin + head_of(to + begin);
     if (!streamed || i + LINE > end) {

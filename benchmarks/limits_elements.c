@@ -1,7 +1,7 @@
-/* The same along an axis of a matrix of floats: the elements operators. */
+/* The limits of elements operators along an axis of a matrix of floats. */
 #include "limits.h"
 
-/* out[c] = data[index[c]][c] for columns [c, stop), asking for the elements `ahead` later */
+/* out[c] = data[index[c]][c] for columns [c, stop), prefetching the elements `ahead` later */
 INLINE void pick_columns(
     const Job *j, int64_t row, int64_t c, int64_t stop, int64_t width, int near
 ) {
@@ -46,7 +46,7 @@ INLINE void axis0_loop(
 
 #define AXIS0(j, a, b, w, s, h, n) axis0_loop(j, a, b, w, s, h, n)
 
-/* `way` columns at a time, so many lines of every row; cut where a line of out begins */
+/* `way` columns at a time, aligned to the cache lines of out */
 void gather_axis0(const Job *j) {
 #pragma omp parallel num_threads(j->threads)
     {
@@ -62,7 +62,7 @@ void gather_axis0(const Job *j) {
     }
 }
 
-/* the same elements of the row itself; the next rows are asked for `ahead` bytes ahead */
+/* the same elements of the row itself; the next rows are prefetched `ahead` bytes ahead */
 INLINE void axis1_loop(
     const Job *job, int64_t row, int64_t stop, int64_t width, int streamed, int64_t head, int near
 ) {
@@ -143,7 +143,7 @@ void scatter_axis0(const Job *j) {
     }
 }
 
-/* a row copied, changed, and written: where it stands, or aside and then streamed */
+/* a row copied, updated, and written: in place, or in a buffer that is then streamed */
 INLINE void change_axis1_loop(
     const Job *job, int64_t row, int64_t stop, int64_t width, int streamed, int64_t head, int near
 ) {

@@ -1,10 +1,10 @@
-/* Tells ThreadSanitizer how libgomp orders threads: what one does before a region, barrier or
- * critical section happens before what the others do after it. The library itself is not
- * instrumented, so without this every hand-over would be reported. Preloaded before libgomp.
+/* Annotates libgomp's synchronization for ThreadSanitizer: accesses before a region, barrier or
+ * critical section happen before accesses after it. The library itself is not
+ * instrumented, so without this all shared data would be reported. Preloaded before libgomp.
  *
- * Tokens are as narrow as they can be, because each one too wide hides races: a region has its
- * own; barriers take turns between two, which no thread can mix up; the iterations that a dynamic
- * loop hands out are ordered by nothing, and get none.
+ * Tokens are as narrow as possible, because wider ones hide races: a region has its own token;
+ * barriers alternate between two; the iterations of a dynamic loop are not ordered, and have
+ * none.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

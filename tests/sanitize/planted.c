@@ -1,4 +1,4 @@
-/* Loops that race and loops that do not, with every means of order that gomp.c explains. */
+/* Loops that race and loops that do not, with all synchronization that gomp.c annotates. */
 #include <stdint.h>
 
 #define ROUNDS 20000
@@ -13,7 +13,7 @@ int64_t race(int threads)
     return sum;
 }
 
-/* Two iterations of a dynamic loop write to one place, each while another thread has the other. */
+/* Two iterations of a dynamic loop write to one location, each on another thread. */
 int64_t race_dynamic(int threads)
 {
     volatile int64_t sum = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the kernels with sanitizers in a folder of their own and runs the tests there.
+# Builds the kernels with sanitizers in a separate folder and runs the tests there.
 #   run.sh PYTHON address [pytest arguments]   ASan and UBSan: all tests
 #   run.sh PYTHON thread [pytest arguments]    TSan: the tests of kernels, and planted races
 set -euo pipefail
@@ -8,10 +8,10 @@ shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$PWD/build/$kind cc=${CC:-gcc}
 
-# -fno-wrapv: Python's own flag -fwrapv would define the overflow that is looked for.
+# -fno-wrapv: Python's own flag -fwrapv would define the overflow to detect.
 case $kind in
   address) flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-wrapv" ;;
-  # without __SSE2__ streams are written by memcpy, which TSan sees; builtins it does not
+  # without __SSE2__, streaming stores are memcpy, which TSan instruments, unlike builtins
   thread) flags="-fsanitize=thread -U__SSE2__" ;;
   *) echo "address or thread?" >&2; exit 2 ;;
 esac
@@ -31,7 +31,7 @@ library() { "$cc" -print-file-name="$1"; }
 export PYTHONPATH=$folder PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
 if [ "$kind" = address ]; then
   export LD_PRELOAD=$(library libasan.so)
-  # Python never frees all; a fault at a guard page is for faulthandler to tell
+  # Python leaks at exit; faulthandler reports faults at guard pages
   export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0
   export UBSAN_OPTIONS=print_stacktrace=1
   export PYTHONPATH=$PYTHONPATH:$folder/tests/sanitize
@@ -39,14 +39,14 @@ if [ "$kind" = address ]; then
 fi
 "$cc" -O1 -g -shared -fPIC tests/sanitize/gomp.c -o gomp.so -Wl,--no-as-needed -fopenmp -ldl
 ./cc -shared -fPIC -fopenmp tests/sanitize/planted.c -o planted.so
-# What gomp.c does not explain must not be used.
+# Functions that gomp.c does not annotate must not be used.
 known='GOMP_(parallel(_loop(_nonmonotonic)?_dynamic)?|barrier|loop_end(_nowait)?'
 known+='|(critical|atomic)_\w*|loop(_nonmonotonic)?_dynamic_(start|next))'
 if nm -D --undefined-only ndtool/_kernels.*.so | grep -o ' GOMP_\w*' | grep -vwE "$known"; then
   echo "gomp.c does not know these" >&2
   exit 1
 fi
-# Fixed addresses: TSan of gcc 12 does not start where the kernel shuffles them widely.
+# Fixed addresses: TSan of gcc 12 fails with wide address randomization.
 fixed=$(command -v setarch > /dev/null && echo "setarch -R" || :)
 export TSAN_OPTIONS=halt_on_error=1:exitcode=66
 export LD_PRELOAD="$(library libtsan.so) $folder/gomp.so"

@@ -1,7 +1,7 @@
 "use strict";
-// Lights up what belongs together. All of that is told by the page: nothing is computed here.
-// A cell is called after its array and its number there, such as output-3; a link is the numbers of
-// an element of the output, one of data, an index tuple and an update that meet, or null.
+// Highlights linked cells. All links are in the report: nothing is computed here.
+// The ID of a cell is its array and linear index, such as output-3; a link has the linear indices of
+// an element of the output, one of data, an index tuple and an update, or null.
 (() => {
   const drawing = document.getElementById("drawing");
   if (!drawing) return;
@@ -9,7 +9,7 @@
   const sentence = document.getElementById("sentence");
   const cellOf = (name) => document.getElementById(name);
 
-  // The names of all cells of a link, and those of its tuple.
+  // The IDs of all cells of a link, and those of its tuple.
   const tupleOf = ([, , tuple]) => (tuple === null ? [] : tuples[tuple].map((n) => `indices-${n}`));
   const namesOf = (link) => {
     const [output, data, , updates] = link;
@@ -32,7 +32,7 @@
     }
   };
 
-  // Several updates that meet one element have an order: it stands in their corner.
+  // Several updates of one element have an order, shown in their corner.
   const showOrder = (met) => {
     const updates = met.filter((link) => link[3] !== null);
     if (updates.length < 2) return;
@@ -54,7 +54,7 @@
     sentence.textContent = cell.getAttribute("aria-label");
   };
 
-  // The cell that keyboard or touch chose stays lit when the mouse leaves.
+  // The cell selected by keyboard or touch stays highlighted when the mouse leaves.
   let chosen = drawing.dataset.begin ? cellOf(drawing.dataset.begin) : null;
   const isCell = (node) => node instanceof Element && node.getAttribute("role") === "gridcell";
   const restOf = (cell) => [...cell.closest(".array").querySelectorAll("[role=gridcell]")];
