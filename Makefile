@@ -24,6 +24,8 @@ OTHERS := $(if $(CI),.venv/others.txt)
 
 .PHONY: test
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
+	@# Where PYTHONDONTWRITEBYTECODE is set, each of their processes would compile all modules.
+	@$(IN_VENV) python -m compileall -q ndtool tests
 	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
 
 # Stubtest has nothing to say about a stub that is missing, so make asks for it; what mypy says of
