@@ -24,6 +24,8 @@ OTHERS := $(if $(CI),.venv/others.txt)
 
 .PHONY: test
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
+	@# Where PYTHONDONTWRITEBYTECODE is set, each of their processes would compile all modules.
+	@$(IN_VENV) python -m compileall -q ndtool tests
 	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
 
 # Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the
