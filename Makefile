@@ -22,7 +22,7 @@ demo: .venv/kernels ## the four commands on small fixtures and on a large table
 # Large packages; without them, their tests are skipped.
 OTHERS := $(if $(CI),.venv/others.txt)
 
-.PHONY: test
+.PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of their processes would compile all modules.
 	@$(IN_VENV) python -m compileall -q ndtool tests
@@ -30,6 +30,10 @@ test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for so
 
 # Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the
 # classes of extras are installed, so all extras are required.
+test-slow: .venv/kernels .venv/test.txt $(OTHERS) ## the tests that take seconds each, and more random cases
+	@$(IN_VENV) pytest -q -n auto --dist worksteal -m slow $(ARGS)
+	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto tests/test_properties.py tests/test_values.py
+
 .PHONY: lint
 lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style and types of the Python and Cython sources
 	@$(IN_VENV) ruff check -q

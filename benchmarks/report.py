@@ -72,7 +72,9 @@ def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
     if summary["worst"]:
         limit = summary["limit_geomean"]
         beside = "" if limit is None else f" (the limit's: {limit:.2f})"
-        yield _at_least(f"geometric mean relative to the fastest peer{beside}", summary["geomean"], 2.5)
+        yield _at_least(
+            f"geometric mean relative to the fastest peer{beside}", summary["geomean"], 2.5
+        )
         worst = summary["worst"]
         yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
     for share in summary["shares"]:
@@ -81,7 +83,9 @@ def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
         yield _at_least(f"worst share, {of}: {worst['case']}", worst["share"], 0.8)
     for name in CONTIGUOUS_ROWS:
         if name in results["cases"]:
-            yield _at_least(f"{name} relative to memcpy", results["cases"][name]["memcpy_ratio"], 0.9)
+            yield _at_least(
+                f"{name} relative to memcpy", results["cases"][name]["memcpy_ratio"], 0.9
+            )
     ladder = {name: r["ratio"] for name, r in results["ladder"].items() if r["ratio"]}
     if ladder:
         name = min(ladder, key=lambda name: ladder[name])

@@ -26,6 +26,14 @@ for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
         signal.signal(number, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a slow test that does not say what it alone proves."""
+    for item in items:
+        for mark in item.iter_markers("slow"):
+            if not mark.args:
+                raise pytest.UsageError(f"{item.nodeid} is slow: say what it alone proves")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def by_kernels() -> None:
     """Disable the fast path of normalization, so that small arrays test the kernels."""

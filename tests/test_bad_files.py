@@ -438,6 +438,7 @@ def test_members_that_must_be_named(here: Path) -> None:
     assert np.array_equal(gathered("two.npz:first"), DATA[::-1])
 
 
+@pytest.mark.slow("a directory of many members is read in bounded memory")
 @pytest.mark.usefixtures("unmeasured")
 def test_a_hundred_thousand_members(here: Path) -> None:
     with zipfile.ZipFile("many.npz", "w") as archive:
@@ -458,7 +459,7 @@ def test_a_hundred_thousand_members(here: Path) -> None:
     assert after.children_user - before.children_user < 20 * plain
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a member is read by 64-bit offsets")
 def test_a_member_beyond_four_gigabytes(here: Path) -> None:
     count = (1 << 32) + 5
     with (

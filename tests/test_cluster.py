@@ -357,6 +357,9 @@ def test_tasks_are_small(stores: Path) -> None:
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
 
 
+@pytest.mark.slow(
+    "workers remove what a killed client leaves, which takes the scheduler seconds to see"
+)
 @pytest.mark.parametrize(
     ("how", "out"), [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")]
 )

@@ -176,6 +176,7 @@ def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
     assert state(Path()) == before
 
 
+@pytest.mark.slow("a run ends without the worker that it began with")
 @pytest.mark.parametrize(
     ("call", "phase"),
     [(GATHER, "sweep"), (GATHER, "replay"), (SCATTER, "split"), (SCATTER, "sweep")],
@@ -237,6 +238,7 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
         local._await(started, 2, 0)
 
 
+@pytest.mark.slow("attempts are limited, which takes a worker a start each")
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None:
     before = state(Path())
     site.order("die", "sweep")
@@ -260,6 +262,7 @@ def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
     assert state(Path()) == before
 
 
+@pytest.mark.slow("the next run removes the spilled data of a killed one")
 @pytest.mark.parametrize("out", ["out.npy", "out.zarr"])
 def test_what_a_killed_client_leaves_goes_with_the_next_run(site: Site, out: str) -> None:
     if out.endswith("zarr"):

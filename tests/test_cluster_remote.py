@@ -121,6 +121,7 @@ def test_arrays_and_what_is_kept_may_be_anywhere(
     assert got == wanted("scatter_nd").tobytes()
 
 
+@pytest.mark.slow("tasks of a killed worker are repeated with an object store")
 @pytest.mark.parametrize(
     ("operator", "phase"),
     [("gather_nd", "split"), ("gather_nd", "sweep"), ("gather_nd", "replay"), ("scatter_nd", "split"), ("scatter_nd", "sweep")],
@@ -174,6 +175,7 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
     assert s3.keys() == []
 
 
+@pytest.mark.slow("no request of a run outlives it")
 def test_what_is_on_its_way_at_the_end_is_waited_for(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
@@ -192,6 +194,7 @@ def test_what_is_on_its_way_at_the_end_is_waited_for(
     assert s3.keys() == []
 
 
+@pytest.mark.slow("unfinished uploads stay invisible and are removed")
 def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
@@ -211,6 +214,7 @@ def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
     assert ndtool("clean", ROOT).out == b"nothing to remove\n"
 
 
+@pytest.mark.slow("the next run to the same object cleans up")
 def test_the_next_run_removes_what_a_killed_one_left(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
@@ -233,6 +237,7 @@ def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucke
     assert s3.keys() == []
 
 
+@pytest.mark.slow("spilled data in an object store are resumed")
 @pytest.mark.parametrize(
     ("out", "options"), [(f"{ROOT}/out.zarr", ()), ("out.zarr", ("--spill", f"{ROOT}/tmp"))]
 )

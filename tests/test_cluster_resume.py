@@ -483,6 +483,7 @@ def test_only_clusters_take_up(inputs: Path) -> None:
     assert ndtool(*GATHER, "-o", "out.npy", env={"NDTOOL_RESUME": "1"}).status == 0
 
 
+@pytest.mark.slow("a run without workers ends and is resumed")
 def test_a_run_that_loses_its_workers_can_be_taken_up(
     inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -70,6 +70,7 @@ def large(shape: tuple[int, ...], axis: int, dtype: str = "i4", more: int = 3) -
     return [data.astype(dtype), indices, updates.astype(dtype)]
 
 
+@pytest.mark.slow("random blocks of columns have the bits of the loop")
 @many
 @given(
     case=st.one_of(gather_elements_cases(), scatter_elements_cases()).filter(plain),
@@ -88,6 +89,7 @@ def test_blocks_have_the_bits_of_the_reference(
     assert raw(run(case, threads)) == raw(want)
 
 
+@pytest.mark.slow("each division of columns has the bits of the loop")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["i1", ">f4", "c16", "S3"])
 @pytest.mark.parametrize(

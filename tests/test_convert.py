@@ -229,6 +229,7 @@ def test_a_source_that_changes_meanwhile() -> None:
     assert checked("b.npy") is None
 
 
+@pytest.mark.slow("a conversion takes memory by its chunks, not by its array")
 @pytest.mark.parametrize("target", ["b.npy", "b.safetensors"])
 @pytest.mark.parametrize("fortran", [False, True])
 def test_memory(target: str, fortran: bool) -> None:

@@ -81,6 +81,7 @@ def we_read(descr: Any) -> dtypes.Dtype | DtypeError:
         return error
 
 
+@pytest.mark.slow("random type descriptions are read as NumPy reads them")
 @many
 @given(descrs)
 @example("|i4")
@@ -121,6 +122,7 @@ def test_a_descr_is_what_numpy_takes_it_for(descr: Any) -> None:
         assert ours == dtypes.from_numpy(theirs)
 
 
+@pytest.mark.slow("random record types keep their bytes")
 @many
 @given(descrs)
 @example("|i4")

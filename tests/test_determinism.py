@@ -217,6 +217,7 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
             assert 1 < taken[kernel] <= threads or threads == 1, call.way
 
 
+@pytest.mark.slow("each loop of each type has the bits of one thread")
 @pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
 def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(31)
@@ -229,6 +230,7 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
     compare(calls, REPEATS, taken)
 
 
+@pytest.mark.slow("the bits of one thread with the thresholds that users have")
 @pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
 @pytest.mark.parametrize("reduction", ["none", "add"])
 def test_ways_at_their_real_size(

@@ -104,6 +104,7 @@ def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:
 EXACT = [np.dtype(code) for code in ("i1", "i8", "u2", "u8", ">i4")]
 
 
+@pytest.mark.slow("random cases of lost updates are diagnosed")
 @many
 @given(case=st.one_of(scatter_nd_cases(), scatter_elements_cases()), chosen=st.data())
 def test_an_update_that_is_left_out_or_doubled_is_found(case: Case, chosen: st.DataObject) -> None:

@@ -187,7 +187,7 @@ def test_a_site_is_checked(body, fault, tmp_path):
     assert (ran.status, ran.out.decode(), ran.err) == (bool(fault), fault, "")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("the demonstration of the README runs")
 def test_demo(tmp_path):
     env = environment(PATH=programs(tmp_path), TMPDIR=str(tmp_path))
     ran = subprocess.run(

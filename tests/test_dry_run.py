@@ -88,6 +88,7 @@ def test_each_operator_looks_for_space_on_the_disk_of_its_output(operator: str, 
     refused(command(operator, "disk/out.npy"), 6, "disk/out.npy: needs 2097280 bytes of", disk)
 
 
+@pytest.mark.slow("a dry run finds a full disk for every format")
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
 def test_each_format_looks_for_space_on_the_disk_of_its_output(output: str, disk: Path) -> None:
     needs(output)

@@ -186,6 +186,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow("each installed engine is mapped to the call that its users make")
 @pytest.mark.parametrize("operator", CALLS)
 def test_reports_say_what_direct_calls_give(operator: str) -> None:
     (data, indices, updates), given = CALLS[operator]

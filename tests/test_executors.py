@@ -36,6 +36,7 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
+@pytest.mark.slow("tasks may end in any order and be repeated")
 @settings(max_examples=200, deadline=None)
 @given(cases, st.sampled_from((1, 600, 4000)), st.integers(0, 1 << 32))
 def test_another_executor_gives_the_bits_of_the_reference(

@@ -462,6 +462,7 @@ def test_memory_depends_on_no_size(here: Path) -> None:
     assert state(here) == before
 
 
+@pytest.mark.slow("an explanation takes memory by its answer")
 @pytest.mark.parametrize("form", ["JSON", "words"])
 @pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
 def test_memory_of_an_answer_depends_on_no_length(

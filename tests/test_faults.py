@@ -123,8 +123,13 @@ sys.argv[1:] = {arguments}
 from ndtool.__main__ import program
 program()
 """
-ways = pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "hidden"])
-runs = pytest.mark.parametrize("run", [GATHER, SCATTER], ids=["gather", "scatter"])
+ALSO = pytest.mark.slow("each call of gathers, and of outputs in hidden files, may fail, too")
+ways = pytest.mark.parametrize(
+    "nameless", [True, pytest.param(False, marks=ALSO)], ids=["nameless", "hidden"]
+)
+runs = pytest.mark.parametrize(
+    "run", [pytest.param(GATHER, marks=ALSO), SCATTER], ids=["gather", "scatter"]
+)
 
 
 @linux
@@ -212,6 +217,7 @@ def test_a_signal_at_every_import(name: str, calls: str, here: Path) -> None:
     assert ended > 10
 
 
+@pytest.mark.slow("zarr and its libraries drop no signal while they are imported")
 @linux
 @pytest.mark.parametrize("name", TERMFIRST)
 def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, here: Path) -> None:
@@ -756,6 +762,7 @@ def test_signals_during_the_work(
 DEADLY = "QUIT ILL TRAP ABRT FPE USR1 SEGV USR2 ALRM XCPU VTALRM PROF IO SYS RTMIN RTMAX"
 
 
+@pytest.mark.slow("each signal that ends a process leaves nothing")
 @linux
 @ways
 @pytest.mark.parametrize("name", DEADLY.split())
@@ -875,6 +882,7 @@ def tortured(script: str, *arguments: object) -> Any:
     return ran.json
 
 
+@pytest.mark.slow("kills at any moment, not only at calls, leave whole outputs")
 @linux
 def test_death_at_random_times() -> None:
     found = tortured("kill.py", 100)
@@ -883,8 +891,8 @@ def test_death_at_random_times() -> None:
     assert found["torn"] + found["inputs"] + found["left"] == 0, found
 
 
+@pytest.mark.slow("runs at once, signalled or on a failing server, leave whole outputs")
 @linux
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("s3", 2), ("signals", 38), ("urls", 3)])
 def test_hammers(kind: str, count: int) -> None:
     found = tortured("hammer.py", kind, str(count))
@@ -904,6 +912,7 @@ def test_the_kernel_fails_any_call() -> None:
 # Memory
 
 
+@pytest.mark.slow("a run on mapped files takes no memory of its own by their size")
 @linux
 @pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.huge)])
 def test_private_memory(name: str) -> None:

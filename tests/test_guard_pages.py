@@ -54,6 +54,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
+@pytest.mark.slow("kernels read and write no byte beside their arrays, at every width")
 @pytest.mark.parametrize("name", [
     "rows", "far", "lines", "columns", "batches", "strided", "turned", "index_types", "last_axis", "other_axis",
     "scattered_moves", "scattered_elements", "reduced_runs", "reduced_elements", "copies",

@@ -287,6 +287,7 @@ def test_any_sequence_of_writes(
             assert np.array_equal(load(f"a.npz:{name}"), array)
 
 
+@pytest.mark.slow("a directory of more than 65,535 members is preserved")
 def test_more_members_than_16_bits_count() -> None:
     with zipfile.ZipFile("a.npz", "w") as archive:
         for i in range(65_534):
@@ -299,7 +300,7 @@ def test_more_members_than_16_bits_count() -> None:
         assert np.array_equal(load(f"a.npz:new{count}"), ARRAY)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("members are preserved where offsets need ZIP64")
 def test_members_beyond_4_gib() -> None:
     size, name = (1 << 32) + 5, b"big"
     with open("a.npz", "wb") as file:  # a hole, whose CRC is not read
@@ -592,6 +593,7 @@ def test_what_is_said() -> None:
         assert archive.files == ["z"]
 
 
+@pytest.mark.slow("an archive replaced in place survives each failing call")
 @pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "hidden"])
 @pytest.mark.parametrize(
     "wrongs",

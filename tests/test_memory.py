@@ -33,6 +33,7 @@ NAMES = ("data", "idx", "upd")
 GATHERS = ("error", "clip", "wrap", "fill")
 SCATTERS = (("none", "error"), ("add", "drop"), ("max", "clip"))
 FORMATS = ("npy", "npz", "safetensors", "zarr", "raw", "pipe")
+WHY = "each operator keeps to its memory with each format"
 ALWAYS = {("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("scatter-nd", "pipe")}
 
 
@@ -49,7 +50,7 @@ def runs() -> Iterator[object]:
     """Yield each operator with each format, in varying modes."""
     for number, operator in enumerate(SHAPES):
         for more, kind in enumerate(FORMATS):
-            marks = () if (operator, kind) in ALWAYS else pytest.mark.slow
+            marks = () if (operator, kind) in ALWAYS else pytest.mark.slow(WHY)
             options = modes(operator, number + more)
             yield pytest.param(operator, kind, options, id=f"{operator}-{kind}", marks=marks)
 

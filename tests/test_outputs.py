@@ -345,7 +345,7 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
         assert bytes(source.whole().buffer) == array.tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("an archive is written in ZIP64")
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:

@@ -89,6 +89,7 @@ def drawn(case: Case) -> Drawing:
     return found
 
 
+@pytest.mark.slow("random cases of each link of a report")
 @many
 @given(case=cases)
 def test_a_drawing_links_what_brute_force_finds(case: Case) -> None:
@@ -139,6 +140,7 @@ def check_tuple(case: Case, found: Drawing, number: int) -> None:
         assert front == written % (highest + 1)
 
 
+@pytest.mark.slow("random cases of a report before a run")
 @many
 @given(case=cases, chosen=st.data())
 def test_a_drawing_without_output_shows_what_tuples_name(case: Case, chosen: st.DataObject) -> None:

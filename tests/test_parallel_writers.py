@@ -305,6 +305,7 @@ def test_what_runs_at_once_wrote_is_there(target: str) -> None:
         assert set(zarr.open_consolidated(target)) == done
 
 
+@pytest.mark.slow("runs at once on one object lose no array")
 @pytest.mark.parametrize("name", ["a.npz", "m.safetensors", "s.zarr"])
 def test_what_runs_at_once_wrote_is_in_the_object(s3: Bucket, name: str) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
@@ -316,6 +317,7 @@ def test_what_runs_at_once_wrote_is_in_the_object(s3: Bucket, name: str) -> None
     assert not [key for key in left if "ndtool" in key]
 
 
+@pytest.mark.slow("consolidated metadata lose no array")
 def test_consolidated_metadata_of_an_object_store_name_what_runs_at_once_wrote(s3: Bucket) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     zarr.create_group("g.zarr")

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("here")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.mark.slow("random cases of each plotted figure")
 @many
 @given(case=cases)
 def test_a_picture_counts_what_brute_force_finds(case: Case) -> None:

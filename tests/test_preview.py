@@ -50,6 +50,7 @@ def part(whole: Array, seen: preview.Window) -> Array:
     return (bytes_of_each[shown] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
+@pytest.mark.slow("random cases of previews")
 @many
 @given(case=cases, **{name: st.sampled_from(values) for name, values in LIMITS.items()})
 def test_what_is_shown_is_what_the_reference_gives(

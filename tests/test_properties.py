@@ -32,7 +32,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.engine import bind, tuning
 from ndtool.errors import BoundsError, NdtoolError
 
-EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "600"))
+EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "150"))
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,

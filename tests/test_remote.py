@@ -529,6 +529,7 @@ def test_a_slow_download_ends_when_asked_to(server: Server, here: Path, name: st
     assert [path.name for path in here.iterdir()] == ["i.npy"]
 
 
+@pytest.mark.slow("a remote file is never in memory as a whole")
 def test_private_memory_is_bounded(server: Server, here: Path) -> None:
     sparse("big.npy", "<f4", (1 << 22, 16))  # 256 MB
     save(i=np.arange(1 << 22)[::-1, None])

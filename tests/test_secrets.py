@@ -217,6 +217,7 @@ def call_files(here: Path) -> None:
     (here / "model.onnx").write_bytes(b"\x08\x0a")
 
 
+@pytest.mark.slow("every option that takes a URL redacts it")
 def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> None:
     """All parameters that take a file or an address, and all failures of a URL."""
     for path, changes in (

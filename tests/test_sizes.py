@@ -179,7 +179,7 @@ def memory() -> None:
         pytest.skip("needs 7 GiB of memory")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("slices of more than 2^31 elements are copied whole")
 def test_one_huge_run(here: Path, memory: None) -> None:
     data = sparse((2, 2 * G + 5))
     data[1, SPOTS[:5]] = expected = marks("u1", 5)
@@ -192,7 +192,7 @@ def test_one_huge_run(here: Path, memory: None) -> None:
     assert not data[0, SPOTS[:5]].any()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("tuples are counted in 64 bits")
 def test_indices_beyond_31_bits(here: Path, memory: None) -> None:
     indices = sparse((2 * G + 5, 1), "i1")
     indices[SPOTS[:5]] = 1
@@ -209,7 +209,7 @@ def test_indices_beyond_31_bits(here: Path, memory: None) -> None:
     assert (error.position, error.count, error.total) == ((2 * G + 3,), 1, 2 * G + 5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("offsets in files have 64 bits")
 def test_scatter_to_a_file_beyond_31_bits(here: Path, memory: None) -> None:
     sparse((2 * G + 10,))
     save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
@@ -432,6 +432,7 @@ def agree(actual: Any, expected: Any) -> bool:
     return isinstance(actual, np.ndarray) and same(actual, expected)
 
 
+@pytest.mark.slow("each operator takes each combination of empty axes")
 def test_every_empty_combination(several_threads: None) -> None:
     results, refusals = 0, 0
     for operator, arrays, options in empty_calls((1, 2, 3)):

@@ -73,6 +73,7 @@ def spoilt(draw: st.DrawFn) -> Case:
     return case._replace(arrays=(case.arrays[0], indices, *case.arrays[2:]))
 
 
+@pytest.mark.slow("random cases of each figure")
 @many
 @given(case=spoilt(), chosen=st.data())
 def test_every_figure_is_what_brute_force_finds(

@@ -257,6 +257,7 @@ def few_tasks():
                 time.sleep(0.01)
 
 
+@pytest.mark.slow("a limit on threads, met by runs at once, changes no bits")
 @linux
 def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
     """No run starts threads that another one has just found startable."""

@@ -116,6 +116,7 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
         assert (got == wanted).all()
 
 
+@pytest.mark.slow("counts of touched elements beyond one table of flags")
 def test_numbers_too_many_for_flags_are_each_told_once() -> None:
     marks = Marks(1 << 60)
     rng = np.random.default_rng(3)

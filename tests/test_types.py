@@ -46,6 +46,7 @@ def test_the_literals_are_the_words_of_the_tables() -> None:
     assert get_args(literals.OperatorName) == tuple(OPERATORS)
 
 
+@pytest.mark.slow("mypy completes and refuses arguments in a program of a user")
 def test_mypy_knows_them(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "torch").mkdir()  # mypy on the package takes minutes

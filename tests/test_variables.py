@@ -140,6 +140,7 @@ def test_a_value_without_use_is_ignored() -> None:
         assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
 
 
+@pytest.mark.slow("a variable for another kind of output changes no run")
 def test_what_variables_say_of_outputs_that_this_one_is_not() -> None:
     plain = ["gather-nd", "data.npy", "idx.npy"]
     for name, value, explicit in (

@@ -289,9 +289,11 @@ def damaged(argument: str, array: Any) -> None:
         assert not isinstance(got, str) or re.fullmatch("x.zarr.*", got), got
 
 
+FLIPS = "each byte of metadata may be damaged in several ways"
+
+
 @pytest.mark.parametrize(
-    "change",
-    [1, pytest.param(0x80, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)],
+    "change", [1, *(pytest.param(one, marks=pytest.mark.slow(FLIPS)) for one in (0x80, None))]
 )
 @pytest.mark.parametrize(
     "how",

@@ -142,6 +142,7 @@ def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int =
     return body + raw + struct.pack("<I", google_crc32c.value(raw))
 
 
+@pytest.mark.slow("each codec of each version is bounded while it decompresses")
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
 def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, how: Any) -> None:
@@ -153,6 +154,7 @@ def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, how: Any) -> N
     gathered()
 
 
+@pytest.mark.slow("a chunk is bounded while it is downloaded")
 @pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
 def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(how: Any, web: Server) -> None:
     _, chunk = store(**how, compressors=codec("gzip", how["zarr_format"]))
@@ -372,6 +374,7 @@ def test_metadata_that_are_no_file_of_the_store(how: Any, kind: str) -> None:
 # Metadata
 
 
+@pytest.mark.slow("metadata are bounded before they are parsed")
 @pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
 @pytest.mark.parametrize("remote", [False, True])
 def test_metadata_that_would_fill_the_memory(how: Any, remote: bool, web: Server) -> None:

@@ -368,7 +368,7 @@ def test_only_and_no_clobber() -> None:
         ("x.zarr:", "the member has no name"),
         ("x.zarr:/", "the array has no name"),
         ("plain.zarr", "is a directory: expected a file"),
-        ("file.zarr", "is a file: expected the folder of a Zarr store"),
+        ("file.zarr", "is a file: expected a folder, a Zarr store"),
         ("x.npy", "x.npy is a directory: expected a file"),
     ],
 )
@@ -440,9 +440,7 @@ def test_somebody_was_faster(clobber: bool) -> None:
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
     sink.deliver(memoryview(raw(DATA)), out)
     put("x.zarr", DATA + 1)
-    with pytest.raises(
-        OutputError, match=r"^x.zarr (exists|was created by another process)"
-    ):
+    with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
         sinks.commit(out)
     out.abort()
     assert same(load("x.zarr"), DATA + 1)

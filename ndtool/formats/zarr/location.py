@@ -58,9 +58,7 @@ def _local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
     root, parts = _split(target)
     if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
-        raise OutputError(
-            f"{printable(target.path)} is a file: expected the folder of a Zarr store"
-        )
+        raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
     if target.old is None and parts and not os.path.lexists(root):
         return ZarrTarget(root, "/".join(parts), (), False, None, None)
     if not parts or target.only:
