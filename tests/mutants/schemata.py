@@ -133,6 +133,10 @@ class Choices(VisitorTransform):
         self.visitchildren(node)
         return node
 
+    def visit_CArrayDeclaratorNode(self, node: Any) -> Any:  # noqa: N802
+        """The length of an array must be constant."""
+        return node
+
     def visit_ForInStatNode(self, node: Any) -> Any:  # noqa: N802
         """The step of a range must be constant."""
         call = node.iterator.sequence
