@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import thresholds
 from bits import agree
 from command import execute, save
 from command import ndtool as command
 from limits import failing
 from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
 from test_large import expected_scatter, numbers
+from thresholds import lowered
 
 import ndtool
 from ndtool import _kernels, inmemory
-from ndtool.engine import bind, check, gathers, scatters, tuning
+from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
 from ndtool.machine import scratch
@@ -40,10 +42,6 @@ from ndtool.runs.request import Request
 
 TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
-SMALL = {
-    "PIECE": 1 << 15, "STREAMED": 1 << 12, "CACHED": 1 << 11, "TILE": 1 << 12, "ASIDE": 0,
-    "FEW": 256, "LONG": 32, "SORTED": 0, "NEAR": 2,
-}  # fmt: skip
 
 
 class Way(NamedTuple):
@@ -156,14 +154,10 @@ def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tupl
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small() -> Iterator[None]:
     """Lower the thresholds that choose the algorithm."""
-    for name, value in SMALL.items():
-        monkeypatch.setattr(tuning, name, value)
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
-    bind.bind_units.cache_clear()
-    yield
-    bind.bind_units.cache_clear()
+    with lowered(thresholds.TEAMS):
+        yield
 
 
 @pytest.fixture

@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import thresholds
 from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, opaque, raw, same, seeds
-from test_properties import LIMITS
-from test_ways import ROOMS
+from thresholds import lowered
 
 import ndtool
 from ndtool import files
 from ndtool.analysis import explain, preview
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.engine import bind, tuning
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
@@ -43,14 +42,9 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 @pytest.fixture(scope="module", params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "small limits":
-            changed = {(tuning, name): value for name, value in LIMITS.items()} | ROOMS
-            for (module, name), value in changed.items():
-                patch.setattr(module, name, value)
-        bind.bind_units.cache_clear()
+    small = request.param == "small limits"
+    with lowered(*([thresholds.KERNELS, thresholds.STORAGE] if small else [])):
         yield
-    bind.bind_units.cache_clear()
 
 
 @st.composite

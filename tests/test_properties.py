@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import thresholds
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
@@ -26,10 +27,10 @@ from strategies import (
     scatter_elements_cases,
     scatter_nd_cases,
 )
+from thresholds import lowered
 
 import ndtool
 from ndtool.analysis.oracle import reference
-from ndtool.engine import bind, tuning
 from ndtool.errors import BoundsError, NdtoolError
 
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "150"))
@@ -44,24 +45,13 @@ many = settings(
     ],
 )
 threads_used = st.integers(1, 4)
-# Thresholds that choose the algorithm, and values at which tiny arrays use all of them.
-LIMITS = {
-    "PIECE": 192, "STREAMED": 100, "CACHED": 128, "SORTED": 1, "NEAR": 2, "FEW": 2,
-    "SMALL": 0,
-}  # fmt: skip
 
 
 @pytest.fixture(params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "small limits":
-            for name, value in LIMITS.items():
-                patch.setattr(tuning, name, value)
-            patch.setattr("ndtool.machine.threads.WORTH", 1)
-        bind.bind_units.cache_clear()
+    with lowered(*([thresholds.KERNELS] if request.param == "small limits" else [])):
         yield
-    bind.bind_units.cache_clear()
 
 
 def call(module: Any, case: Case, **options: Any) -> np.ndarray:

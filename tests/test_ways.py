@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, opaque, raw
-from test_properties import LIMITS, call, many, threads_used, told
+from test_properties import call, many, threads_used, told
+from thresholds import lowered
 
 import ndtool
 from ndtool.analysis.oracle import reference
-from ndtool.arrays import sink
-from ndtool.engine import bind, tuning
-from ndtool.formats import npz, streams
 from ndtool.formats.streams import Streams
 from ndtool.publish import sinks
 from ndtool.rules import dtypes
@@ -31,37 +30,19 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import calls, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.storage import descriptors, local, tempfiles
+from ndtool.storage import descriptors
 
 INPUTS = ("data", "indices", "updates")
 WAYS_IN = ("file", "file", "Fortran", "stored", "deflated", "stream")
 WAYS_OUT = ("file", "archive", "stream", "no shared maps")
-# Thresholds of storage, and values at which tiny arrays use all kinds.
-ROOMS = {
-    (local, "SMALL"): 16,
-    (descriptors, "CHUNK"): 48,
-    (streams, "CHUNK"): 48,
-    (tempfiles, "MEMORY"): 64,
-    (sink, "CHUNK"): 48,
-    (sinks, "CHUNK"): 48,
-    (npz, "CHUNK"): 48,
-    (tuning, "WRITTEN"): 96,
-    (tuning, "FILE_SCRATCH"): 256,
-}
 
 
 @pytest.fixture(params=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "small limits":
-            for (module, name), value in (
-                {(tuning, name): value for name, value in LIMITS.items()} | ROOMS
-            ).items():
-                patch.setattr(module, name, value)
-        bind.bind_units.cache_clear()
+    small = request.param == "small limits"
+    with lowered(*([thresholds.KERNELS, thresholds.STORAGE] if small else [])):
         yield
-    bind.bind_units.cache_clear()
 
 
 @pytest.fixture

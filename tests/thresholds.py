@@ -1,0 +1,46 @@
+"""Thresholds that choose an algorithm, and values at which tiny arrays take all of them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ndtool.arrays import sink
+from ndtool.engine import bind, tuning
+from ndtool.formats import npz, streams
+from ndtool.machine import threads
+from ndtool.publish import sinks
+from ndtool.storage import descriptors, local, tempfiles
+
+Table = Mapping[tuple[Any, str], int]  # the value of a module's constant
+# Of the kernels: work items, partitions, tiles and threads.
+KERNELS: Table = {
+    (tuning, "PIECE"): 192, (tuning, "STREAMED"): 100, (tuning, "CACHED"): 128,
+    (tuning, "SORTED"): 1, (tuning, "NEAR"): 2, (tuning, "FEW"): 2, (tuning, "SMALL"): 0,
+    (threads, "WORTH"): 1,
+}  # fmt: skip
+# The same for arrays of some kilobytes.
+TEAMS: Table = {
+    (tuning, "PIECE"): 1 << 15, (tuning, "STREAMED"): 1 << 12, (tuning, "CACHED"): 1 << 11,
+    (tuning, "TILE"): 1 << 12, (tuning, "ASIDE"): 0, (tuning, "FEW"): 256, (tuning, "LONG"): 32,
+    (tuning, "SORTED"): 0, (tuning, "NEAR"): 2, (threads, "WORTH"): 1,
+}  # fmt: skip
+# Of files and streams: what is mapped, read at once, and spooled.
+STORAGE: Table = {
+    (local, "SMALL"): 16, (descriptors, "CHUNK"): 48, (streams, "CHUNK"): 48,
+    (tempfiles, "MEMORY"): 64, (sink, "CHUNK"): 48, (sinks, "CHUNK"): 48, (npz, "CHUNK"): 48,
+    (tuning, "WRITTEN"): 96, (tuning, "FILE_SCRATCH"): 256,
+}  # fmt: skip
+
+
+@contextmanager
+def lowered(*tables: Table) -> Iterator[None]:
+    """Let the thresholds be those of the tables; with none, let calls be bound anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        for table in tables:
+            for (module, name), value in table.items():
+                patch.setattr(module, name, value)
+        bind.bind_units.cache_clear()
+        yield
+    bind.bind_units.cache_clear()
