@@ -280,8 +280,7 @@ class _LocalStore:
     def recheck(self) -> None:
         now = _local_target(self._target._replace(old=existing(self._target.path)))
         if now != self._site._replace(kept=None):
-            is_new = now.old and not self._site.old
-            change = "was created by another process" if is_new else "changed"
+            change = "changed" if self._site.old or not now.old else "was created by another process"
             raise OutputError(f"{printable(self.path)} {change} during the run")
         for group in self._above:
             if hierarchy.is_consolidated(storage := LocalFolder(group)):
