@@ -280,7 +280,7 @@ class _LocalStore:
     def recheck(self) -> None:
         now = _local_target(self._target._replace(old=existing(self._target.path)))
         if now != self._site._replace(kept=None):
-            change = "changed" if self._site.old or not now.old else "was created by another process"
+            change = "changed" if self._site.old or not now.old else "was created by others"
             raise OutputError(f"{printable(self.path)} {change} during the run")
         for group in self._above:
             if hierarchy.is_consolidated(storage := LocalFolder(group)):
