@@ -21,7 +21,7 @@ from ndtool.formats import locators
 from ndtool.publish import locking
 from ndtool.publish import newfile as publishing
 
-LOST = "(changed|was replaced|was removed|was created by another process) during the run"
+LOST = "(changed|was replaced|was removed|was created by (another process|others)) during the run"
 
 
 @pytest.fixture(autouse=True)
