@@ -18,7 +18,7 @@ from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import same
-from test_cluster_faults import IMPATIENT, PRELOAD, Site, await_
+from test_cluster_faults import IMPATIENT, PRELOAD, Site, wait_for
 from twoworkers import two_workers
 
 from ndtool import files
@@ -78,13 +78,13 @@ class Workers:
             stderr=subprocess.PIPE,
         )
         notes = self.folder / "notes"
-        await_(lambda: notes.exists() and notes.read_text().count(f"begin {phase} ") == tasks)
+        wait_for(lambda: notes.exists() and notes.read_text().count(f"begin {phase} ") == tasks)
         ran.kill()
         assert (ran.communicate()[1], ran.returncode) == (b"", -signal.SIGKILL)
         known = lambda dask_scheduler: len(dask_scheduler.tasks)  # noqa: E731
-        await_(lambda: self.client.run_on_scheduler(known) <= tasks)  # no further task begins
+        wait_for(lambda: self.client.run_on_scheduler(known) <= tasks)  # no further task begins
         (self.folder / "order").unlink()
-        await_(lambda: notes.read_text().count(f"end {phase} ") == tasks)
+        wait_for(lambda: notes.read_text().count(f"end {phase} ") == tasks)
         self.begun()
 
 

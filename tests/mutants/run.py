@@ -69,11 +69,11 @@ settings.load_profile("mutants")
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    signal.setitimer(signal.ITIMER_PROF, 15)
+    signal.setitimer(signal.ITIMER_PROF, 60)
 """
 WORKERS = 2
 LIMIT = 900  # timeout of one mutant's tests; a hang counts as detected
-SECONDS = 120  # CPU seconds of each process: tests start some that hang
+SECONDS = 300  # CPU seconds of each process: tests start some that hang
 MEMORY = 64 << 30  # bytes of address space, so that a wrong size fails at once
 
 FLIPS = {
