@@ -82,8 +82,21 @@ class WorkItem:
     def place(self, run: int) -> slice[int, int, None]: ...
 
 @final
+class UpdateCounts:
+    bytes_each: int
+    include_self: bool
+    def __new__(cls, counts: Any, bytes_each: int, include_self: bool) -> UpdateCounts: ...
+
+@final
 class UpdateSpec:
-    def __new__(cls, updates: Any, pitch: int, reduction: str, name: str) -> UpdateSpec: ...
+    def __new__(
+        cls,
+        updates: Any,
+        pitch: int,
+        reduction: str,
+        name: str,
+        counts: UpdateCounts | None = None,
+    ) -> UpdateSpec: ...
 
 @final
 class KernelOptions:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Reduction = Literal["none", "add", "mul", "max", "min"]
+Reduction = Literal["none", "add", "sub", "mul", "div", "max", "min", "mean"]
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]

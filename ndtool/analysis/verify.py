@@ -193,7 +193,7 @@ def compare(
     comparing = _Comparing(result, expected, within)
     comparing.go(progress)
     blamed = None
-    if "updates" in arrays:
+    if "updates" in arrays and request.attributes.include_self:
         plan, reduction = _plan(request, arrays), request.attributes.reduction
         wrong, given = comparing.wrong, request.attributes
         handling = Handling(given.out_of_bounds, given.pad, given.negatives)
@@ -239,6 +239,8 @@ def _recomputed(
     how: dict[str, Any] = OPERATORS[request.operator].given(request.attributes)
     given = request.attributes
     how |= {"out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives}
+    if OPERATORS[request.operator].scatters:
+        how["include_self"] = given.include_self
     try:
         if how["out_of_bounds"] == "fill" or given.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)

@@ -203,6 +203,7 @@ def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
     variables.drop_idle_rule(OPERATORS[operator].scatters, asked)
     names = (*OPERATORS[operator].attributes, *COMMON)
     asked["negatives"] = not asked.pop("no_negatives", False)
+    asked["include_self"] = not asked.pop("no_include_self", False)
     return Attributes(**{name: asked.pop(name) for name in names if name in asked})
 
 

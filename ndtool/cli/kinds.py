@@ -61,13 +61,11 @@ class Flag(click.types.BoolParamType):
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
-    """A reduction by its standard name; the error about an alias suggests that name."""
+    """A reduction by its standard name, or by another library's."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or fail with the valid values."""
-        if meant := ALIASES.get(value):
-            self.fail(f"{value!r} is not one of {', '.join(REDUCTIONS)}: did you mean {meant!r}?")
-        return super().convert(value, param, ctx)
+        return super().convert(ALIASES.get(value, value), param, ctx)
 
 
 def integer(lowest: int, highest: int) -> Kind:
