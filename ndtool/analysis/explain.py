@@ -13,11 +13,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import ops
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
+from ndtool.analysis.running import Running
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import Typed
 from ndtool.arrays import source
@@ -263,7 +263,8 @@ class _Trail:
         self._steps: list[Step] = []
         self._untouched = old
         # Unknown updates make the result unknown, and with it the whole answer.
-        self._old = self._result = None if updates is None else old
+        self._old = None if updates is None else old
+        self._now = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
@@ -273,9 +274,20 @@ class _Trail:
         if self._every:
             self._meet_all(hunt.told)
             steps = Listing(1 + hunt.count, self._all_steps)
-            return Element(hunt.place, self._result, steps, hunt.count)
+            return Element(hunt.place, self._result(), steps, hunt.count)
         self._tell(hunt.told[len(self._steps) :])
-        return Element(hunt.place, self._result, [self._first(self._old), *self._steps], hunt.count)
+        steps = [self._first(self._old), *self._steps]
+        return Element(hunt.place, self._result(), steps, hunt.count)
+
+    def _start(self) -> Running | None:
+        """Return the original element, None if it is unknown."""
+        if self._old is None or self._updates is None:
+            return None
+        return Running(self._old.reshape(1), self._call.call.inference.attributes)
+
+    def _result(self) -> Array | None:
+        """Return the element after all updates that were applied."""
+        return None if self._now is None else self._now.values()[0, ...]
 
     def _first(self, old: Array | None) -> Step:
         return Step("data", self.hunt.place, old, None, (), (), old)
@@ -287,54 +299,52 @@ class _Trail:
 
     def _meet_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._result is None or self._updates is None:
+        if self._now is None or self._old is None:
             return
-        step = max(1, PIECE // self._result.itemsize)
+        step = max(1, PIECE // self._old.itemsize)
         for some in _blocks(numbers, step):
-            there = np.zeros((len(some), 1), np.int64)
-            met = self._applied(self._result.reshape(1), there, self._taken(some))
-            self._result = met[0, ...]
+            self._now.apply(np.zeros(len(some), np.int64), self._taken(some))
 
     def _tell(self, numbers: Array) -> None:
-        for step in self._told(numbers, self._result):
+        for step, now in self._told(numbers, self._now):
             self._steps.append(step)
-            self._result = step.result
+            self._now = now
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the original element and for every update, in order."""
         yield self._first(self._old)
-        yield from self._told(self.hunt.told, self._old)
+        for step, _ in self._told(self.hunt.told, self._start()):
+            yield step
 
-    def _told(self, numbers: Array, result: Array | None) -> Iterator[Step]:
-        """Yield the steps of updates, starting from the value `result`."""
+    def _told(
+        self, numbers: Array, now: Running | None
+    ) -> Iterator[tuple[Step, Running | None]]:
+        """Yield the steps of updates, and the element after each, starting from `now`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(some)
-            results = values
-            if result is not None and self._updates is not None:
+            results, after = values, [now] * len(some)
+            if now is not None:
                 taken = self._taken(some)
-                met = self._one_by_one(result, taken)
-                values, results = ([one[n, ...] for n in range(len(some))] for one in (taken, met))
-            for step in self._call.steps(self.hunt.place, some, values, results):
-                yield step
-                result = step.result
+                met = self._one_by_one(now, taken)
+                values, results = (
+                    [one[n, ...] for n in range(len(some))] for one in (taken, met.values())
+                )
+                after = [met.one(n) for n in range(len(some))]
+            steps = self._call.steps(self.hunt.place, some, values, results)
+            yield from zip(steps, after, strict=True)
+            now = after[-1]
 
-    def _one_by_one(self, old: Array, taken: Array) -> Array:
-        """Return the values of an element after each of some updates.
+    def _one_by_one(self, now: Running, taken: Array) -> Running:
+        """Return an element after each of some updates.
 
         A run returns only the last value. So each result gets an element of its own, to which all
         updates up to its own are applied.
         """
         update, result = np.triu_indices(len(taken))
-        before = np.broadcast_to(values.opaque(old.reshape(1)), len(taken)).copy()
-        met = values.opaque(taken)[update].view(taken.dtype)
-        return self._applied(before.view(old.dtype), result[:, None], met)
-
-    def _applied(self, old: Array, there: Array, taken: Array) -> Array:
-        """Return elements after updates: `taken` applied at `there`."""
-        reduction: Any = self._call.call.inference.attributes.reduction
-        applied: Array = ops.scatter_nd(old, there, taken, reduction, threads=1)
-        return applied
+        each = now.repeated(len(taken))
+        each.apply(result, values.opaque(taken)[update].view(taken.dtype))
+        return each
 
     def _taken(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""

@@ -239,8 +239,6 @@ def _recomputed(
     how: dict[str, Any] = OPERATORS[request.operator].given(request.attributes)
     given = request.attributes
     how |= {"out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives}
-    if OPERATORS[request.operator].scatters:
-        how["include_self"] = given.include_self
     try:
         if how["out_of_bounds"] == "fill" or given.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)

@@ -283,13 +283,17 @@ cdef inline void apply_counted(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n short updates and count them: first the copies, then the reductions, in order.
+    """Apply n updates and count them: of short ones first the copies, then the reductions.
 
     A slice's copy is its first update, so within a block the copies may precede all else.
     """
     cdef int64_t lists[2][SHORT]
     cdef Divided d
     cdef Py_ssize_t i = 0, take
+    while width > LINE and i < n:
+        if offsets[i] != DROPPED:
+            apply_row(u, to + offsets[i], updates + i * width, width)
+        i += 1
     while i < n:
         take = min(SHORT, n - i)
         d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])

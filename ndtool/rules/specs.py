@@ -111,7 +111,7 @@ def _title(standard: str, operator: str, version: int) -> str:
 def _own(operator: Operator) -> Row:
     """Return the row of ndtool's own spec: everything that an operator can do."""
     return Row(
-        "ndtool", operator.name, operator.title, 1, operator.attributes,
+        "ndtool", operator.name, operator.title, 1, operator.attributes + _SELF * operator.scatters,
         tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY, True,
         modes.of_operator(operator.scatters),
     )  # fmt: skip

@@ -8,7 +8,7 @@ output is in the output's file. It imports nothing of ndtool, as an engine may c
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import IO, Any, NamedTuple
 
@@ -18,7 +18,10 @@ Array = np.ndarray[Any, Any]
 Compute = Callable[[], Any]
 _WORDS = 1000  # characters of a message, at most
 _TELLTALES: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
-_UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+_UFUNCS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "min": np.minimum,
+}  # fmt: skip
 
 
 class NotOfferedError(Exception):
@@ -52,6 +55,17 @@ class Call(NamedTuple):
     def reduction(self) -> str:
         """How an update is combined with the current value."""
         return str(self.attributes.get("reduction", "none"))
+
+    @property
+    def include_self(self) -> bool:
+        """Whether the old value of an element takes part in its reduction."""
+        return bool(self.attributes.get("include_self", True))
+
+    def require_reduction(self, engine: str, names: Iterable[str], include_self: bool) -> None:
+        """Refuse a reduction that an engine does not have; include_self: whether it must be True."""
+        _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
+        lacks = include_self and not self.include_self and self.reduction != "none"
+        _lacks(lacks, f"{engine} has no {self.reduction} without the old values")
 
     @property
     def batch_dims(self) -> int:
@@ -89,6 +103,7 @@ def _numpy(_: Any, call: Call) -> Compute:
     if call.operator == "gather_elements":
         return lambda: np.take_along_axis(data[call.reached], indices, axis)
     _require_tuples(call, "NumPy")
+    call.require_reduction("NumPy", _UFUNCS, True)
     places = call.places
 
     def compute() -> Any:
@@ -137,7 +152,9 @@ def _torch(torch: Any, call: Call) -> Compute:
     )
     data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
     updates = None if call.updates is None else _tensor(torch, call.updates)
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
+    sums = call.operator == "scatter_nd" or (call.operator == "scatter" and reduction == "add")
+    call.require_reduction("torch", names, sums)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -147,23 +164,26 @@ def _torch(torch: Any, call: Call) -> Compute:
         if call.operator == "gather_elements":
             return torch.gather(data, axis, indices)
         if call.operator == "scatter":
-            return _torch_scatter(data, call.axis, indices, updates, names.get(reduction))
+            return _torch_scatter(data, call, indices, updates, names.get(reduction))
         if call.operator == "scatter_nd":
             return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
         if reduction == "none":
             return torch.scatter(data, axis, indices, updates)
-        return torch.scatter_reduce(data, axis, indices, updates, names[reduction])
+        return torch.scatter_reduce(
+            data, axis, indices, updates, names[reduction], include_self=call.include_self
+        )
 
     return lambda: _from_torch(torch, compute())
 
 
-def _torch_scatter(data: Any, axis: int, indices: Any, updates: Any, reduce: str | None) -> Any:
+def _torch_scatter(data: Any, call: Call, indices: Any, updates: Any, reduce: str | None) -> Any:
     """Call index_copy, index_add or index_reduce."""
+    axis = call.axis
     if reduce is None:
         return data.index_copy(axis, indices, updates)
     if reduce == "sum":
         return data.index_add(axis, indices, updates)
-    return data.index_reduce(axis, indices, updates, reduce)
+    return data.index_reduce(axis, indices, updates, reduce, include_self=call.include_self)
 
 
 def _tensor(torch: Any, array: Array) -> Any:
@@ -191,10 +211,10 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
         call.operator == "scatter_nd" and call.batch_dims,
         "tensorflow has no batch_dims for updates",
     )
-    _lacks(call.reduction == "mul", "tensorflow has no mul for index tuples")
     data, indices = tf.constant(call.data), tf.constant(call.indices)
     updates = None if call.updates is None else tf.constant(call.updates)
-    names = {"none": "update", "add": "add", "max": "max", "min": "min"}
+    names = {"none": "update", "add": "add", "sub": "sub", "max": "max", "min": "min"}
+    call.require_reduction("tensorflow", names, True)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -217,6 +237,7 @@ def _jax(jax: Any, call: Call) -> Compute:
     _require_tuples(call, "jax")
     data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
     updates = None if call.updates is None else jnp.asarray(call.updates)
+    call.require_reduction("jax", ("add", "mul", "max", "min"), True)
     method = "set" if call.reduction == "none" else call.reduction
 
     def taken(data: Any, indices: Any) -> Any:
@@ -259,9 +280,14 @@ def _openvino(ov: Any, call: Call) -> Compute:
         _lacks(reduction != "none", f"ScatterUpdate has no {call.reduction}")
         node = ops.scatter_update(*inputs, axis)
     elif call.operator == "scatter_nd":
+        call.require_reduction("ScatterNDUpdate", ("add", "sub", "mul", "max", "min"), True)
         node = ops.scatter_nd_update(*inputs, reduction=reduction)
     else:
-        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction)
+        names_of = ("add", "mul", "max", "min", "mean")
+        call.require_reduction("ScatterElementsUpdate", names_of, False)
+        node = ops.scatter_elements_update(
+            *inputs, axis, reduction=reduction, use_init_val=call.include_self
+        )
     settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
     return lambda: compiled(operands)[0]
@@ -288,6 +314,7 @@ def _onnx(_: Any, call: Call) -> Compute:
 def _model(call: Call) -> Any:
     """Return a model of the one node, of the operator's newest version that ndtool knows."""
     _lacks(not call.version, f"ONNX has no {call.title}")
+    call.require_reduction("ONNX", ("add", "mul", "max", "min"), True)
     _lacks(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )

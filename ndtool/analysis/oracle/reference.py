@@ -301,7 +301,7 @@ def _reduce(
                 if how[1]:
                     _combine(runs, (rows[some], columns), reduce, new[some])
                 else:
-                    fresh = np.array([row not in counts for row in rows[some].tolist()])
+                    fresh = np.array([row not in counts for row in rows[some].tolist()], bool)
                     _bytes(runs)[rows[some][fresh], columns] = _bytes(
                         new[some][fresh].astype(runs.dtype)
                     )
