@@ -166,7 +166,7 @@ CALLS = [
         Call(f"duplicates: {r}, {t} threads", "scatter_nd", COUNTING,
              np.arange(600).reshape(600, 1) % 3,
              np.linspace(-2, 2, 1800, dtype="f4").reshape(600, 3), f"--reduction {r} --threads {t}")
-        for r in ("add", "mul", "max", "min")
+        for r in ("add", "sub", "mul", "div", "max", "min", "mean")
         for t in (1, 2)
     ),
     Call("NaN, infinity and zeros in max", "scatter_nd", np.array([0.0, 1.0, np.nan]),
@@ -174,7 +174,7 @@ CALLS = [
     Call("products that overflow", "scatter_nd", np.array([127, -128], "i1"), i8([0], [1], [0]),
          np.array([1, -1, 127], "i1"), "--reduction mul"),
     refused("max of complex numbers", "scatter_nd", np.zeros(3, "c8"), i8([0]), np.zeros(1, "c8"),
-            "--reduction max", ("max", "complex64", "none, add, mul")),
+            "--reduction max", ("max", "complex64", "none, add, sub, mul, mean")),
     refused("min of text", "scatter_nd", np.zeros(3, "U2"), i8([0]), np.zeros(1, "U2"),
             "--reduction min", ("min", "U2", "only none")),
     refused("max before onnx:18", "scatter_nd", COUNTING, i8([0]), ROWS[:1],

@@ -23,7 +23,7 @@ from bits import agree
 from command import execute, save
 from command import ndtool as command
 from limits import failing
-from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
+from strategies import ARITHMETIC, COMPLEX, Array, random_values, combinations_of, raw, same
 from test_large import expected_scatter, numbers
 
 import ndtool
@@ -98,6 +98,7 @@ class Call(NamedTuple):
     way: Way
     arrays: tuple[Array, Array, Array]
     reduction: str
+    include_self: bool
     expected: Array
 
     def run(self, threads: int) -> Array:
@@ -111,14 +112,20 @@ class Call(NamedTuple):
     def into(self, out: Array | None, threads: int) -> Array:
         """Return the result, written to `out` if given."""
         data, *others = self.arrays
+        how: Any = {"out": out, "threads": threads, "include_self": self.include_self}
         if self.way.axis is None:
-            return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
-        return ndtool.scatter_elements(
-            data, *others, self.way.axis, self.reduction, out=out, threads=threads
-        )
+            return ndtool.scatter_nd(data, *others, self.reduction, **how)
+        return ndtool.scatter_elements(data, *others, self.way.axis, self.reduction, **how)
 
 
-def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy: bool) -> Call:
+def a_call(
+    rng: np.random.Generator,
+    way: Way,
+    dtype: Any,
+    reduction: str,
+    heavy: bool,
+    include_self: bool = True,
+) -> Call:
     """Return a call for an algorithm; its duplicates are heavy (three elements) or none."""
     if way.axis is None:
         indices, flat = tuples(rng, way, heavy)
@@ -129,8 +136,8 @@ def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy
     special = dtype not in COMPLEX and rng.integers(2)
     fill = random_values if special else numbers
     data, updates = fill(rng, dtype, way.data), fill(rng, dtype, shape)
-    expected = expected_scatter(data, flat, updates, reduction)
-    return Call(way, (data, indices, updates), reduction, expected)
+    expected = expected_scatter(data, flat, updates, reduction, include_self)
+    return Call(way, (data, indices, updates), reduction, include_self, expected)
 
 
 def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Array]:
@@ -222,8 +229,8 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
 def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(31)
     calls = [
-        a_call(rng, way, dtype, reduction, heavy)
-        for reduction in reductions_of(dtype)
+        a_call(rng, way, dtype, reduction, heavy, include_self)
+        for reduction, include_self in combinations_of(dtype)
         for way in WAYS
         for heavy in (True, False)
     ]
@@ -232,7 +239,7 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 
 @pytest.mark.slow("the bits of one thread with the thresholds that users have")
 @pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
-@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mean"])
 def test_ways_at_their_real_size(
     reduction: str, heavy: bool, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,8 +207,9 @@ class _Call:
         return elements[: len(at)], [self._stayed(*one) for one in gone]
 
     def _stayed(self, element: Element, old: Array | None) -> Origin:
-        """Return the copy of data's element in a scatter: none if an update replaced it."""
-        gone = element.updates and self.call.inference.attributes.reduction == "none"
+        """Return the copy of data's element in a scatter: none if updates replaced it."""
+        attributes = self.call.inference.attributes
+        gone = element.updates and (attributes.reduction == "none" or not attributes.include_self)
         outputs = [] if gone else [Copy(element.at, None, ())]
         return Origin(element.at, old, outputs, len(outputs), element)
 

@@ -132,7 +132,7 @@ def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) ->
 def told(call: OpenCall, elements: list[Element], origins: list[Origin]) -> list[Told]:
     """Return an explanation, one answer per element."""
     names = Names(call)
-    return [_element(call, names, one) for one in elements] + [_origin(names, o) for o in origins]
+    return [_element(call, names, one) for one in elements] + [_origin(call, names, o) for o in origins]
 
 
 def _written(one: Told) -> Iterator[str]:
@@ -147,18 +147,20 @@ def _element(call: OpenCall, names: Names, element: Element) -> Told:
     title = names.place("output", element.at) + _equals(element.value)
     if not call.inference.scatters:
         return Told(title, _gathered(names, next(iter(element.steps))))
-    mark = REDUCTIONS[call.inference.attributes.reduction].symbol
+    attributes = call.inference.attributes
+    mark = REDUCTIONS[attributes.reduction].symbol
 
-    def row(step: Step) -> tuple[str, ...]:
+    def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.place(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "old", name, value, "", ""
         index = names.index(step.indices, step.named, names.bent(step))
-        return f"{mark} update", name, value, index, _shown(step.result)
+        sign = mark if number > 1 or attributes.include_self else "="
+        return f"{sign} update", name, value, index, _shown(step.result)
 
     left_out = element.updates - len(element.steps) + 1
     more = f"{left_out} more updates: --all lists them" if left_out else ""
-    return Told(title, Listing(len(element.steps), lambda: map(row, element.steps)), 1 + FEW, more)
+    return Told(title, Listing(len(element.steps), lambda: map(row, range(len(element.steps)), element.steps)), 1 + FEW, more)
 
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
@@ -170,10 +172,10 @@ def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     return [index, ("data", names.place("data", step.position))] if step.taken else [index]
 
 
-def _origin(names: Names, origin: Origin) -> Told:
+def _origin(call: OpenCall, names: Names, origin: Origin) -> Told:
     title = names.place("data", origin.position) + _equals(origin.value)
     if origin.element is not None:
-        return Told(f"{title} {_stayed(names, origin, origin.element)}", [])
+        return Told(f"{title} {_stayed(call, names, origin, origin.element)}", [])
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
@@ -185,9 +187,12 @@ def _origin(names: Names, origin: Origin) -> Told:
     return Told(f"{title} went to {count} of the output", told, FEW, more)
 
 
-def _stayed(names: Names, origin: Origin, element: Element) -> str:
+def _stayed(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = counted(element.updates, "update")
+    if not origin.total and call.inference.attributes.reduction != "none":
+        _, step, *_ = element.steps
+        return f"was replaced by {names.place('updates', step.position)}, the first of {updates}"
     if not origin.total:
         *_, step = element.steps
         last = names.place("updates", step.position)

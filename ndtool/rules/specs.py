@@ -189,10 +189,10 @@ def accept(
         raise DtypeError(f"updates has dtype {theirs}: it must be data's, {mine} (no silent cast)")
     if reduction not in row.reductions:
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
-    if not attributes.include_self:
-        _check_without_self(spec, row, reduction)
     if not REDUCTIONS[reduction].takes(data):
         raise _no_arithmetic(data, reduction)
+    if not attributes.include_self:
+        _check_without_self(spec, row, reduction)
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     most = _FUSES.get((row.standard, operator, row.version))
