@@ -36,7 +36,7 @@ class Combining(NamedTuple):
             return 0
         if not REDUCTIONS[self.reduction].counts:
             return 1  # a flag
-        return 4 if tuples < 1 << 32 else 8
+        return 4 if tuples < (1 << 31) - 1 else 8
 
     def counts(self, buffer: Buffer, tuples: int) -> UpdateCounts | None:
         """Bind zeros, as many as an output has slices; None if nothing is counted."""
@@ -52,9 +52,15 @@ class Combining(NamedTuple):
             _kernels.divide_means(counts, out, width, dtype.name, how)
 
 
-def zeros(size: int) -> mmap.mmap:
-    """Return zeroed memory, of which only what is touched is allocated."""
+def zeros(size: int, most: bool) -> mmap.mmap:
+    """Return zeroed memory, of which only what is touched is allocated.
+
+    most: whether most of it will be.
+    """
     try:
-        return mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
+        buffer = mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
+        if most:
+            scratch.advise(buffer, "MADV_HUGEPAGE")
+        return buffer
     except (OSError, OverflowError):
         raise ResourceError(f"not enough memory for {size} bytes of counts") from None

@@ -92,7 +92,8 @@ def scatter(s: Scatter) -> bool:
         return _scatter(s)
     width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
     tuples = len(s.updates) // width
-    buffer = counting.zeros(len(s.out) // width * s.combining.bytes_each(tuples))
+    slices = len(s.out) // width
+    buffer = counting.zeros(slices * s.combining.bytes_each(tuples), 16 * tuples > slices)
     counts = s.combining.counts(buffer, tuples)
     if not _scatter(s._replace(counts=counts)):
         return False

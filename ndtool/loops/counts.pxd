@@ -9,7 +9,7 @@ from libc.stdint cimport (
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8,
     UINT16, UINT32, bfloat16, bfloat16_to_float, complex64, complex128, float_to_bfloat16,
-    float_to_half, half, half_to_float, number,
+    float_to_half, half, half_to_float, number, real,
 )
 from ndtool.loops.blocks cimport DROPPED
 
@@ -33,6 +33,10 @@ cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept no
     if c.shift >= 0:
         return (at - c.origin) >> c.shift
     return (at - c.origin) // c.width
+
+
+cdef inline const uint8_t* count_address(const Counts* c, const uint8_t* at) noexcept nogil:
+    return c.data + slice_number(c, at) * c.bytes_each
 
 
 cdef inline bint counted(counter* count) noexcept nogil:
@@ -131,12 +135,30 @@ cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
     return r
 
 
+cdef inline void means_of_elements(
+    const Means* m, real* out, int64_t first, int64_t stop
+) noexcept nogil:
+    """Divide single floats, without a branch: which ones have updates is not predictable."""
+    cdef const uint32_t* counts = <const uint32_t*> m.counts.data
+    cdef int64_t n
+    cdef uint32_t count, one = m.include_self
+    cdef real mean
+    for n in range(first, stop):
+        count = counts[n]
+        mean = out[n] / <real> <int32_t> (count + one if count else 1)    # int32: converts in SIMD
+        out[n] = mean if count else out[n]
+
+
 cdef inline uint64_t means_typed(
     const Means* m, number* out, int64_t first, int64_t stop
 ) noexcept nogil:
     cdef Py_ssize_t c, elements = m.counts.width // <Py_ssize_t> sizeof(number)
     cdef int64_t n
     cdef uint64_t count
+    if number is float or number is double:
+        if elements == 1 and m.counts.bytes_each == 4:
+            means_of_elements(m, out, first, stop)
+            return 0
     for n in range(first, stop):
         count = count_at(&m.counts, n)
         if count:

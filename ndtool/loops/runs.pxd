@@ -9,7 +9,7 @@ from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT, Cursor, Nd, Walk, block_size, column_of, has_row_indices,
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
-from ndtool.loops.counts cimport Counts, Divided, count_slice, divide
+from ndtool.loops.counts cimport Counts, Divided, count_address, count_slice, divide
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
@@ -179,6 +179,9 @@ cdef inline void apply_short(
         prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch(to + offsets[j])
+        if u.counts.data:
+            for j in range(n + i, min(n + i + take, n + more)):
+                prefetch(count_address(&u.counts, to + offsets[j]))
         apply_block(u, to, offsets + i, updates + i * width, take, width)
         i += take
 
@@ -272,9 +275,17 @@ cdef inline void apply_block(
     if u.counts.data:
         apply_counted(u, to, offsets, updates, n, width)
         return
+    apply_plain(u.op, u.code, to, offsets, updates, n, width)
+
+
+cdef inline void apply_plain(
+    int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Apply n short updates that are not counted, or have been."""
     cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
-    if u.op:
-        reduce_block(u.code, u.op, &r)
+    if op:
+        reduce_block(code, op, &r)
     else:
         scatter_block(to, offsets, updates, n, width)
 
@@ -297,12 +308,15 @@ cdef inline void apply_counted(
     while i < n:
         take = min(SHORT, n - i)
         d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])
-        apply_listed(
-            0, u.code, to, offsets + i, updates + i * width, lists[0], d.copied, width
-        )
-        apply_listed(
-            u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
-        )
+        if d.reduced == take:
+            apply_plain(u.op, u.code, to, offsets + i, updates + i * width, take, width)
+        else:
+            apply_listed(
+                0, u.code, to, offsets + i, updates + i * width, lists[0], d.copied, width
+            )
+            apply_listed(
+                u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
+            )
         i += take
 
 
@@ -313,7 +327,6 @@ cdef inline void apply_listed(
     """Apply those of at most SHORT updates that are listed."""
     cdef int64_t chosen[SHORT]
     cdef uint8_t packed[SHORT * LINE]
-    cdef Reduction r
     cdef Py_ssize_t i
     for i in range(n):
         chosen[i] = offsets[listed[i]]
@@ -326,11 +339,7 @@ cdef inline void apply_listed(
     else:
         for i in range(n):
             copy_bytes(packed + width * i, updates + width * listed[i], width)
-    if op:
-        r = Reduction(to, &chosen[0], &packed[0], n, width, NULL, width, 0, NULL, 0, 0)
-        reduce_block(code, op, &r)
-    else:
-        scatter_block(to, chosen, packed, n, width)
+    apply_plain(op, code, to, &chosen[0], &packed[0], n, width)
 
 
 cdef inline int64_t reduce_by_row(
