@@ -90,12 +90,7 @@ class UpdateCounts:
 @final
 class UpdateSpec:
     def __new__(
-        cls,
-        updates: Any,
-        pitch: int,
-        reduction: str,
-        name: str,
-        counts: UpdateCounts | None = None,
+        cls, updates: Any, pitch: int, reduction: str, name: str, counts: UpdateCounts | None = None
     ) -> UpdateSpec: ...
 
 @final
@@ -197,6 +192,9 @@ def gather_units(
     out: Any,
     how: KernelOptions,
 ) -> int: ...
+def divide_means(
+    counts: UpdateCounts, out: Any, width: int, name: str, how: KernelOptions
+) -> None: ...
 def scatter_units(
     g: Grid,
     indices: Indices,

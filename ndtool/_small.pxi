@@ -59,7 +59,8 @@ cdef class SmallCall:
         c.streamed = False
         if self.change is not None:
             c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, uncounted
+                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
+                uncounted,
             )
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
@@ -89,7 +90,8 @@ cdef class SmallCall:
             return self._units(<const uint8_t*> views[3].buf, views)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, uncounted
+            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
+            uncounted,
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width

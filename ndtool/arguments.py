@@ -308,8 +308,9 @@ def reduction_name(name: str, value: object) -> str:
 
 # How each attribute is taken, by its name in Attributes.
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
-    "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name, "out_of_bounds": word,
-    "fill": number, "pad": optional_integer, "negatives": flag, "include_self": flag,
+    "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
+    "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
+    "include_self": flag,
 }  # fmt: skip
 
 

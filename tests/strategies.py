@@ -40,7 +40,7 @@ LAYOUTS = (
 
 def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
     """Return the reductions that an element type has."""
-    lacks = () if dtype in FLOATS else ("div", "mean") if dtype == bool else ("div",)
+    lacks = () if dtype in FLOATS else ("div", "mean") if dtype.kind == "b" else ("div",)
     if dtype in COMPLEX:
         lacks = ("div", "max", "min")
     elif dtype not in ORDERED:
@@ -56,7 +56,7 @@ def combinations_of(dtype: np.dtype) -> list[tuple[str, bool]]:
 
 def ufunc_of(dtype: np.dtype, reduction: str) -> np.ufunc:
     """Return NumPy's function for the updates of a reduction; for mean it sums them."""
-    if dtype == bool and reduction == "sub":
+    if dtype.kind == "b" and reduction == "sub":
         return np.logical_xor
     return UFUNCS.get(reduction, np.add)
 

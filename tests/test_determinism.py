@@ -23,7 +23,7 @@ from bits import agree
 from command import execute, save
 from command import ndtool as command
 from limits import failing
-from strategies import ARITHMETIC, COMPLEX, Array, random_values, combinations_of, raw, same
+from strategies import ARITHMETIC, COMPLEX, Array, combinations_of, random_values, raw, same
 from test_large import expected_scatter, numbers
 
 import ndtool

@@ -120,7 +120,7 @@ def test_all_statuses_are_listed():
 
 @documented
 def test_the_architecture_lists_every_package():
-    layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Beside the package")[0]
+    layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Outside the package")[0]
     cells = re.findall(r"^\| (`.*?) \|", layers, re.MULTILINE)
     names = {name for cell in cells for name in re.findall("`([^`]+)`", cell)}
     package = Path(ndtool.__file__).parent

@@ -232,7 +232,7 @@ def test_completion_of_commands_and_options():
     assert complete("ndtool gather") == gathers
     assert "plain,--batch-dims" in complete("ndtool gather-nd --b")
     reductions = complete("ndtool scatter-nd a b c --reduction m")
-    assert reductions == ["plain,mul", "plain,max", "plain,min"]
+    assert reductions == ["plain,mul", "plain,max", "plain,min", "plain,mean"]
     assert complete("ndtool spec scatter") == [
         "plain,scatter-nd", "plain,scatter-elements", "plain,scatter",
     ]  # fmt: skip

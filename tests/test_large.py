@@ -20,13 +20,13 @@ from strategies import (
     Array,
     a_third,
     laid_out,
+    mean_of,
     opaque,
     random_values,
     raw,
-    mean_of,
     reductions_of,
-    ufunc_of,
     same,
+    ufunc_of,
 )
 
 import ndtool

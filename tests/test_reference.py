@@ -15,12 +15,12 @@ from strategies import (
     MOVED,
     ORDERED,
     UFUNCS,
+    mean_of,
     random_values,
     raw,
-    mean_of,
     reductions_of,
-    ufunc_of,
     same,
+    ufunc_of,
 )
 
 import ndtool

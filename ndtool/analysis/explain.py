@@ -277,8 +277,8 @@ class _Trail:
             steps = Listing(1 + hunt.count, self._all_steps)
             return Element(hunt.place, self._result(), steps, hunt.count)
         self._tell(hunt.told[len(self._steps) :])
-        steps = [self._first(self._old), *self._steps]
-        return Element(hunt.place, self._result(), steps, hunt.count)
+        listed = [self._first(self._old), *self._steps]
+        return Element(hunt.place, self._result(), listed, hunt.count)
 
     def _start(self) -> Running | None:
         """Return the original element, None if it is unknown."""
@@ -317,9 +317,7 @@ class _Trail:
         for step, _ in self._told(self.hunt.told, self._start()):
             yield step
 
-    def _told(
-        self, numbers: Array, now: Running | None
-    ) -> Iterator[tuple[Step, Running | None]]:
+    def _told(self, numbers: Array, now: Running | None) -> Iterator[tuple[Step, Running | None]]:
         """Yield the steps of updates, and the element after each, starting from `now`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, count, zip_longest
 from typing import Any, NamedTuple
 
 from ndtool import __version__
@@ -132,7 +132,8 @@ def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) ->
 def told(call: OpenCall, elements: list[Element], origins: list[Origin]) -> list[Told]:
     """Return an explanation, one answer per element."""
     names = Names(call)
-    return [_element(call, names, one) for one in elements] + [_origin(call, names, o) for o in origins]
+    told = [_element(call, names, one) for one in elements]
+    return told + [_origin(call, names, one) for one in origins]
 
 
 def _written(one: Told) -> Iterator[str]:
@@ -160,7 +161,9 @@ def _element(call: OpenCall, names: Names, element: Element) -> Told:
 
     left_out = element.updates - len(element.steps) + 1
     more = f"{left_out} more updates: --all lists them" if left_out else ""
-    return Told(title, Listing(len(element.steps), lambda: map(row, range(len(element.steps)), element.steps)), 1 + FEW, more)
+    return Told(
+        title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
+    )
 
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:

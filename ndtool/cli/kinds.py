@@ -10,7 +10,7 @@ import click
 from ndtool import redaction
 from ndtool.cli.variables import is_by_variable
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.reductions import ALIASES, REDUCTIONS
+from ndtool.rules.reductions import ALIASES
 
 
 class Kind(click.ParamType):  # type: ignore[type-arg]

@@ -91,8 +91,7 @@ def scatter(s: Scatter) -> bool:
     if not s.combining.is_counted:
         return _scatter(s)
     width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
-    tuples = len(s.updates) // width
-    slices = len(s.out) // width
+    tuples, slices = len(s.updates) // width, len(s.out) // width
     buffer = counting.zeros(slices * s.combining.bytes_each(tuples), 16 * tuples > slices)
     counts = s.combining.counts(buffer, tuples)
     if not _scatter(s._replace(counts=counts)):
@@ -181,8 +180,8 @@ def _in_order(s: Scatter) -> bool:
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
-    copies = threads * len(s.out)
-    return s.counts is None and copies <= min(tuning.CACHED, len(s.updates)) and bool(identity(s.dtype, s.reduction))
+    small = threads * len(s.out) <= min(tuning.CACHED, len(s.updates))
+    return small and s.counts is None and bool(identity(s.dtype, s.reduction))
 
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:

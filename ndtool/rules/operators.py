@@ -65,7 +65,7 @@ class Operator(NamedTuple):
         return self.name.replace("_", "-")
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
-        """Return the attributes that this operator has, and include_self if it is not the default."""
+        """Return the attributes that this operator has, and include_self if it is False."""
         resolved = attributes._replace(axis=attributes.axis_of)
         given = {name: getattr(resolved, name) for name in self.attributes}
         return given if attributes.include_self else {**given, "include_self": False}

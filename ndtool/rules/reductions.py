@@ -1,4 +1,4 @@
-"""The reductions: none, add, sub, mul, div, max, min and mean, a row for each, which every other module reads.
+"""The reductions, from none to mean, a row for each, which every other module reads.
 
 A reduction says how an update is combined with the current value of an element. The kernels and
 the slow reference each implement the arithmetic themselves.
@@ -80,13 +80,9 @@ REDUCTIONS = {
     for row in (
         Reduction("none", "=", (), ("update", "assign"), True, _none),
         Reduction("add", "+", ARITHMETIC, ("sum",), False, _zero),
-        Reduction(
-            "sub", "-", ARITHMETIC, ("subtract",), False, _none, requires_self=True
-        ),
+        Reduction("sub", "-", ARITHMETIC, ("subtract",), False, _none, requires_self=True),
         Reduction("mul", "*", ARITHMETIC, ("prod", "multiply"), False, _one),
-        Reduction(
-            "div", "/", _FLOATS, ("divide",), False, _none, requires_self=True
-        ),
+        Reduction("div", "/", _FLOATS, ("divide",), False, _none, requires_self=True),
         Reduction("max", "max", _REAL, ("amax", "maximum"), True, _lowest),
         Reduction("min", "min", _REAL, ("amin", "minimum"), True, _highest),
         Reduction("mean", "+", _NUMBERS, (), False, _none, counts=True),

@@ -105,7 +105,7 @@ def _counts(call: OpenCall) -> int:
     from ndtool.runs.external.partitioning import rows_of
 
     rows = rows_of(call.inference)
-    return rows.height * rows.count
+    return rows.height * rows.count_bytes
 
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
@@ -163,7 +163,11 @@ def _partition_chunked(
         else prod(metadata["data"].grid) * to.dtype.itemsize
     )
     held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
-    held += _counts(call) + sum(one.nbytes for role, one in metadata.items() if role != "data") + to.nbytes
+    held += (
+        _counts(call)
+        + sum(one.nbytes for role, one in metadata.items() if role != "data")
+        + to.nbytes
+    )
     if memory.holds(held, allowed):
         return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks

@@ -84,7 +84,8 @@ def mean(total: Array, count: Array) -> Array:
         return (total.astype(wide) // count.astype(wide)).astype(total.dtype)
     if total.dtype.itemsize == 2:
         return mean(_wide(total), count).astype(total.dtype)
-    return np.divide(total, count.astype(total.dtype))
+    divided: Array = total / count.astype(total.dtype)
+    return divided
 
 
 REDUCTIONS = {

@@ -261,9 +261,7 @@ def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
     return output
 
 
-def _updated(
-    output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int
-) -> Array:
+def _updated(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> Array:
     """Update slices of `output`, each at coordinates along its first m axes; return it.
 
     how: the reduction, and whether the old values take part.
@@ -282,9 +280,7 @@ def _updated(
     return output
 
 
-def _reduce(
-    output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int
-) -> None:
+def _reduce(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
     lead, width, reduce = output.shape[:m], prod(output.shape[m:]), REDUCTIONS[how[0]]
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
@@ -313,9 +309,7 @@ def _reduce(
         _divide(runs, counts, how[1])
 
 
-def _combine(
-    runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array
-) -> None:
+def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
     with np.errstate(all="ignore"):
         runs[at] = reduce.apply(native(runs[at]), native(new))
 

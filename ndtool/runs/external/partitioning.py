@@ -35,8 +35,8 @@ class Rows(NamedTuple):
 
     tuples: their number. entry: bytes of a tuple. over: the shape of the axes that number the rows.
     width: bytes of a row. strays: whether tuples may be dropped. period, repeats: the tuples of a
-    batch, and how many successive batches share them, stored once. count: bytes of the number of a
-    row's updates, 0 if they are not counted.
+    batch, and how many successive batches share them, stored once. count_bytes: bytes of the number
+    of a row's updates, 0 if they are not counted.
     """
 
     tuples: int
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     strays: bool = False
     period: int = 1
     repeats: int = 1
-    count: int = 0
+    count_bytes: int = 0
 
     @property
     def height(self) -> int:
@@ -120,7 +120,7 @@ class Partitioning(NamedTuple):
     @property
     def counts(self) -> int:
         """The bytes of the counts of a partition's updates."""
-        return prod(self.step) * self.rows.count
+        return prod(self.step) * self.rows.count_bytes
 
     @property
     def piles(self) -> int:
@@ -210,7 +210,7 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
     given = inference.attributes
     count = Combining(given.reduction, given.include_self).bytes_each(rows.tuples)
-    return rows._replace(over=(rows.height,) if flat else rows.over, count=count)
+    return rows._replace(over=(rows.height,) if flat else rows.over, count_bytes=count)
 
 
 def units_of(
@@ -330,7 +330,7 @@ def partitioning_for(
 
 def _step(rows: Rows, buffer: int, units: Units | None) -> Shape:
     """Return the shape of a partition of about `buffer` bytes."""
-    most = max(1, buffer // max(1, rows.width + rows.count))
+    most = max(1, buffer // max(1, rows.width + rows.count_bytes))
     if units is None:
         step = 1
         while step * 2 <= most and step < rows.height:

@@ -354,7 +354,7 @@ def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -
             copies.swap(buffer, dtype.unit)
         counts = None
         if batches and work.combining.is_counted:
-            zeros = memoryview(bytearray(_height(box) * work.partitioning.rows.count))
+            zeros = memoryview(bytearray(_height(box) * work.partitioning.rows.count_bytes))
             counts = work.combining.counts(zeros, work.partitioning.rows.tuples)
         for batch in batches:
             with work.desk() as take:
