@@ -72,7 +72,7 @@ torture: .venv/kernels .venv/test.txt $(OTHERS) ## kills, signals, writers, ever
 	  python tests/torture/hammer.py $${hammer%:*} $${hammer#*:} || exit; \
 	done
 	@$(IN_VENV) pytest -q -m "slow or huge" tests/test_faults.py tests/test_bad_files.py \
-	  tests/test_kept_members.py
+	  tests/test_preserved_members.py
 	@$(IN_VENV) NDTOOL_TEST_ALL=1 pytest -q tests/test_guard_pages.py tests/test_large.py
 
 fuzz: .venv-fuzz/kernels .venv-fuzz/fuzz.txt ## fuzz almost valid files, 40 minutes; ARGS=seconds of each kind
@@ -113,7 +113,7 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line covera
 	@cd $(TRACED)/ndtool && for file in _*.pxd; do ln -s _kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED)/ndtool/loops && for file in *.pxd; do ln -s ../_kernels.c $${file%.pxd}.c; done
 	@cd $(TRACED) && export PYTHONPATH=$(TRACED) && $(IN_VENV) && \
-	  coverage run -m pytest -q -p no:cacheprovider tests/test_doors.py tests/test_determinism.py \
+	  coverage run -m pytest -q -p no:cacheprovider tests/test_kernel_arguments.py tests/test_determinism.py \
 	  $(foreach way,columns batches index_types copies,"$(FENCED)[$(way)]") \
 	  -k "not real_size" $(ARGS) && \
 	  coverage combine -q && coverage report --include="*.pyx,*.pxi,*.pxd"

@@ -86,11 +86,11 @@ def _round(name: str) -> Times:
     case = next(case for case in CI if case.name == name)
     times = {}
     measured = shares.measure(*shares.drawn(case), ["numpy", "aligned"], [1, 2], REPEATS)
-    for place, of_threads in measured.items():
+    for alignment, of_threads in measured.items():
         for threads, r in of_threads.items():
             if not r["verified"]:
                 raise SystemExit(f"{name}: an answer is wrong")
-            times[f"{place} {threads}"] = r["ndtool_best_ms"], r["limit_best_ms"]
+            times[f"{alignment} {threads}"] = r["ndtool_best_ms"], r["limit_best_ms"]
     return times
 
 

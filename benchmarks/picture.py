@@ -20,13 +20,13 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     places = range(len(shown))
     ratios = [record["ratio"] for record in shown.values()]
     memcpy = {
-        place: record["ratio"] / record["memcpy_ratio"]
-        for place, record in enumerate(shown.values())
+        alignment: record["ratio"] / record["memcpy_ratio"]
+        for alignment, record in enumerate(shown.values())
         if record["memcpy_ratio"]
     }
     limit = {
-        place: record["ratio"] / record["limit"]["numpy"]["2"]["share"]
-        for place, record in enumerate(shown.values())
+        alignment: record["ratio"] / record["limit"]["numpy"]["2"]["share"]
+        for alignment, record in enumerate(shown.values())
         if record["limit"]
     }
     figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
@@ -45,10 +45,12 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     )
     axes.scatter([*limit.values()], [*limit], marker="D", s=26, color=LIMIT, zorder=5)
     beside = axes.get_yaxis_transform()  # a column of labels, beyond the bars
-    for place, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
+    for alignment, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"
-        axes.text(1.02, place, label, transform=beside, va="center", fontsize=8.5, weight=weight)
+        axes.text(
+            1.02, alignment, label, transform=beside, va="center", fontsize=8.5, weight=weight
+        )
     axes.set_yticks(places, list(shown), fontsize=9)
     marks = [*ratios, *memcpy.values(), *limit.values()]
     low, high = min(*marks, 0.9), max(*marks, 1)

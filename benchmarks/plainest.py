@@ -142,8 +142,8 @@ class Limit:
         named = self._name in ("scatter_rows", "scatter_scalars")
         if named and (self._threads > 1 or way == INVERTED):
             cut = f"{WAYS[way]}, "
-        asked = f"ahead {ahead} L{2 - near}" if ahead else "no prefetch"
-        return f"{cut}{asked}, {'streamed' if streamed else 'plain'} stores"
+        prefetch = f"ahead {ahead} L{2 - near}" if ahead else "no prefetch"
+        return f"{cut}{prefetch}, {'streamed' if streamed else 'plain'} stores"
 
 
 def _job(problem: Problem, out: Array, threads: int) -> Job:

@@ -42,31 +42,31 @@ class Problem(NamedTuple):
         return self.data, self.indices, self.updates, case.attribute, case.reduction
 
 
-def make(case: Case, place: int = NUMPY) -> Problem:
+def make(case: Case, alignment: int = NUMPY) -> Problem:
     """Draw the arrays of a case, the same ones in every run, and align them."""
     rng = np.random.default_rng(crc32(case.name.encode()))
-    data = _laid_out(_values(rng, case.dtype, case.data), case.layout, place)
-    updates = placed(_values(rng, case.dtype, case.selected), place) if case.scatters else None
-    return Problem(case, data, placed(_indices(rng, case), place), updates)
+    data = _laid_out(_values(rng, case.dtype, case.data), case.layout, alignment)
+    updates = placed(_values(rng, case.dtype, case.selected), alignment) if case.scatters else None
+    return Problem(case, data, placed(_indices(rng, case), alignment), updates)
 
 
-def moved(problem: Problem, place: int) -> Problem:
+def moved(problem: Problem, alignment: int) -> Problem:
     """Return the same problem with its arrays realigned, itself if they are aligned so."""
-    if all(a.ctypes.data % PAGE == place for a in (problem.data, problem.indices)):
+    if all(a.ctypes.data % PAGE == alignment for a in (problem.data, problem.indices)):
         return problem
-    updates = None if problem.updates is None else placed(problem.updates, place)
+    updates = None if problem.updates is None else placed(problem.updates, alignment)
     return problem._replace(
-        data=_laid_out(problem.data, problem.case.layout, place),
-        indices=placed(problem.indices, place),
+        data=_laid_out(problem.data, problem.case.layout, alignment),
+        indices=placed(problem.indices, alignment),
         updates=updates,
     )
 
 
-def placed(array: Array, place: int) -> Array:
+def placed(array: Array, alignment: int) -> Array:
     """Return a copy, in row-major order, at offset `place` from a page boundary."""
-    room = np.empty(array.nbytes + PAGE, np.uint8)
-    begin = (place - room.ctypes.data) % PAGE
-    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    buffer = np.empty(array.nbytes + PAGE, np.uint8)
+    begin = (alignment - buffer.ctypes.data) % PAGE
+    copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -132,13 +132,13 @@ def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
     return rng.random(shape, np.float32).astype(dtype)
 
 
-def _laid_out(data: Array, layout: str, place: int) -> Array:
+def _laid_out(data: Array, layout: str, alignment: int) -> Array:
     """Return a copy of data in a memory order, with the same values."""
     if layout == "F":
-        return placed(data.T, place).T
+        return placed(data.T, alignment).T
     if layout == "reversed":
-        return placed(data[::-1], place)[::-1]
-    return placed(data, place)
+        return placed(data[::-1], alignment)[::-1]
+    return placed(data, alignment)
 
 
 def _indices(rng: np.random.Generator, case: Case) -> Array:

@@ -47,15 +47,15 @@ def _shares(cases: Results) -> list[Results]:
     """Return the geometric mean and the worst share of the limit, by alignment and threads."""
     measured: dict[tuple[str, str], dict[str, float]] = {}
     for name, record in cases.items():
-        for place, by_threads in record["limit"].items():
+        for alignment, by_threads in record["limit"].items():
             for threads, r in by_threads.items():
-                measured.setdefault((place, threads), {})[name] = r["share"]
+                measured.setdefault((alignment, threads), {})[name] = r["share"]
     made = []
-    for (place, threads), shares in measured.items():
+    for (alignment, threads), shares in measured.items():
         worst = min(shares, key=lambda name: shares[name])
         made.append(
             {
-                "place": place,
+                "place": alignment,
                 "threads": threads,
                 "geomean": _geomean(shares.values()),
                 "worst": {"case": worst, "share": shares[worst]},
@@ -195,15 +195,15 @@ def _limits_table(cases: Results) -> str:
     """Return every case's shares, and the limit with NumPy's alignment, two threads."""
     measured = {name: record["limit"] for name, record in cases.items() if record["limit"]}
     columns = dict.fromkeys(
-        (place, threads)
+        (alignment, threads)
         for limit in measured.values()
-        for place, by_threads in limit.items()
+        for alignment, by_threads in limit.items()
         for threads in by_threads
     )
-    shown = [f"{place}, {_threads(threads)}" for place, threads in columns]
+    shown = [f"{alignment}, {_threads(threads)}" for alignment, threads in columns]
     rows = [["case", *shown, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
     for name, limit in measured.items():
-        shares = [_number(limit[place][threads]["share"]) for place, threads in columns]
+        shares = [_number(limit[alignment][threads]["share"]) for alignment, threads in columns]
         last = limit["numpy"]["2"]
         times = [f"{last[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
         rows.append([name, *shares, *times, last["variant"]])

@@ -159,8 +159,8 @@ def show(name: str, record: dict) -> dict:
         ratio = f"{record['ratio']:.2f} (of best times {record['best_ratio']:.2f})"
     memcpy = f"{record['memcpy_ratio']:.2f}" if record["memcpy_ratio"] else "-"
     limit = ", ".join(
-        f"{r['share']:.2f} ({place} {threads})"
-        for place, by_threads in record.get("limit", {}).items()
+        f"{r['share']:.2f} ({alignment} {threads})"
+        for alignment, by_threads in record.get("limit", {}).items()
         for threads, r in by_threads.items()
     )
     verdict = "" if record["verified"] else "  WRONG"

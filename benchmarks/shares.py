@@ -25,9 +25,9 @@ def measure(
     """Return records by alignment of the arrays and number of threads: {"numpy": {"2": {...}}}."""
     records: Record = {}
     for name in places:
-        place = problems.PLACES[name]
-        there = problems.moved(problem, place)
-        out = problems.placed(np.zeros_like(wanted, order="C"), place)
+        alignment = problems.PLACES[name]
+        there = problems.moved(problem, alignment)
+        out = problems.placed(np.zeros_like(wanted, order="C"), alignment)
         records[name] = {str(n): _share(there, out, wanted, n, repeats) for n in threads}
         del there, out
         gc.collect()
@@ -95,11 +95,13 @@ def _checking(call: Call, clock: Clock) -> float:
 
 def show(case: str, records: Record) -> None:
     """Print a line for every alignment and number of threads."""
-    for place, by_threads in records.items():
+    for alignment, by_threads in records.items():
         for threads, r in by_threads.items():
             times = f"{r['ndtool_ms']:8.2f} {r['limit_ms']:8.2f} ms"
             best = r["limit_best_ms"] / r["ndtool_best_ms"]
             share = f"share {r['share']:.2f} (of best times {best:.2f})"
             check = f"check {r['check_ms']:5.2f} ms, without it {r['without_check']:.2f}"
             loop = f"({r['variant']}){'' if r['verified'] else '  WRONG'}"
-            print(f"{case:27} {place:7} {threads} {times}  {share}  {check}  {loop}", flush=True)
+            print(
+                f"{case:27} {alignment:7} {threads} {times}  {share}  {check}  {loop}", flush=True
+            )

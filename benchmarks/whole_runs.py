@@ -272,8 +272,8 @@ def _private_radix(bench: Bench, repeats: int) -> Record:
 
 def _private_output(bench: Bench, repeats: int) -> Record:
     """Gather an output larger than the memory, if the disk has space."""
-    room = shutil.disk_usage(bench.folder).free // 2
-    size = min(machine.memory() * 21 // 20, MOST, room)
+    free = shutil.disk_usage(bench.folder).free // 2
+    size = min(machine.memory() * 21 // 20, MOST, free)
     rng = np.random.default_rng(0)
     bench.save("data.npy", rng.random((2**14, ROW), np.float32))
     indices = rng.integers(0, 2**14, (size // (4 * ROW), 1))

@@ -58,7 +58,7 @@ def cases() -> list[Case]:
     ]
 
 
-def ask(case: Case) -> list[dict[str, Any]]:
+def run_engines(case: Case) -> list[dict[str, Any]]:
     """Return the report of `verify --against` on each engine, by its number of threads."""
     with TemporaryDirectory() as folder:
         names = [f"{name}.npy" for name in ("data", "indices", "updates")[: len(case.arrays)]]
@@ -71,7 +71,7 @@ def ask(case: Case) -> list[dict[str, Any]]:
     return reports
 
 
-def told(report: dict[str, Any]) -> str:
+def summary(report: dict[str, Any]) -> str:
     """Summarize an engine's report in a few words."""
     result, message = report["result"], report["message"] or ""
     if result == "same":
@@ -88,7 +88,7 @@ def told(report: dict[str, Any]) -> str:
 
 def cell(reports: list[dict[str, Any]]) -> str:
     """Summarize an engine's reports, with one thread and with more if these differ."""
-    first, *others = [(report["threads"], told(report)) for report in reports]
+    first, *others = [(report["threads"], summary(report)) for report in reports]
     differing = [
         f"; with {threads} threads {words}" for threads, words in others if words != first[1]
     ]
@@ -100,7 +100,7 @@ def table() -> str:
     rows, versions = [], {}
     for case in cases():
         by_engine: dict[str, list[dict[str, Any]]] = {}
-        for report in ask(case):
+        for report in run_engines(case):
             by_engine.setdefault(report["engine"], []).append(report)
             versions[report["engine"]] = report["version"] or versions.get(report["engine"])
         rows.append([case.what, *map(cell, by_engine.values())])

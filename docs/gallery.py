@@ -47,8 +47,8 @@ def pages(folder: Path) -> list[tuple[Any, Path]]:
     drawn = []
     for example in examples():
         page = folder / f"{example.name}.html"
-        with TemporaryDirectory() as room, chdir(room):
-            shutil.copytree(FIXTURES / example.name, room, dirs_exist_ok=True)
+        with TemporaryDirectory() as folder, chdir(folder):
+            shutil.copytree(FIXTURES / example.name, folder, dirs_exist_ok=True)
             program.run([*words(example), "--no-trace"], Reporter())
             shutil.move(page.name, page)
         drawn.append((example, page))

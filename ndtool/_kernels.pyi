@@ -5,7 +5,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 MADVISE_BYTES: int
-MARKED: int
+MAX_BYTE_IDS: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -79,7 +79,7 @@ class WorkItem:
     column: int
     width: int
     def __new__(cls, first: int, tuples: int, column: int, width: int) -> WorkItem: ...
-    def place(self, run: int) -> slice[int, int, None]: ...
+    def byte_range(self, run: int) -> slice[int, int, None]: ...
 
 @final
 class UpdateSpec:
@@ -89,7 +89,9 @@ class UpdateSpec:
 class KernelOptions:
     threads: int
     streamed: bool
-    def __new__(cls, threads: int, streamed: bool = False, rooms: Any = None) -> KernelOptions: ...
+    def __new__(
+        cls, threads: int, streamed: bool = False, scratch_memory: Any = None
+    ) -> KernelOptions: ...
 
 @final
 class RadixPartitions:
@@ -97,11 +99,11 @@ class RadixPartitions:
     def __new__(
         cls, rows: int, width: int, shift: int, scratch: Any, ends: Any
     ) -> RadixPartitions: ...
-    def place(self, part: int, stop: int) -> slice[int, int, None]: ...
+    def byte_range(self, part: int, stop: int) -> slice[int, int, None]: ...
 
 def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
-def near(a: Addressing, indices: Indices, count: int) -> float: ...
-def number(
+def sample_locality(a: Addressing, indices: Indices, count: int) -> float: ...
+def linearize_rows(
     a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
 ) -> int: ...
 def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
@@ -205,17 +207,17 @@ class Boxes:
     parts: int
     def __new__(cls, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Boxes: ...
 
-def mark(
+def partition_ids(
     a: Addressing,
     indices: Indices,
     origin: int,
     piece: WorkItem,
     boxes: Boxes,
-    marks: Any,
+    ids: Any,
     local: Any,
     starts: Any,
 ) -> int: ...
-def deal(marks: Any, places: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
+def permute(ids: Any, offsets: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
 
 @final
 class AdmissionLock:

@@ -22,7 +22,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from ndtool._endings cimport nd_end, nd_end_on, nd_forget, nd_remember, nd_settle
-from ndtool.loops cimport blocks as _blocks, pages as _pages, parts as _parts
+from ndtool.loops cimport blocks as _blocks, pages as _pages, radix as _radix
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
@@ -37,11 +37,11 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
 from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatter_unit
-from ndtool.loops.parts cimport (
+from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
-from ndtool.loops.runs cimport (
+from ndtool.loops.scatters cimport (
     BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, BatchWindows, Scatter, Updates, scatter_part,
     windows_part,
 )
@@ -51,9 +51,9 @@ from ndtool.loops.views cimport (
 )
 
 # Constants of the loops that Python callers need.
-BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK
+BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
-MARKED = BYTE_IDS
+MAX_BYTE_IDS = BYTE_IDS
 
 _TYPES = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
@@ -91,14 +91,14 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     return bad != 0
 
 
-def near(Addressing a, Indices indices, int64_t count) -> float:
+def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
     """Return the share of sampled tuples that are spatially local: near the tuple before."""
     cdef Walk walk
     a._bind(&walk, indices, 0, count)
     return locality(&walk, count)
 
 
-def number(
+def linearize_rows(
     Addressing a, Indices indices, int64_t first, int64_t count, uint8_t[::1] out, int itemsize,
     int threads,
 ) -> int:
@@ -289,7 +289,7 @@ def partition(
     cdef uint64_t bad = 0
     cdef int64_t part
     cdef Py_ssize_t width = into.sorted.width
-    cdef int64_t groups = (count + _parts.GROUP - 1) // _parts.GROUP
+    cdef int64_t groups = (count + _radix.GROUP - 1) // _radix.GROUP
     a._bind(&p.walk, indices, first, count)
     change._bind(&updates, first, count)
     if change.pitch != width:
@@ -528,15 +528,15 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
         swap_units(at, n, unit)
 
 
-def mark(
+def partition_ids(
     Addressing a, Indices indices, int64_t origin, WorkItem piece, Boxes boxes,
-    uint8_t[::1] marks, uint32_t[::1] local, int64_t[::1] starts,
+    uint8_t[::1] ids, uint32_t[::1] local, int64_t[::1] starts,
 ) -> int:
     """Write the partition ID of each tuple of a work item, and its row index in that partition.
 
     `a` addresses rows. origin: the tuple at which indices begin. starts: zeros, one more than there
     are partitions; becomes the partition offsets. Tuples out of bounds that are dropped or filled
-    form an additional, last partition. IDs have two bytes if there are more than MARKED, else one.
+    form an additional, last partition. IDs have two bytes beyond MAX_BYTE_IDS of them, else one.
     """
     cdef Walk walk
     cdef uint64_t bad
@@ -548,32 +548,32 @@ def mark(
     walk.first = first
     if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != partitions + 1:
         raise ValueError("more rows than the partitions hold")
-    if marks.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count:
+    if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count:
         raise ValueError("the scratch buffer is too short")
     with nogil:
         bad = assign_partitions(
-            &walk, count, &boxes.partitioning, partitions, &marks[0], &local[0], &starts[0]
+            &walk, count, &boxes.partitioning, partitions, &ids[0], &local[0], &starts[0]
         )
     return bad != 0
 
 
-def deal(
-    const uint8_t[::1] marks, int64_t[::1] places, const uint8_t[::1] rows, uint8_t[::1] out,
+def permute(
+    const uint8_t[::1] ids, int64_t[::1] offsets, const uint8_t[::1] rows, uint8_t[::1] out,
     int64_t count, bint back,
 ) -> int:
     """Permute `count` rows into partition order, stably; back: apply the inverse permutation.
 
-    places: the partition offsets, which are advanced. Non-zero if the IDs do not match them.
+    offsets: the partition offsets, which are advanced. Non-zero if the IDs do not match them.
     """
     cdef uint64_t bad
-    cdef int64_t partitions = places.shape[0]
+    cdef int64_t partitions = offsets.shape[0]
     cdef Py_ssize_t width = rows.shape[0] // max(count, 1)
     cdef bint wide = partitions > BYTE_IDS
-    if count < 1 or out.shape[0] < count * width or marks.shape[0] < count * (1 + wide):
+    if count < 1 or out.shape[0] < count * width or ids.shape[0] < count * (1 + wide):
         raise ValueError("the output buffer is shorter than its shape")
     with nogil:
         bad = permute_rows(
-            &marks[0], wide, count, partitions, &places[0], &rows[0], &out[0], width, back
+            &ids[0], wide, count, partitions, &offsets[0], &rows[0], &out[0], width, back
         )
     return bad != 0
 

@@ -95,7 +95,7 @@ cdef class WorkItem:
             raise ValueError("a work item is within its slices")
         self.first, self.tuples, self.column, self.width = first, tuples, column, width
 
-    def place(self, Py_ssize_t run) -> slice:
+    def byte_range(self, Py_ssize_t run) -> slice:
         """Return the item's byte range in an output of contiguous slices of `run` bytes."""
         cdef int64_t at = self.first * run + self.column
         return slice(at, at + self.tuples * self.width)
@@ -136,7 +136,7 @@ cdef class UpdateSpec:
 cdef class KernelOptions:
     """Kernel options: number of threads, scratch for each of them, and non-temporal stores.
 
-    streamed: use non-temporal stores, for outputs that exceed the cache. rooms: scratch, divided
+    streamed: non-temporal stores, for outputs that exceed the cache. scratch_memory: divided
     evenly among the threads.
     """
 
@@ -144,10 +144,10 @@ cdef class KernelOptions:
     cdef readonly bint streamed
     cdef uint8_t[::1] buffers
 
-    def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] rooms=None):
+    def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] scratch_memory=None):
         if threads < 1:
             raise ValueError("at least one thread is required")
-        self.threads, self.streamed, self.buffers = threads, streamed, rooms
+        self.threads, self.streamed, self.buffers = threads, streamed, scratch_memory
 
     cdef uint8_t* _buffers(self, Py_ssize_t each) except? NULL:
         """Return the scratch, `each` bytes per thread, NULL if there is none."""
@@ -274,7 +274,7 @@ cdef class RadixPartitions:
         self.sorted.regions = &scratch[0]
         self.sorted.ends = &ends[0]
 
-    def place(self, int64_t part, int64_t stop) -> slice:
+    def byte_range(self, int64_t part, int64_t stop) -> slice:
         """Return the byte range of partitions [part, stop) in the output."""
         cdef int64_t end = min(self.rows, stop << self.sorted.shift)
         return slice((part << self.sorted.shift) * self.sorted.width, end * self.sorted.width)

@@ -43,10 +43,10 @@ def printable(text: str, limit: int = 200) -> str:
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
-def words(said: object, limit: int = 200) -> str:
+def words(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
-    text = foreign(" ".join(str(said).split()))
-    return printable(text or type(said).__name__, limit)
+    text = foreign(" ".join(str(error).split()))
+    return printable(text or type(error).__name__, limit)
 
 
 def called(argument: str) -> str:
@@ -184,7 +184,7 @@ class BoundsError(NdtoolError, IndexError):
     def name(self, indices: str, data: str) -> None:
         """Set the message and `places`, with the names of the inputs."""
         entry = self.position if self.component is None else (*self.position, self.component)
-        place = f"[{', '.join(map(str, entry))}]" if entry else ""
+        brackets = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         highest = self.size - self.length
         valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
@@ -192,7 +192,7 @@ class BoundsError(NdtoolError, IndexError):
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
-            f"{indices}{place} = {shown(self.value)}",
+            f"{indices}{brackets} = {shown(self.value)}",
             f"{axis} has size {self.size}{of_several}: {valid}",
         )
 

@@ -38,7 +38,7 @@ from ndtool.errors import (
     shown,
 )
 from ndtool.literals import OperatorName, Reduction
-from ndtool.options import Options, Told, checked, path
+from ndtool.options import Options, ProgressReporter, checked, path
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import COMMON, OPERATORS, Attributes
 from ndtool.runs import steps
@@ -270,13 +270,13 @@ def _run(
     output = None if out is None else path("out", out)
     given = given | {name: how.pop(name) for name in COMMON if name in how}
     attributes = attributes_of(operator, given.items())
-    asked: dict[str, Any] = {**arguments, **how}
-    request = Request(operator, output=output, attributes=attributes, **asked)
+    arguments_given: dict[str, Any] = {**arguments, **how}
+    request = Request(operator, output=output, attributes=attributes, **arguments_given)
     result = None
     try:
         rule = attributes.out_of_bounds
         arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
-        with Told(operator, bar) as progress, OpenCall(request, arrays) as call:
+        with ProgressReporter(operator, bar) as progress, OpenCall(request, arrays) as call:
             found, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None

@@ -56,9 +56,9 @@ class Scatter(_Operator):
     operator = "scatter_elements"
 
     def _spec(self) -> str:
-        asked = super()._spec()
-        if asked not in ("onnx:9", "onnx:10"):
-            raise RuleError(f"{asked} has no Scatter: onnx:9 and onnx:10 have it")
+        spec = super()._spec()
+        if spec not in ("onnx:9", "onnx:10"):
+            raise RuleError(f"{spec} has no Scatter: onnx:9 and onnx:10 have it")
         return "onnx:11"
 
 

@@ -101,7 +101,7 @@ _TAKEN: dict[str, Callable[[str, Any], Any]] = {
 }  # fmt: skip
 
 
-class Told:
+class ProgressReporter:
     """The progress callback of a run: the caller's, or one that shows a line on stderr.
 
     Threads call it as they complete work items, in any order.

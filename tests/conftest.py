@@ -56,7 +56,7 @@ def frozen() -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to an empty directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -61,8 +61,8 @@ def fill(out: Any, array: Any, how: str = "write") -> None:
     """Write an array to a sink: at once, in work items, or through whole_output."""
     raw = memoryview(array.tobytes())
     if how == "map":
-        with direct.whole_output(out) as (room, _):
-            room[:] = raw
+        with direct.whole_output(out) as (buffer, _):
+            buffer[:] = raw
     elif how == "pieces":
         for at, piece in pieces(raw):
             out.write(at, piece)

@@ -63,9 +63,9 @@ def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, .
     values = rng.integers(0, 256, size * part.itemsize, dtype=np.uint8).view(part)
     if part in FLOATS:
         words = values.view(f"u{part.itemsize}")
-        awkward = _special_words(part)
+        special_values = _special_words(part)
         some = rng.random(size) < rng.choice([0.0, 0.2, 0.8])
-        words[some] = rng.choice(awkward, int(some.sum()))
+        words[some] = rng.choice(special_values, int(some.sum()))
     elif part.kind in "US" and rng.random() < 0.5:  # else invalid code points
         values = rng.choice(np.array([b"", b"a", b"zz", b"-1"]), size).astype(part)
     return values.view(dtype).reshape(shape)
@@ -180,7 +180,7 @@ def indices_for(draw: st.DrawFn, shape: tuple[int, ...], lengths: tuple[int, ...
 
 
 @st.composite
-def awkward(draw: st.DrawFn, array: Array) -> Array:
+def special_values(draw: st.DrawFn, array: Array) -> Array:
     """Draw a layout and a byte order for an array."""
     swapped = draw(st.booleans()) and array.dtype != BFLOAT16
     return laid_out(ordered(array, swapped), draw(st.sampled_from(LAYOUTS)))
@@ -201,10 +201,10 @@ def gather_nd_cases(draw: st.DrawFn) -> Case:
     middle = draw(shapes(0, 2))
     if 0 in shape[b : b + k]:
         middle = (*middle, 0)
-    place = (*shape[:b], *middle, k)
-    indices = draw(indices_for(place, shape[b : b + k]))
+    position = (*shape[:b], *middle, k)
+    indices = draw(indices_for(position, shape[b : b + k]))
     data = draw(values_of(dtype, shape))
-    arrays = (draw(awkward(data)), draw(awkward(indices)))
+    arrays = (draw(special_values(data)), draw(special_values(indices)))
     return Case("gather_nd", arrays, {"batch_dims": b})
 
 
@@ -220,7 +220,7 @@ def scatter_nd_cases(draw: st.DrawFn) -> Case:
     indices = draw(indices_for((*shape[:b], *middle, k), shape[b : b + k]))
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, shape[:b] + middle + shape[b + k :]))
-    arrays = tuple(draw(awkward(a)) for a in (data, indices, updates))
+    arrays = tuple(draw(special_values(a)) for a in (data, indices, updates))
     arrays = _one_type(arrays)
     return Case("scatter_nd", arrays, {"reduction": draw(reductions(dtype)), "batch_dims": b})
 
@@ -239,7 +239,11 @@ def gather_elements_cases(draw: st.DrawFn) -> Case:
     dtype = draw(types)
     shape, axis, indices = draw(_elements())
     data = draw(values_of(dtype, shape))
-    return Case("gather_elements", (draw(awkward(data)), draw(awkward(indices))), {"axis": axis})
+    return Case(
+        "gather_elements",
+        (draw(special_values(data)), draw(special_values(indices))),
+        {"axis": axis},
+    )
 
 
 @st.composite
@@ -249,7 +253,7 @@ def scatter_elements_cases(draw: st.DrawFn) -> Case:
     shape, axis, indices = draw(_elements())
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, indices.shape))
-    arrays = _one_type(tuple(draw(awkward(a)) for a in (data, indices, updates)))
+    arrays = _one_type(tuple(draw(special_values(a)) for a in (data, indices, updates)))
     reduction = draw(reductions(dtype))
     return Case("scatter_elements", arrays, {"axis": axis, "reduction": reduction})
 
@@ -259,9 +263,9 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
     """Draw data's shape, an axis and indices for the elements operators."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
-    place = [min(size, draw(sizes)) for size in shape]
-    place[axis] = draw(sizes) if shape[axis] else 0
-    return shape, axis, draw(indices_for(tuple(place), shape[axis]))
+    position = [min(size, draw(sizes)) for size in shape]
+    position[axis] = draw(sizes) if shape[axis] else 0
+    return shape, axis, draw(indices_for(tuple(position), shape[axis]))
 
 
 @st.composite
@@ -271,14 +275,14 @@ def _plain(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, dict[str, Any], tup
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     a = axis % len(shape)
     b = draw(st.sampled_from((0, 0, *range(a + 1))))
-    place = draw(shapes(0, 3 - b)) if b < 3 else ()
+    position = draw(shapes(0, 3 - b)) if b < 3 else ()
     if not shape[axis]:
-        place = (*place, 0)
-    indices = draw(indices_for(shape[:b] + place, shape[axis]))
+        position = (*position, 0)
+    indices = draw(indices_for(shape[:b] + position, shape[axis]))
     given: dict[str, Any] = {"batch_dims": b}
     if a != b or draw(st.booleans()):
         given["axis"] = axis
-    return shape, indices, given, shape[:a] + place + shape[a + 1 :]
+    return shape, indices, given, shape[:a] + position + shape[a + 1 :]
 
 
 @st.composite
@@ -287,7 +291,7 @@ def gather_cases(draw: st.DrawFn) -> Case:
     dtype = draw(types)
     shape, indices, arguments, _ = draw(_plain())
     data = draw(values_of(dtype, shape))
-    return Case("gather", (draw(awkward(data)), draw(awkward(indices))), arguments)
+    return Case("gather", (draw(special_values(data)), draw(special_values(indices))), arguments)
 
 
 @st.composite
@@ -296,7 +300,7 @@ def scatter_cases(draw: st.DrawFn) -> Case:
     dtype = draw(types)
     shape, indices, arguments, updated = draw(_plain())
     arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updated)))
-    arrays = _one_type(tuple(draw(awkward(a)) for a in arrays))
+    arrays = _one_type(tuple(draw(special_values(a)) for a in arrays))
     return Case("scatter", arrays, {"reduction": draw(reductions(dtype)), **arguments})
 
 

@@ -87,15 +87,15 @@ def within(name: str, packages: tuple[str, ...]) -> bool:
 
 def faults(name: str, needed: str) -> Iterator[str]:
     """Yield the violations in the import of one module by another."""
-    here, (library, *inside) = name.split(".")[0], needed.split(".")
+    layer_of_importer, (library, *inside) = name.split(".")[0], needed.split(".")
     if library == "ndtool" and inside:
         there = inside[0]
-        same_layer = there != here and LAYER[there] == LAYER[here]
-        if LAYER[there] > LAYER[here] or same_layer:
-            yield f"{name} imports {needed}: {here} is not above {there}"
-        if here in IN_MEMORY and there in OUTSIDE:
+        same_layer = there != layer_of_importer and LAYER[there] == LAYER[layer_of_importer]
+        if LAYER[there] > LAYER[layer_of_importer] or same_layer:
+            yield f"{name} imports {needed}: {layer_of_importer} is not above {there}"
+        if layer_of_importer in IN_MEMORY and there in OUTSIDE:
             yield f"{name} imports {needed}: arrays in memory do without arrays outside"
-    if not within(name, LIBRARIES.get(library, (here,))):
+    if not within(name, LIBRARIES.get(library, (layer_of_importer,))):
         yield f"{name} imports {library}: only {', '.join(LIBRARIES[library])} may"
     if within(name, PURE) and library not in PURE_LIBRARIES | {"ndtool"}:
         yield f"{name} imports {library}: it is pure"

@@ -95,13 +95,13 @@ class Word(str):
 
 ERRORS = (
     RuntimeError("call detach() first"), KeyError("x"), OSError(5, "no"), MemoryError("none left"),
-    TypeError("a\nb"), ValueError("x" * 2000), UserWarning("odd"), StopIteration(), RecursionError(),
+    TypeError("a\nb"), ValueError("x" * 2000), UserWarning("unusual"), StopIteration(), RecursionError(),
     raising("__str__", "__repr__", error=KeyError("in an error")).error, ZeroDivisionError(),
 )  # fmt: skip
 HUGE = 10**5000
 
 
-def odd_objects() -> Iterator[Any]:
+def unusual_objects() -> Iterator[Any]:
     """Yield new objects of many kinds."""
     yield from (None, Ellipsis, NotImplemented, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1)
     yield from (HUGE, -HUGE, 10**700, 1.0, 0.5, float("nan"), float("inf"), 1j, Decimal(1))
@@ -244,24 +244,24 @@ PLACES_OF_ARGUMENTS = [(name, a) for name, right in CALLS.items() for a in (*rig
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "argument"), PLACES_OF_ARGUMENTS)
-def test_an_odd_argument_is_taken_or_refused(name: str, argument: str) -> None:
+def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) -> None:
     before = [raw(a) for a in (DATA, ROWS, TWO, PLACES)]
-    for odd in odd_objects():
-        refused_or_done(name, **{argument: odd})
+    for unusual in unusual_objects():
+        refused_or_done(name, **{argument: unusual})
         if argument == "data":
-            refused_or_done(name, data=odd, out=odd)
+            refused_or_done(name, data=unusual, out=unusual)
     assert [raw(a) for a in (DATA, ROWS, TWO, PLACES)] == before
 
 
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_odd_arguments_together_are_taken_or_refused(drawn: st.DataObject) -> None:
+def test_unusual_arguments_together_are_accepted_or_refused(drawn: st.DataObject) -> None:
     name = drawn.draw(st.sampled_from(sorted(CALLS)))
     names = drawn.draw(st.sets(st.sampled_from([*CALLS[name], *OPTIONS]), min_size=2))
-    objects = list(odd_objects())
-    odd = {n: objects[drawn.draw(st.integers(0, len(objects) - 1))] for n in sorted(names)}
-    refused_or_done(name, **odd)
+    objects = list(unusual_objects())
+    unusual = {n: objects[drawn.draw(st.integers(0, len(objects) - 1))] for n in sorted(names)}
+    refused_or_done(name, **unusual)
 
 
 # Subclasses of ndarray
@@ -356,22 +356,22 @@ def test_records_of_a_record_array_are_records() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", EVERY, ids=str)
-def test_small_arrays_are_put_right_as_large_ones_are(
+def test_small_arrays_are_normalized_as_large_ones(
     dtype: np.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
     for shape in ((), (1,), (3, 4), (2, 1, 3), (0, 2)):
         array = laid_out(random_values(rng, dtype, shape), layout)
-        for here in (array, opaque(array).view(array.dtype.newbyteorder("S"))):
-            kind = dtypes.from_numpy(here.dtype)
-            before = raw(here)
+        for workdir in (array, opaque(array).view(array.dtype.newbyteorder("S"))):
+            kind = dtypes.from_numpy(workdir.dtype)
+            before = raw(workdir)
             for order, aligned in product("<>", (False, True)):
                 done = []
                 for limit in (0, 1 << 12):
                     monkeypatch.setattr(tuning, "COPIED", limit)
-                    done.append(bytes(buffers.normalize(here, kind, order, aligned, 2)))
+                    done.append(bytes(buffers.normalize(workdir, kind, order, aligned, 2)))
                 assert done[0] == done[1]
-                assert raw(here) == before
+                assert raw(workdir) == before
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -425,8 +425,8 @@ def test_elements_are_found_to_share_memory() -> None:
     for _ in range(3000):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
         strides = tuple(rng.integers(-24, 25, len(shape)).tolist())
-        places = [sum(map(int.__mul__, strides, place)) for place in np.ndindex(shape)]
-        taken = {place + byte for place in places for byte in range(2)}
+        places = [sum(map(int.__mul__, strides, location)) for location in np.ndindex(shape)]
+        taken = {location + byte for location in places for byte in range(2)}
         if len(taken) < 2 * len(places):
             assert layouts.may_fold(shape, strides, 2)
     cube = np.zeros((4, 5, 6), "f4")
@@ -473,7 +473,7 @@ def test_integers_of_thousands_of_digits_are_refused(digits: None, value: int) -
     assert str(caught.value).isascii()
 
 
-def test_64_bits_are_not_enough_to_name_an_axis() -> None:
+def test_an_axis_beyond_64_bits() -> None:
     for axis in (2**63 - 1, -(2**63), 5000):
         with pytest.raises(RuleError, match=f"axis is {axis}: with rank"):
             call("gather_elements", axis=axis)
@@ -492,7 +492,7 @@ def test_a_bool_is_no_integer_anywhere() -> None:
 
 
 @pytest.mark.parametrize("value", ["2", 1.5, np.array([1, 2]), None, [1]])
-def test_what_is_no_integer_is_refused_in_one_line(value: Any) -> None:
+def test_non_integers_are_refused_in_one_line(value: Any) -> None:
     if value is not None:
         with pytest.raises(UsageError, match=r"^threads is .*: it must be an integer$"):
             call("gather_nd", threads=value)
@@ -569,7 +569,7 @@ def test_indices_that_are_no_integers_are_refused_by_type(indices: Any, dtype: s
 # Unsupported types and insufficient memory
 
 
-def test_what_numpy_makes_no_array_of_is_refused_by_name() -> None:
+def test_values_that_numpy_cannot_convert_are_refused() -> None:
     with pytest.raises(
         RuleError,
         match=r"^indices is a list that NumPy cannot convert to an array: .*inhomogeneous shape",
@@ -586,7 +586,7 @@ def test_what_numpy_makes_no_array_of_is_refused_by_name() -> None:
                 assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_objects_are_refused_by_name() -> None:
+def test_object_dtypes_are_refused() -> None:
     for argument in ("data", "updates", "indices"):
         with pytest.raises(DtypeError, match=rf"^{argument}: dtype object holds Python objects"):
             call("scatter_nd", **{argument: {1, 2}})

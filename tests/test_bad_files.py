@@ -31,10 +31,10 @@ TOUCHED = "touched-by-code-in-a-file"
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
+def workdir(workdir: Path) -> Path:
     save(idx=IDX, old=DATA)
     os.rename("old.npy", "out.npy")
-    return here
+    return workdir
 
 
 def run(*arguments: object, **options: object) -> Ran:
@@ -141,12 +141,12 @@ def refused(ran: Ran, name: str, reason: str, status: int = 3) -> None:
 
 
 @pytest.mark.parametrize("row", REFUSED_NPY)
-def test_bad_npy(row: str, here: Path) -> None:
+def test_bad_npy(row: str, workdir: Path) -> None:
     content, reason = REFUSED_NPY[row]
     Path("bad.npy").write_bytes(content)
-    before = state(here)
+    before = state(workdir)
     refused(run("gather-nd", "bad.npy", "idx.npy", "-o", "out.npy"), "bad.npy", reason)
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 PLACES = {
@@ -161,19 +161,19 @@ PLACES = {
 
 
 @pytest.mark.parametrize("row", ["claims 4 TiB", "pickled objects"])
-@pytest.mark.parametrize("place", PLACES)
-def test_bad_npy_wherever_it_is_read(row: str, place: str, here: Path) -> None:
+@pytest.mark.parametrize("position", PLACES)
+def test_bad_npy_wherever_it_is_read(row: str, position: str, workdir: Path) -> None:
     content, reason = REFUSED_NPY[row]
     Path("bad.npy").write_bytes(content)
-    before = state(here)
-    piped = place == "pipe"
-    ran = run(*PLACES[place], stdin=content if piped else b"")
+    before = state(workdir)
+    piped = position == "pipe"
+    ran = run(*PLACES[position], stdin=content if piped else b"")
     refused(ran, "standard input" if piped else "bad.npy", reason)
-    assert state(here) == before
+    assert state(workdir) == before
 
 
-def test_claims_on_a_pipe_take_no_memory(here: Path) -> None:
-    before = state(here)
+def test_claims_on_a_pipe_take_no_memory(workdir: Path) -> None:
+    before = state(workdir)
     for row in (
         "a header of 4 GiB",
         "a header of 20 kB",
@@ -183,7 +183,7 @@ def test_claims_on_a_pipe_take_no_memory(here: Path) -> None:
     ):
         ran = run("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=REFUSED_NPY[row][0])
         refused(ran, "standard input", "")
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def gathered(data: object, **options: object) -> np.ndarray:
@@ -214,20 +214,20 @@ ODD_TYPES = {
 
 
 @pytest.mark.parametrize("row", ODD_TYPES)
-def test_types_that_only_move(row: str, here: Path) -> None:
+def test_types_that_only_move(row: str, workdir: Path) -> None:
     array = ODD_TYPES[row]
     save(data=array, upd=array)
     result = gathered("data.npy")
     assert result.dtype == array.dtype
     assert result.tobytes() == array[::-1].tobytes()
-    before = state(here)
+    before = state(workdir)
     scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--reduction")
     for reduction in ("add", "max"):
         ran = run(*scatter, reduction)
         refused(ran, "", "reduction", 4)
         assert "data.npy" in ran.err
         assert ("--dtype bfloat16" in ran.err) == (row == "bfloat16 as V2")
-        assert state(here) == before
+        assert state(workdir) == before
     if row == "bfloat16 as V2":
         pytest.importorskip("ml_dtypes")
         assert run(*scatter, "add", "--dtype", "bfloat16").status == 0
@@ -261,7 +261,7 @@ def test_data_at_odd_offsets(skip: int) -> None:
     assert np.array_equal(np.load("out.npy"), data + data[::-1])
 
 
-def test_a_file_is_known_by_its_content() -> None:
+def test_a_file_is_recognized_by_content() -> None:
     np.savez("archive", a=DATA)
     os.rename("archive.npz", "archive.npy")
     save(array=DATA)
@@ -270,11 +270,11 @@ def test_a_file_is_known_by_its_content() -> None:
     assert np.array_equal(gathered("array.npz"), DATA[::-1])
 
 
-def test_what_is_no_regular_file(here: Path) -> None:
+def test_files_that_are_not_regular(workdir: Path) -> None:
     os.mkdir("folder")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
-        before = state(here)
+        before = state(workdir)
         for name, reason in (
             ("folder", "is a directory"),
             ("sock", "is a socket"),
@@ -285,17 +285,17 @@ def test_what_is_no_regular_file(here: Path) -> None:
                     run(*run_of, "-o", "out.npy"), name, f"{reason}: expected a file with arrays"
                 )
         refused(run("gather-nd", "-", "idx.npy", "-o", "out.npy"), "standard input", "no data")
-        assert state(here) == before
+        assert state(workdir) == before
 
 
-def test_no_permission_to_read(here: Path) -> None:
+def test_no_permission_to_read(workdir: Path) -> None:
     save(data=DATA)
-    before = state(here)
+    before = state(workdir)
     os.chmod("data.npy", 0)
     ran = run("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", preexec_fn=without_overrides)
     refused(ran, "data.npy", "Permission denied")
     os.chmod("data.npy", 0o600)
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 # Archives
@@ -390,24 +390,24 @@ LIES = {
 
 
 @pytest.mark.parametrize("row", LIES)
-def test_bad_npz(row: str, here: Path) -> None:
+def test_bad_npz(row: str, workdir: Path) -> None:
     content, member, reason = LIES[row]
     Path("bad.npz").write_bytes(content)
-    before = state(here)
+    before = state(workdir)
     ran = run("gather-nd", "bad.npz", "idx.npy", "-o", "out.npy")
     refused(ran, "bad.npz" + member, reason, 6 if row == "a bomb beyond the limit" else 3)
-    assert state(here) == before
+    assert state(workdir) == before
     assert run("inspect", "bad.npz").status in (0, 3)
-    assert state(here) == before
+    assert state(workdir) == before
 
 
-def test_names_are_never_paths(here: Path) -> None:
+def test_names_are_never_paths(workdir: Path) -> None:
     for name in ("../../x.npy", "/abs.npy", "..\\x.npy", "\x1b[31m.npy", "C:x.npy"):
         Path("names.npz").write_bytes(packed((name, npy(DATA)), ("b.npy", npy(-DATA))))
         member = name.removesuffix(".npy")
         assert np.array_equal(gathered(f"names.npz:{member}"), DATA[::-1])
         assert "\x1b" not in run("inspect", "names.npz").out.decode()
-    assert sorted(p.name for p in here.iterdir()) == ["idx.npy", "names.npz", "out.npy"]
+    assert sorted(p.name for p in workdir.iterdir()) == ["idx.npy", "names.npz", "out.npy"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
@@ -424,9 +424,9 @@ def test_a_script_before_the_archive() -> None:
     assert np.array_equal(gathered("comment.npz"), DATA[::-1])
 
 
-def test_members_that_must_be_named(here: Path) -> None:
+def test_members_that_must_be_named(workdir: Path) -> None:
     np.savez("two.npz", first=DATA, second=DATA[0])
-    before = state(here)
+    before = state(workdir)
     ran = run("gather-nd", "two.npz", "idx.npy", "-o", "out.npy")
     refused(ran, "two.npz", "2 members: name one of them", 2)
     assert "first: float32[2,3,4]" in ran.err
@@ -434,13 +434,13 @@ def test_members_that_must_be_named(here: Path) -> None:
     ran = run("gather-nd", "two.npz:third", "idx.npy", "-o", "out.npy")
     refused(ran, "two.npz", "third is not a member")
     assert "second: float32[3,4]" in ran.err
-    assert state(here) == before
+    assert state(workdir) == before
     assert np.array_equal(gathered("two.npz:first"), DATA[::-1])
 
 
 @pytest.mark.slow("a directory of many members is read in bounded memory")
 @pytest.mark.usefixtures("unmeasured")
-def test_a_hundred_thousand_members(here: Path) -> None:
+def test_a_hundred_thousand_members(workdir: Path) -> None:
     with zipfile.ZipFile("many.npz", "w") as archive:
         one = npy(np.int8(1))
         for number in range(100_000):
@@ -460,7 +460,7 @@ def test_a_hundred_thousand_members(here: Path) -> None:
 
 
 @pytest.mark.slow("a member is read by 64-bit offsets")
-def test_a_member_beyond_four_gigabytes(here: Path) -> None:
+def test_a_member_beyond_four_gigabytes(workdir: Path) -> None:
     count = (1 << 32) + 5
     with (
         zipfile.ZipFile("large.npz", "w") as archive,

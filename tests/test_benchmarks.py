@@ -58,7 +58,7 @@ def test_names_are_unique() -> None:
         assert len({case.name for case in group}) == len(group)
 
 
-def test_what_targets_name_is_a_case() -> None:
+def test_targets_refer_to_cases() -> None:
     assert {*cases.CONTIGUOUS_ROWS, *cases.LATENCY} <= {case.name for case in cases.CASES}
 
 
@@ -99,10 +99,10 @@ def compiler() -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("place", problems.PLACES)
+@pytest.mark.parametrize("position", problems.PLACES)
 @pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
-def test_every_variant_of_a_limit_is_right(case: Any, place: str, threads: int) -> None:
-    begin = problems.PLACES[place]
+def test_every_variant_of_a_limit_is_right(case: Any, position: str, threads: int) -> None:
+    begin = problems.PLACES[position]
     problem = problems.make(narrowed(case), begin)
     wanted = problems.expected(problem)
     out = problems.placed(np.zeros_like(wanted), begin)
@@ -124,7 +124,7 @@ def test_a_share_is_of_verified_answers(case: Any) -> None:
     assert share["share"] == share["limit_ms"] / share["ndtool_ms"] > 0
 
 
-def test_without_a_compiler_the_gate_is_skipped(
+def test_without_a_compiler_the_ci_benchmark_is_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
@@ -143,7 +143,7 @@ def test_a_disturbed_limit_makes_no_ratio_better(monkeypatch: pytest.MonkeyPatch
     assert ci._ratios(best) == {"key": 0.5}
 
 
-def test_the_gate_has_a_record_for_every_case() -> None:
+def test_the_baseline_has_every_case() -> None:
     recorded = json.loads(ci.BASELINE.read_text())
     assert set(recorded) == {case.name for case in cases.CI} | {ci.SMALL}
     for name, ratios in recorded.items():
@@ -161,7 +161,7 @@ SHARE = {
 def results() -> dict[str, Any]:
     """Return the results of one small case against NumPy only."""
     record = measure.measure(cases.CASES[0].shrunk(64), ["numpy"], 3)
-    record["limit"] = {place: {"1": SHARE, "2": SHARE} for place in problems.PLACES}
+    record["limit"] = {position: {"1": SHARE, "2": SHARE} for position in problems.PLACES}
     assert record["verified"]
     assert record["fastest"] == "numpy"
     made = {

@@ -29,8 +29,8 @@ def test_as_many_tuples_as_a_block_has_and_one_more(width: int, where: str) -> N
         assert (gather_nd(data, indices, threads=1) == data[indices[:, 0]]).all(), count
         updates = rng.integers(0, 256, (count, width), np.uint8)
         expected = data.copy()
-        for place, update in zip(indices[:, 0], updates, strict=True):
-            expected[place] = update
+        for location, update in zip(indices[:, 0], updates, strict=True):
+            expected[location] = update
         assert (scatter_nd(data, indices, updates, threads=1) == expected).all(), count
         expected = data.copy()
         np.add.at(expected, indices[:, 0], updates)
@@ -46,9 +46,9 @@ def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
     indices = rng.integers(-side, side, (600, k))
     picked = data[tuple(indices.T)]
     assert (gather_nd(data, indices) == picked).all()
-    for place, value in product((0, 127, 128, 255, 256, 511, 512, 599), (side, -side - 1)):
+    for location, value in product((0, 127, 128, 255, 256, 511, 512, 599), (side, -side - 1)):
         wrong = indices.copy()
-        wrong[place, place % k] = value
+        wrong[location, location % k] = value
         out = np.zeros(600, np.float32)
         for call in (
             partial(gather_nd, data, wrong),
@@ -58,16 +58,14 @@ def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
         ):
             with pytest.raises(BoundsError) as caught:
                 call()
-            assert (caught.value.position, caught.value.component) == ((place,), place % k)
+            assert (caught.value.position, caught.value.component) == ((location,), location % k)
         assert not out.any()
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint64", "int32", "int16"])
 @pytest.mark.parametrize("strays", [0, 1, 20, 700])
 @pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
-def test_elements_named_by_numbers_some_of_which_count_from_the_end(
-    reduction: str, strays: int, kind: str
-) -> None:
+def test_elements_selected_by_negative_indices(reduction: str, strays: int, kind: str) -> None:
     rng = np.random.default_rng(58)
     size, count = 300, 700
     for name in ("float32", "float64", "int8", "uint16", "bool", "float16", "complex64"):
@@ -95,9 +93,9 @@ def test_rows_streamed_from_and_to_anywhere(
 ) -> None:
     monkeypatch.setattr(tuning, "STREAMED", 1)
     rng = np.random.default_rng(53)
-    count, room = 300, rng.integers(0, 256, 400 * width + 128, np.uint8)
+    count, buffer = 300, rng.integers(0, 256, 400 * width + 128, np.uint8)
     for at, to in product((0, 1, 16, 48, 63), (0, 1, 16, 40, 63)):
-        data = room[at : at + 400 * width].reshape(400, width)
+        data = buffer[at : at + 400 * width].reshape(400, width)
         indices = rng.integers(-400, 400, (count, 1))
         around = np.full(count * width + 128, 0xA5, np.uint8)
         out = around[to : to + count * width].reshape(count, width)
@@ -184,7 +182,7 @@ def test_extremes_of_one_slot_take_the_first_nan_and_the_zero_that_order_gives(
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 @pytest.mark.parametrize("columns", [1, 3, 16, 40, 100])
-def test_one_panel_is_shared_out_by_columns(
+def test_one_panel_is_divided_by_columns(
     columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)

@@ -14,7 +14,7 @@ from strategies import Array
 
 from ndtool.analysis.oracle import reference
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 DATA = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
 NAMED = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two refer to the same slice
@@ -94,8 +94,8 @@ class Browser:
         events = [
             json.loads(one["message"])["message"] for one in self.driver.get_log("performance")
         ]
-        asked = [e for e in events if e["method"] == "Network.requestWillBeSent"]
-        return [one["params"]["request"]["url"] for one in asked]
+        requested = [e for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [one["params"]["request"]["url"] for one in requested]
 
     @property
     def complaints(self) -> list[str]:
@@ -142,7 +142,7 @@ def by_brute_force(pairs: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: sorted(found) for name, found in lit.items()}
 
 
-def test_hovering_over_a_gather_lights_what_brute_force_finds(browser: Browser) -> None:
+def test_hovering_over_a_gather_highlights_linked_cells(browser: Browser) -> None:
     draw("gather-nd", data=DATA, indices=NAMED)
     browser.see("p.html")
     numbers = np.arange(DATA.size).reshape(DATA.shape)
@@ -230,18 +230,18 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
     assert (browser.lit, browser.sentence) == (set(), "")
 
 
-def test_a_screen_reader_is_told_the_sentence(browser: Browser) -> None:
+def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
     draw("gather", data=np.array([5, 6, 7]), indices=np.array([2]))
     browser.see("p.html")
     nodes = browser.tell("Accessibility.getFullAXTree")["nodes"]
-    told = [(one.get("role", {}).get("value"), one.get("name", {}).get("value")) for one in nodes]
-    assert ("grid", "data[:]") in told
-    assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in told
-    assert [role for role, _ in told].count("gridcell") == 5
-    assert ("image", "Where the indices of gather fall in data.npy") in told
+    report = [(one.get("role", {}).get("value"), one.get("name", {}).get("value")) for one in nodes]
+    assert ("grid", "data[:]") in report
+    assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in report
+    assert [role for role, _ in report].count("gridcell") == 5
+    assert ("image", "Where the indices of gather fall in data.npy") in report
 
 
-def test_the_page_of_an_explanation_begins_with_what_it_is_about(browser: Browser) -> None:
+def test_the_report_of_an_explanation_highlights_its_element(browser: Browser) -> None:
     save(data=DATA, indices=NAMED)
     ran = ndtool(
         "explain", "gather-nd", "data.npy", "indices.npy", "--at", "2,1", "--html", "p.html"
@@ -307,7 +307,7 @@ return document.elementFromPoint(left + width / 2, top + height / 2) === cell;
 """
 
 
-def test_a_phone_need_not_scroll_sideways(browser: Browser) -> None:
+def test_a_narrow_screen_needs_no_horizontal_scrolling(browser: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
     wide = np.random.default_rng(0).random((3, 40))
@@ -322,7 +322,7 @@ def test_a_phone_need_not_scroll_sideways(browser: Browser) -> None:
         assert browser.run(UNCOVERED, name), f"{name} is behind the sentence"
 
 
-def test_paper_shows_all(browser: Browser) -> None:
+def test_a_printed_report_is_complete(browser: Browser) -> None:
     draw("scatter-nd", data=DATA, indices=NAMED, updates=BROUGHT)
     browser.see("p.html", "dark", media="print")
     assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
@@ -376,7 +376,7 @@ def model_page() -> None:
 
 
 @pytest.mark.parametrize("write", [engines_page, model_page])
-def test_pages_of_engines_and_models_can_be_read(
+def test_reports_of_engines_and_models_are_readable(
     browser: Browser, write: Callable[[], None]
 ) -> None:
     write()

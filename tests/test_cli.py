@@ -13,7 +13,7 @@ from npyfile import npy, sparse
 
 from ndtool.analysis.oracle import reference
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 MOST = 2**63 - 1
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
@@ -47,8 +47,10 @@ class Call(NamedTuple):
         return self.operator.replace("_", "-")
 
 
-def bounds(about, operator, data, indices, updates=None, flags="", place="", axis=""):
-    return Call(about, operator, data, indices, updates, flags, 5, ("out of bounds", place, axis))
+def bounds(about, operator, data, indices, updates=None, flags="", position="", axis=""):
+    return Call(
+        about, operator, data, indices, updates, flags, 5, ("out of bounds", position, axis)
+    )
 
 
 def refused(about, operator, data, indices, updates=None, flags="", words=(), status=4):
@@ -223,23 +225,23 @@ def expected(call):
 
 
 @pytest.mark.parametrize("call", [c for c in CALLS if not c.status], ids=name_of)
-def test_accepts(call, here):
+def test_accepts(call, workdir):
     inputs = call.save()
-    before = state(here)
+    before = state(workdir)
     ran = ndtool(call.command, *inputs, *call.flags.split(), "-o", "out.npy")
     assert (ran.status, ran.out, ran.err) == (0, b"", "")
     result, wanted = np.load("out.npy"), expected(call)
     assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
     assert result.tobytes() == wanted.tobytes()
     os.unlink("out.npy")
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 @pytest.mark.parametrize("call", [c for c in CALLS if c.status], ids=name_of)
-def test_refuses(call, here):
+def test_refuses(call, workdir):
     inputs = call.save()
-    (here / "out.npy").write_bytes(b"the old one")
-    before = state(here)
+    (workdir / "out.npy").write_bytes(b"the old one")
+    before = state(workdir)
     run = [call.command, *inputs, *call.flags.split(), "-o", "out.npy"]
     ran = ndtool(*run)
     assert (ran.status, ran.out) == (call.status, b"")
@@ -247,12 +249,12 @@ def test_refuses(call, here):
     assert "Traceback" not in ran.err
     for words in call.words:
         assert words in ran.err
-    assert state(here) == before
-    told = ndtool(*run, "--json", "--dry-run")
-    assert (told.status, told.err) == (call.status, "")
-    assert told.json["status"] == call.status
-    assert told.json["message"] == ran.err.splitlines()[0].removeprefix("error: ")
-    assert state(here) == before
+    assert state(workdir) == before
+    report = ndtool(*run, "--json", "--dry-run")
+    assert (report.status, report.err) == (call.status, "")
+    assert report.json["status"] == call.status
+    assert report.json["message"] == ran.err.splitlines()[0].removeprefix("error: ")
+    assert state(workdir) == before
 
 
 def test_swapped_arguments_are_recognised():
@@ -275,7 +277,7 @@ def test_swapped_arguments_are_recognised():
     assert "swapped" not in ndtool("gather-nd", "data.npy", "data.npy").err
 
 
-def test_message_has_the_promised_form(here):
+def test_message_has_the_promised_form(workdir):
     indices = np.zeros((20000, 2), "i8")
     indices[[2345, 7000, 19999], 1] = 120, -121, 5000
     save(data=np.zeros((3, 120)), idx=indices)
@@ -287,8 +289,8 @@ def test_message_has_the_promised_form(here):
         "      data axis 1 of data.npy has size 120: valid -120..119\n"
         "  hint: 120 equals the size of the axis: are the indices 1-based?\n"
     )
-    told = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
-    assert told == {
+    report = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
+    assert report == {
         "error": "BoundsError",
         "status": 5,
         "message": "indices out of bounds: 3 of 20000 index tuples",
@@ -397,9 +399,9 @@ def test_names_that_look_like_options():
     assert ndtool("gather-nd", "-x.npy", "-q.npy").status == 2
 
 
-def test_no_clobber_and_dry_run(here):
+def test_no_clobber_and_dry_run(workdir):
     save(data=COUNTING, idx=i8([1]), out=i8(0))
-    before = state(here)
+    before = state(workdir)
     run = ("gather-nd", "data.npy", "idx.npy", "-o")
     for more in ((), ("--dry-run",)):
         ran = ndtool(*run, "out.npy", "--no-clobber", *more)
@@ -414,38 +416,38 @@ def test_no_clobber_and_dry_run(here):
     assert ndtool(*run, ".", "--dry-run").status == 7
     piped = ndtool("gather-nd", "data.npy", "idx.npy", "--dry-run")
     assert (piped.status, piped.out) == (0, b"")
-    assert state(here) == before
+    assert state(workdir) == before
     assert ndtool(*run, "new.npy", "--no-clobber", "--sync").status == 0
 
 
-def test_json_of_a_run(here):
+def test_json_of_a_run(workdir):
     save(data=COUNTING, idx=i8([1]))
     with open("data.npy", "ab") as file:
         file.write(b"abc")
     run = ("gather-nd", "data.npy", "idx.npy", "--json", "--threads", "3", "--spec", "onnx:15")
-    told = ndtool(*run, "-o", "out.npy").json
-    assert list(told) == [
+    report = ndtool(*run, "-o", "out.npy").json
+    assert list(report) == [
         "version", "operator", "spec", "resolved", "attributes", "inputs", "output", "trace",
         "seconds", "threads", "plan", "dry_run", "warnings",
     ]  # fmt: skip
-    assert told["operator"] == "gather_nd"
-    assert told["spec"] == "onnx:15"
-    assert told["resolved"] == {"standard": "onnx", "title": "GatherND", "version": 13}
-    assert told["attributes"] == {"batch_dims": 0}
-    assert told["inputs"] == {
+    assert report["operator"] == "gather_nd"
+    assert report["spec"] == "onnx:15"
+    assert report["resolved"] == {"standard": "onnx", "title": "GatherND", "version": 13}
+    assert report["attributes"] == {"batch_dims": 0}
+    assert report["inputs"] == {
         "data": {"name": "data.npy", "dtype": "float32", "shape": [4, 3]},
         "indices": {"name": "idx.npy", "dtype": "int64", "shape": [1, 1]},
     }
     shape = {"dtype": "float32", "shape": [1, 3], "bytes": 12}
-    assert told["output"] == {"name": "out.npy", **shape}
-    assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in told["trace"]
-    assert (told["threads"], told["dry_run"]) == (3, False)
-    plan = told["plan"]
+    assert report["output"] == {"name": "out.npy", **shape}
+    assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in report["trace"]
+    assert (report["threads"], report["dry_run"]) == (3, False)
+    plan = report["plan"]
     assert list(plan) == ["way", "tasks", "read", "written", "spilled", "memory", "reason"]
     assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
-    assert told["seconds"] > 0
-    assert told["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
+    assert report["seconds"] > 0
+    assert report["warnings"] == ["data.npy: 3 bytes after the array are ignored"]
     # if stdout has the array, stderr has the object
     for name in ("-", "/dev/stdout", "npy:/dev/stdout"):
         ran = ndtool(*run, "-o", name)
@@ -457,9 +459,9 @@ def test_json_of_a_run(here):
 
 def test_json_of_errors():
     save(data=COUNTING, idx=i8([1, 2, 3]))
-    told = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
-    assert told["error"] == "RuleError"
-    assert told["trace"][-1] == {
+    report = ndtool("gather-nd", "data.npy", "idx.npy", "--json").json
+    assert report["error"] == "RuleError"
+    assert report["trace"][-1] == {
         "rule": "1 <= k <= r - b",
         "with": "1 <= 3 <= 2 - 0",
         "result": "broken",
@@ -531,9 +533,9 @@ def test_variables_stand_for_options():
     save(data=COUNTING, idx=i8([1]), upd=np.ones((1, 3), "f4"))
     run = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json", "-o", "out.npy")
     env = {"NDTOOL_THREADS": "3", "NDTOOL_SPEC": "onnx:18", "NDTOOL_REDUCTION": "max"}
-    told = ndtool(*run, env=env).json
-    assert (told["threads"], told["spec"]) == (3, "onnx:18")
-    assert told["attributes"] == {"reduction": "max", "batch_dims": 0}
+    report = ndtool(*run, env=env).json
+    assert (report["threads"], report["spec"]) == (3, "onnx:18")
+    assert report["attributes"] == {"reduction": "max", "batch_dims": 0}
     assert ndtool(*run, "--threads", "1", env=env).json["threads"] == 1
     assert ndtool(*run, env={"NDTOOL_THREADS": "abc"}).status == 2
     assert ndtool(*run, env={"NDTOOL_NO_CLOBBER": "1"}).status == 7
@@ -562,8 +564,13 @@ def test_infer():
     assert (ran.status, ran.err) == (0, "")
     assert ran.out.decode().splitlines()[-1] == "output float32[8,5,64], 10.2 kB"
     save(data=COUNTING)
-    told = ndtool("infer", "gather-elements", "data.npy", "int64[4,9]", "--axis", "1", "--json")
-    assert told.json["output"] == {"name": None, "dtype": "float32", "shape": [4, 9], "bytes": 144}
+    report = ndtool("infer", "gather-elements", "data.npy", "int64[4,9]", "--axis", "1", "--json")
+    assert report.json["output"] == {
+        "name": None,
+        "dtype": "float32",
+        "shape": [4, 9],
+        "bytes": 144,
+    }
     stream = ndtool("infer", "gather-nd", "-", "int8[2,1]", stdin=npy(COUNTING))
     assert b"output float32[2,3], 24 bytes" in stream.out
     dates = ndtool("infer", "gather-nd", "datetime64[ns][3]", "int8[2,1]")
@@ -622,8 +629,8 @@ def test_inspect():
     assert " ".join(lines[1]) == "fortran.npy float32[4,3] Fortran, big-endian 48 1.0 128 yes"
     assert [line[0] for line in lines[2:]] == ["a.npz:x", "a.npz:y", "z.npz:x"]
     assert lines[4][-2:] == ["no:", "deflate"]
-    told = ndtool("inspect", "fortran.npy", "--json").json["arrays"]
-    assert told == [
+    report = ndtool("inspect", "fortran.npy", "--json").json["arrays"]
+    assert report == [
         {
             "name": "fortran.npy",
             "member": None,
@@ -664,11 +671,11 @@ def test_spec():
     one = ndtool("spec", "scatter-nd").out.decode()
     assert "GatherND" not in one
     assert "reduction (none, add, mul, max, min)" in one
-    told = ndtool("spec", "gather-nd", "--json").json["specs"]
-    names = [row["spec"] for row in told]
+    report = ndtool("spec", "gather-nd", "--json").json["specs"]
+    names = [row["spec"] for row in report]
     assert names == [
         "onnx:11", "onnx:12", "onnx:13", "openvino:5", "openvino:8", "webnn", "ndtool",
     ]  # fmt: skip
-    assert told[0]["attributes"] == []
-    assert told[4]["negatives"] is False
+    assert report[0]["attributes"] == []
+    assert report[4]["negatives"] is False
     assert ndtool("spec", "pool").status == 2

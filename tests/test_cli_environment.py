@@ -22,9 +22,9 @@ RUN = ("gather-nd", "data.npy", "idx.npy")
 
 
 @pytest.fixture(autouse=True)
-def here(here):
+def workdir(workdir):
     save(data=DATA, idx=IDX)
-    return here
+    return workdir
 
 
 def shell(script, **env):
@@ -63,7 +63,7 @@ def test_malformed_values(flag, value):
     assert not os.path.exists("out.npy")
 
 
-def test_a_malformed_value_is_said_to_be_where_it_is():
+def test_a_malformed_value_is_reported_with_its_source():
     variable, typed = {"NDTOOL_THREADS": "many"}, ("--threads", "few")
     for given, env, words in (
         (typed, variable, "invalid value for '--threads': 'few' is not an integer in 1..1024"),
@@ -113,7 +113,7 @@ def test_malformed_reduction_and_names():
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-3", "", "4,2", "99999999999999999999"])
-def test_nonsense_from_openmp(value):
+def test_invalid_openmp_variables(value):
     ran = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
     assert ran.status == 0
     assert len(ran.err.split("\n\n")) <= 2  # libgomp's own line, and an empty one
@@ -126,14 +126,14 @@ def test_nonsense_from_openmp(value):
     [({}, "30000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
     ids=["default", "spin count", "wait policy"],
 )
-def test_how_long_waiting_threads_spin(env, spins):
+def test_spinning_of_idle_threads(env, spins):
     script = "import os, ndtool; print(os.environ.get('GOMP_SPINCOUNT'))"
     ran = python(script, env={"GOMP_SPINCOUNT": None, **env})
     assert ran.out.decode().strip() == spins
 
 
 @pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
-def test_output_is_an_input(alias, here):
+def test_output_is_an_input(alias, workdir):
     os.mkdir("sub")
     os.symlink("data.npy", "soft.npy")
     os.link("data.npy", "hard.npy")
@@ -170,15 +170,15 @@ def test_outputs_that_are_no_files():
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
 
 
-def test_output_directory_that_is_missing_or_closed(here):
-    before = state(here)
+def test_output_directory_that_is_missing_or_closed(workdir):
+    before = state(workdir)
     for name in ("nowhere/out.npy", "data.npy/out.npy", ""):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (7, b""), name
-        assert state(here) == before
+        assert state(workdir) == before
 
 
-def test_a_missing_folder_is_called_that(here):
+def test_a_missing_folder_is_reported(workdir):
     for name in ("no[red]where/out.npy", "nowhere/out.npz:x", "nowhere/out.zarr", "a/b/out.pb"):
         folder = name.rpartition("/")[0]
         for more in ((), ("--dry-run",)):
@@ -188,7 +188,7 @@ def test_a_missing_folder_is_called_that(here):
             assert not os.path.exists(folder)
 
 
-def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
+def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(workdir):
     env = {
         "NDTOOL_FILL": "7",
         "NDTOOL_CHUNKS": "1,3",
@@ -217,14 +217,14 @@ def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(here):
     assert "error: data.npy: dtype float32 cannot be read as bfloat16: only V2" in ran.err
 
 
-def test_a_variable_says_what_elements_stored_as_void_are(here):
+def test_a_variable_sets_the_dtype_of_void_data(workdir):
     save(data=np.array([0x3F80, 0x4000], "u2").view("V2"), idx=np.array([[1]]))
     env = {"NDTOOL_DTYPE": "bfloat16"}
     shown = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
     assert shown["output"]["dtype"] == "bfloat16"
 
 
-def test_a_variable_sets_the_chunks_of_stores(here):
+def test_a_variable_sets_the_chunks_of_stores(workdir):
     pytest.importorskip("zarr")
     for output in ("out.zarr", "copy.zarr"):
         command = (
@@ -235,8 +235,8 @@ def test_a_variable_sets_the_chunks_of_stores(here):
         assert ndtool("inspect", output, "--json").json["arrays"][0]["chunks"] == [1, 2]
 
 
-def test_every_ending_of_another_format_is_refused(here):
-    before = state(here)
+def test_every_ending_of_another_format_is_refused(workdir):
+    before = state(workdir)
     for name in (
         "out.csv", "out[b].csv", "OUT.CSV", "out.npy.gz", "x.nc", "x.bin", "x.v2", "x.7z", "out.Npy",
     ):  # fmt: skip
@@ -244,18 +244,18 @@ def test_every_ending_of_another_format_is_refused(here):
             ran = ndtool(*RUN, "-o", name, *more)
             ending = os.path.splitext(name)[1]
             assert (ran.status, ran.out) == (2, b"")
-            said = f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
+            message = f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
             *_, error, hint = ran.err.splitlines()
-            assert error.startswith(said)
+            assert error.startswith(message)
             assert hint == f"  hint: npy:{name} writes a .npy file of this name"
     for name, ending in (("x.csv:a", ".csv"), ("x.CSV:a:b", ".CSV"), ("x.npz.txt:a.b", ".txt")):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (2, b"")
         assert f"{name}: ndtool does not write {ending}: expected .npy" in ran.err
-    assert state(here) == before
+    assert state(workdir) == before
     assert "ndtool does not write .NPZ: " in ndtool(*RUN, "-o", "out.NPZ").err
     assert "in lower case" in ndtool(*RUN, "-o", "out.NPZ").err
-    assert state(here) == before
+    assert state(workdir) == before
     for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
         assert np.load(name).tolist() == DATA[[3, 0]].tolist()
@@ -264,7 +264,7 @@ def test_every_ending_of_another_format_is_refused(here):
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.npz", "x.npz:a", "x.zarr", "a:b", "d.x/y.v2"])
-def test_a_prefix_writes_npy_under_any_name(here, name):
+def test_a_prefix_writes_npy_under_any_name(workdir, name):
     os.mkdir("d.x")
     assert ndtool(*RUN, "-o", f"npy:{name}").status == 0
     with open(name, "rb") as file:
@@ -275,7 +275,7 @@ def test_a_prefix_writes_npy_under_any_name(here, name):
     assert not os.path.exists(name)
 
 
-def test_a_prefix_is_part_of_a_name_that_exists(here):
+def test_a_prefix_is_part_of_a_name_that_exists(workdir):
     with open("npy:x", "wb"):
         pass
     assert ndtool(*RUN, "-o", "npy:x").status == 0
@@ -283,31 +283,31 @@ def test_a_prefix_is_part_of_a_name_that_exists(here):
     assert not os.path.exists("x")
 
 
-def test_a_pipe_may_have_any_ending(here):
+def test_a_pipe_may_have_any_ending(workdir):
     os.mkfifo("out.csv")
     with subprocess.Popen([*NDTOOL, *RUN, "-o", "out.csv"]) as run, open("out.csv", "rb") as file:
         assert np.load(io.BytesIO(file.read())).tolist() == DATA[[3, 0]].tolist()
     assert run.returncode == 0
 
 
-def test_a_folder_that_exists_comes_before_a_member(here):
+def test_a_folder_that_exists_comes_before_a_member(workdir):
     os.makedirs("d/x.npz:y/z.npz:w")
     np.savez("d/x.npz", a=DATA)
-    before = (here / "d/x.npz").read_bytes()
+    before = (workdir / "d/x.npz").read_bytes()
     for name in ("d/x.npz:y/o.npy", "d/x.npz:y/z.npz:w/o.npy", "d/x.npz:y/o"):
-        for place in (name, str(here / name)):
-            assert ndtool(*RUN, "-o", place).status == 0
+        for position in (name, str(workdir / name)):
+            assert ndtool(*RUN, "-o", position).status == 0
             assert np.load(name).tolist() == DATA[[3, 0]].tolist()
-            assert ndtool("inspect", place).status == 0
+            assert ndtool("inspect", position).status == 0
             os.unlink(name)
     assert ndtool(*RUN, "-o", "d/x.npz:y/o.npz:m/n").status == 0
     assert np.load("d/x.npz:y/o.npz").files == ["m/n"]
-    assert (here / "d/x.npz").read_bytes() == before
+    assert (workdir / "d/x.npz").read_bytes() == before
     assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # in the absence of such a folder
     assert np.load("d/x.npz").files == ["a", "v/o"]
 
 
-def test_output_directory_that_is_read_only(here):
+def test_output_directory_that_is_read_only(workdir):
     os.mkdir("closed", 0o500)
     for more in ((), ("--dry-run",)):
         ran = ndtool(*RUN, "-o", "closed/out.npy", *more, preexec_fn=without_overrides)
@@ -351,7 +351,7 @@ def test_closed_and_full_pipes():
     )
 
 
-def test_streams_that_are_closed_or_full(here):
+def test_streams_that_are_closed_or_full(workdir):
     run = '"$@" gather-nd data.npy idx.npy'
     for script, wanted in (
         (f"{run} -o out.npy >&-", 0),
@@ -386,7 +386,7 @@ def test_streams_that_are_closed_or_full(here):
         if "out.npy" in script and status == 0:
             assert right()
             os.unlink("out.npy")
-    assert sorted(p.name for p in here.iterdir()) == ["data.npy", "idx.npy", "out.npy"]
+    assert sorted(p.name for p in workdir.iterdir()) == ["data.npy", "idx.npy", "out.npy"]
 
 
 ODD = [
@@ -403,7 +403,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_names(name):
+def test_unusual_names(name):
     raw = os.fsencode(name)
     os.rename("data.npy", raw)
     os.rename("idx.npy", raw + b".i")
@@ -421,8 +421,8 @@ def test_odd_names(name):
         shown = {"\x1b[31mred": "\\x1b[31mred", "two\nlines": "two\\nlines", "tab\t": "tab\\t"}
         if isinstance(name, str) and len(name) < 100:
             assert shown.get(name, name) in ran.err
-        told = ndtool("gather-nd", text, "idx.npy", "--json", env=env)
-        assert json.loads(told.err)["status"] == 5
+        report = ndtool("gather-nd", text, "idx.npy", "--json", env=env)
+        assert json.loads(report.err)["status"] == 5
     assert ndtool("inspect", text).status == 0
     assert json.loads(ndtool("inspect", text, "--json").out)["arrays"][0]["name"] == text
     assert right(text + ".npy")
@@ -456,7 +456,7 @@ def test_names_too_long():
     ],
     ids=lambda env: "-".join(f"{k}={v}" for k, v in env.items()),
 )
-def test_odd_environments(env):
+def test_unusual_environments(env):
     os.rename("data.npy", "dätä.npy")
     run = ("gather-nd", "dätä.npy", "idx.npy", "-o", "out.npy")
     assert ndtool(*run, "--trace", env=env).status == 0
@@ -481,8 +481,8 @@ def test_color_only_where_it_may_be():
     assert "31m" not in plain
 
 
-def test_deleted_folder(here):
-    run = f'"$@" gather-nd {here}/data.npy {here}/idx.npy'
+def test_deleted_folder(workdir):
+    run = f'"$@" gather-nd {workdir}/data.npy {workdir}/idx.npy'
     script = f"mkdir gone && cd gone && rmdir ../gone && {run}"
     status, out, err = shell(script)
     assert status == 0, err
@@ -492,20 +492,20 @@ def test_deleted_folder(here):
     assert err == "error: out.npy: No such file or directory\n"
 
 
-def test_limits(here):
+def test_limits(workdir):
     save(data=np.zeros((4, 10**7)))
-    before = state(here)
+    before = state(workdir)
     for limit in ({"FSIZE": 10**6}, {"AS": 250 << 20}):
         ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(**limit))
         assert (ran.status, ran.out) == (6, b""), ran.err
         assert ran.err.startswith("error: ")
         assert "Traceback" not in ran.err
-        assert state(here) == before
+        assert state(workdir) == before
     ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(NOFILE=10))
     assert ran.status in (0, 6), ran.err
 
 
-def test_two_runs_on_one_output(here):
+def test_two_runs_on_one_output(workdir):
     save(data=np.arange(4 * 10**5).reshape(4, 10**5), other=np.ones((4, 10**5), "i8"))
     runs = [
         subprocess.Popen([*NDTOOL, "gather-nd", name, "idx.npy", "-o", "out.npy"])
@@ -515,7 +515,7 @@ def test_two_runs_on_one_output(here):
     result = np.load("out.npy")
     wanted = [np.load(name)[[3, 0]] for name in ("data.npy", "other.npy")]
     assert any(np.array_equal(result, w) for w in wanted)
-    assert sorted(p.name for p in here.iterdir()) == [
+    assert sorted(p.name for p in workdir.iterdir()) == [
         "data.npy", "idx.npy", "other.npy", "out.npy",
     ]  # fmt: skip
 
@@ -556,13 +556,13 @@ def asleep_in_read(pid):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signals_end_a_run_silently(number, status, here):
-    before = state(here)
+def test_signals_end_a_run_silently(number, status, workdir):
+    before = state(workdir)
     process, _ = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy")
     process.send_signal(number)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, b"", b"")
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
@@ -626,14 +626,14 @@ def test_the_process_ends_at_once(argument, status):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_what_was_printed_and_is_lost_at_the_end():
+def test_lost_output_at_exit():
     """Python's own exit status reports it."""
     lost = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('lost')"
     program = lost + ENDING.format(arguments=["--nonsense"])
     assert python(program, env={"PYTHONUNBUFFERED": None}).status == 120
 
 
-def test_other_ends():
+def test_other_terminations():
     status, out, err = broken("MemoryError")
     assert (status, out) == (6, b"")
     assert err.startswith("error: not enough memory\n")

@@ -18,9 +18,9 @@ WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ t
 
 
 @pytest.fixture(autouse=True)
-def here(here):
+def workdir(workdir):
     save(data=DATA, idx=IDX)
-    return here
+    return workdir
 
 
 def uncoloured(screen):
@@ -40,18 +40,18 @@ def test_trace_and_what_was_written():
     short = at_terminal(*RUN, "-o", "out.npy", "--no-trace")
     assert re.fullmatch(WROTE, short.screen)
     dry = at_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
-    said, *plan = dry.screen.splitlines()
-    assert said == "dry run: float32[2,3], 24 bytes; nothing was written"
+    message, *plan = dry.screen.splitlines()
+    assert message == "dry run: float32[2,3], 24 bytes; nothing was written"
     assert plan[0].startswith("plan: direct; 40 bytes read, 24 bytes written")
     assert not os.path.exists("new.npy")
 
 
-def test_preview(here):
-    before = state(here)
+def test_preview(workdir):
+    before = state(workdir)
     ran = at_terminal(*RUN, "-q")
     assert ran.status == 0
     assert ran.screen == "float32[2,3]\n[[ 9. 10. 11.]\n [ 0.  1.  2.]]\n"
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_type_that_only_other_machines_have():
     assert "float96 is not" in checked.screen
 
 
-def test_data_goes_to_a_pipe_and_talk_to_the_terminal():
+def test_data_go_to_a_pipe_and_messages_to_the_terminal():
     ran = at_terminal(*RUN, stdout=False)
     assert ran.out.startswith(b"\x93NUMPY")
     assert "rank(data) >= 1" in ran.screen
@@ -159,7 +159,7 @@ def test_no_colours(env):
 
 
 @pytest.mark.parametrize("columns", [1, 20, 300])
-def test_odd_widths(columns):
+def test_unusual_widths(columns):
     for env in ({}, {"COLUMNS": str(columns)}):
         ran = at_terminal(*RUN, columns=columns, env=env)
         assert ran.status == 0
@@ -224,8 +224,8 @@ from ndtool.cli import console
 from ndtool.cli.reporter import Reporter
 looks = itertools.count()
 console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
-talk = Reporter()
-with talk.progress() as progress:
+reporter = Reporter()
+with reporter.progress() as progress:
     progress.begin("sweep")
     tick = progress.of(4_000_000_000)
     for i in range(4):

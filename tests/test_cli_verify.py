@@ -19,7 +19,7 @@ from ndtool.runs.request import Request
 
 COUNTING = np.arange(12, dtype="f4").reshape(4, 3)
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 
 def i8(*values: Any) -> np.ndarray:
@@ -98,16 +98,16 @@ def scattered(count: int, size: int) -> Request:
     )
 
 
-def test_memory_depends_on_no_size(here: Path) -> None:
+def test_memory_depends_on_no_size(workdir: Path) -> None:
     request = scattered(100_000, 4_000_000)
-    before = state(here)
+    before = state(workdir)
     tracemalloc.start()
     try:
         assert verify.verify(request).described == "float64[4000000]"
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def test_the_share_that_is_done_grows_to_the_whole() -> None:
@@ -155,7 +155,7 @@ def test_differences_of_all_blocks_are_counted(
 
 
 @pytest.mark.parametrize("out", [np.zeros((9, 1)), np.zeros(10, "f4")], ids=["shape", "type"])
-def test_an_output_of_another_kind_is_refused_before_the_work(out: np.ndarray) -> None:
+def test_an_unsupported_output_is_refused_first(out: np.ndarray) -> None:
     request = scattered(10 * blocks.TUPLES, 10)
     save(out=out)
     shares: list[float] = []
@@ -168,7 +168,7 @@ def test_an_output_of_another_kind_is_refused_before_the_work(out: np.ndarray) -
 def test_an_input_that_changes_during_the_work(name: str) -> None:
     request = scattered(10 * blocks.TUPLES, 10 * blocks.PIECE // 8)
 
-    def spoil(share: float) -> None:
+    def corrupt(share: float) -> None:
         if share > 0.5 and os.stat(name).st_mtime_ns:
             with open(name, "r+b") as file:
                 file.seek(-8, os.SEEK_END)
@@ -176,7 +176,7 @@ def test_an_input_that_changes_during_the_work(name: str) -> None:
             os.utime(name, ns=(0, 0))
 
     with pytest.raises(OutputError, match=f"^{name} changed during the run$"):
-        verify.verify(request, spoil)
+        verify.verify(request, corrupt)
 
 
 def test_a_wrong_index_comes_before_a_wrong_output() -> None:

@@ -51,7 +51,7 @@ def noted(kind, before, at):
         return before(self, *arguments)
     return after
 
-def obedient(phase, before):
+def follow_orders(phase, before):
     def after(work, number):
         end = before(work, number)
         try:
@@ -76,12 +76,12 @@ def late(before):
         await before(self, key, body)
     return after
 
-if not hasattr(tasks, "obedient"):  # a worker loads it twice
+if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
     RemoteFolder.put = late(RemoteFolder.put)
     ZarrSource.block = noted("read", ZarrSource.block, 0)
     Chunks.put = noted("write", Chunks.put, 0)
-    tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
-    tasks.obedient = True
+    tasks.PHASES.update({{phase: follow_orders(phase, do) for phase, do in tasks.PHASES.items()}})
+    tasks.follow_orders = True
 """
 
 
@@ -124,7 +124,7 @@ def workers(started: Workers) -> Iterator[Workers]:
 
 
 @pytest.fixture
-def stores(here: Path) -> Path:
+def stores(workdir: Path) -> Path:
     rng = np.random.default_rng(7)
     arrays = {
         "data": (rng.random((512, 512), np.float32), (64, 64)),
@@ -139,7 +139,7 @@ def stores(here: Path) -> Path:
             f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
         )
         made[...] = array
-    return here
+    return workdir
 
 
 def load(argument: str) -> Any:
@@ -188,7 +188,7 @@ def test_a_cluster_gives_the_bits_of_the_reference(
 
 
 @pytest.mark.parametrize(("operator", "rule"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
-def test_a_cluster_counts_what_a_rule_changes(
+def test_a_cluster_counts_indices_out_of_bounds(
     stores: Path, workers: Workers, operator: str, rule: str
 ) -> None:
     idx = np.load("idx.npy")
@@ -230,7 +230,7 @@ def test_chunks_are_read_once_and_written_once(
         ("scatter_nd", "sweep", "out.zarr"),
     ],
 )
-def test_what_a_killed_worker_did_is_done_again(
+def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, operator: str, phase: str, out: str
 ) -> None:
     before = state(stores)
@@ -252,7 +252,7 @@ def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -
     assert state(stores) == before
 
 
-def test_in_place_only_what_may_be_done_twice(stores: Path, workers: Workers) -> None:
+def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Workers) -> None:
     with pytest.raises(UsageError, match="add cannot update in place"):
         done("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
     expected = wanted("scatter_elements")
@@ -271,7 +271,7 @@ def test_in_place_only_what_may_be_done_twice(stores: Path, workers: Workers) ->
         ({"scheduler": "nowhere.json"}, "nowhere.json: there is no such scheduler file"),
     ],
 )
-def test_what_cannot_be_done_on_a_cluster_is_refused(
+def test_unsupported_runs_on_a_cluster_are_refused(
     stores: Path, workers: Workers, change: dict[str, Any], message: str
 ) -> None:
     save(turned=np.asfortranarray(np.load("data.npy")), one=np.zeros((1, 1), np.int64))
@@ -283,7 +283,7 @@ def test_what_cannot_be_done_on_a_cluster_is_refused(
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"address": 5}', "xx", "\x93NUMPY"])
-def test_a_scheduler_file_that_is_none(stores: Path, text: str) -> None:
+def test_a_malformed_scheduler_file(stores: Path, text: str) -> None:
     Path("s.json").write_text(text, "latin-1")
     ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "s.json")
     assert (ran.status, ran.out) == (2, b"")
@@ -319,7 +319,7 @@ def test_one_version_everywhere(
 
 
 def test_no_scheduler(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask, "ANSWER", 1)
+    monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 1)
     with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: cannot connect to a scheduler"):
         done("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
 
@@ -327,7 +327,7 @@ def test_no_scheduler(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed by a garbage collection while another client starts, it waits for itself for ever."""
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(dask, "ANSWER", 0.2)
+    monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 0.2)
     made, errors = [], []
     client = distributed.Client.__init__
 
@@ -351,9 +351,9 @@ def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.Mon
 def test_tasks_are_small(stores: Path) -> None:
     with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
         cut = plan.partition_chunks(job, job.metadata, 1, 1 << 20)
-        place = worker.Shared("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
+        position = worker.Shared("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
         names = job.request.arguments
-        call = worker.Call("0" * 16, "1", names, job.inference, cut, place, "/y" * 99)
+        call = worker.Call("0" * 16, "1", names, job.inference, cut, position, "/y" * 99)
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
 
 
@@ -377,8 +377,8 @@ def test_an_ended_client_leaves_nothing_for_long(
     while "-sweep-" not in str(workers.client.processing()):
         time.sleep(0.05)
     ran.send_signal(getattr(signal, how))
-    _, told = ran.communicate()
-    assert (ran.returncode, told) in ((130, b""), (-signal.SIGKILL, b""))
+    _, report = ran.communicate()
+    assert (ran.returncode, report) in ((130, b""), (-signal.SIGKILL, b""))
     workers.release()
     workers.client.restart()
     if how == "SIGKILL":
@@ -389,7 +389,7 @@ def test_an_ended_client_leaves_nothing_for_long(
     assert state(stores) == before
 
 
-def test_a_run_with_a_task_at_work_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 
     class Opened:
@@ -415,10 +415,10 @@ def test_a_run_with_a_task_at_work_stays_open(monkeypatch: pytest.MonkeyPatch) -
     worker.perform(named(9), "begin", 9)
     assert closed == []
     worker.perform(named(10), "begin", 0)
-    assert len(closed) == 11 - worker.KEPT
+    assert len(closed) == 11 - worker.IDLE_RUNS
 
 
-def test_a_run_without_an_output_is_refused(here: Path) -> None:
+def test_a_run_without_an_output_is_refused(workdir: Path) -> None:
     save(data=np.zeros((4, 3)), idx=np.array([1]))
     with pytest.raises(
         UsageError, match=r"^a run on a cluster writes to a file or store: expected -o FILE$"

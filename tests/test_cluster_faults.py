@@ -34,7 +34,7 @@ def noted(phase, what):
     with open(HERE + "/notes", "a") as notes:
         notes.write(f"{{what}} {{phase}} {{os.getpid()}}\\n")
 
-def obedient(phase, before):
+def follow_orders(phase, before):
     def after(work, number):
         noted(phase, "begin")
         end = before(work, number)
@@ -56,11 +56,13 @@ def obedient(phase, before):
         return end
     return after
 
-if not hasattr(tasks, "obedient"):  # a worker loads it twice
-    tasks.PHASES.update({{phase: obedient(phase, do) for phase, do in tasks.PHASES.items()}})
-    tasks.obedient = True
+if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
+    tasks.PHASES.update({{phase: follow_orders(phase, do) for phase, do in tasks.PHASES.items()}})
+    tasks.follow_orders = True
 """
-PATIENCE = "from ndtool.runs.executors import dask; dask.BACK = dask.OFTEN = 0.1; "
+PATIENCE = (
+    "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "
+)
 IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
@@ -77,13 +79,13 @@ class Site:
 
     def start(self, *command: object) -> subprocess.Popen[bytes]:
         """Start a process, which is killed at the end of the test."""
-        told = environment(
+        report = environment(
             DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
             DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
         )
         process = subprocess.Popen(
             list(map(str, command)),
-            env=told,
+            env=report,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if "ndtool" in str(command) else subprocess.DEVNULL,
@@ -96,7 +98,7 @@ class Site:
         module = "from distributed.cli.dask_scheduler import main; main()"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
         process = self.start(sys.executable, "-c", module, *options, "--scheduler-file", self.file)
-        await_(Path(self.file).exists)
+        wait_for(Path(self.file).exists)
         return process
 
     def worker(self, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
@@ -122,7 +124,7 @@ class Site:
 
     def until(self, what: str, phase: str) -> None:
         """Wait for a record of a worker."""
-        await_(lambda: [what, phase] in [note[:2] for note in self.notes()])
+        wait_for(lambda: [what, phase] in [note[:2] for note in self.notes()])
 
     def end(self) -> None:
         """Kill all processes started."""
@@ -134,13 +136,13 @@ class Site:
                 process.stderr.close()
 
 
-def await_(condition: Callable[[], Any]) -> None:
+def wait_for(condition: Callable[[], Any]) -> None:
     while not condition():
         time.sleep(0.02)
 
 
 @pytest.fixture
-def site(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     rng = np.random.default_rng(3)
     save(
         data=rng.random((256, 256), np.float32),
@@ -160,8 +162,8 @@ def wanted(call: tuple[str, ...]) -> Any:
 
 
 def ended(run: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, told = run.communicate()
-    return run.returncode, told.decode()
+    _, report = run.communicate()
+    return run.returncode, report.decode()
 
 
 def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
@@ -258,13 +260,13 @@ def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
     assert ended(run) == (130, "")
     assert ["end", phase] not in [note[:2] for note in site.notes()]
     for pid in {int(note[2]) for note in site.notes()}:
-        await_(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert state(Path()) == before
 
 
 @pytest.mark.slow("the next run removes the spilled data of a killed one")
 @pytest.mark.parametrize("out", ["out.npy", "out.zarr"])
-def test_what_a_killed_client_leaves_goes_with_the_next_run(site: Site, out: str) -> None:
+def test_files_of_a_killed_client_are_removed_by_the_next_run(site: Site, out: str) -> None:
     if out.endswith("zarr"):
         pytest.importorskip("zarr", exc_type=ImportError)
     before = set(os.listdir())
@@ -281,7 +283,7 @@ def test_what_a_killed_client_leaves_goes_with_the_next_run(site: Site, out: str
     assert set(os.listdir()) - before == {out}
 
 
-def test_a_live_run_keeps_its_hidden_file(here: Path) -> None:
+def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
     one, other = (NewFile("out.npy", None, True, False) for _ in range(2))
     names = [os.path.basename(file.shared()) for file in (one, other)]
     assert sorted(os.listdir()) == sorted(names)
@@ -290,7 +292,7 @@ def test_a_live_run_keeps_its_hidden_file(here: Path) -> None:
     assert os.listdir() == []
 
 
-def test_sweeps_may_meet(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_may_meet(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = Path(f".out.npy.ndtool-{'0' * 12}-{leftovers.boot()}")
     left.touch()
     locked = leftovers.locked

@@ -102,7 +102,7 @@ def test_the_objects_are_those_of_a_run_in_one_process(
     ("data", "out", "spill"),
     [("data.npy", "out.npy", f"{ROOT}/deep/spill"), (f"{ROOT}/data.zarr", f"{ROOT}/out.zarr:g/a", ".")],
 )  # fmt: skip
-def test_arrays_and_what_is_kept_may_be_anywhere(
+def test_arrays_and_spilled_data_in_all_storages(
     stores: Path, workers: Workers, s3: Bucket, data: str, out: str, spill: str
 ) -> None:
     few = zarr.create_array("few.zarr", shape=(512, 512), chunks=(256, 256), dtype="f4")
@@ -110,12 +110,12 @@ def test_arrays_and_what_is_kept_may_be_anywhere(
     for path in Path("few.zarr").rglob("*"):
         if path.is_file():
             s3.put(str(path).replace("few", "data"), path.read_bytes())
-    here = set(os.listdir())
+    workdir = set(os.listdir())
     command = ("scatter-nd", data, "idx.npy", "upd.npy", "--reduction", "add", "-o", out)
     ran = ndtool(*command, "--spill", spill, "--json", "--scheduler", workers.address)
     assert (ran.status, ran.err, ran.json["plan"]["way"]) == (0, "", "cluster")
     assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
-    assert set(os.listdir()) - here == (set() if out.startswith(ROOT) else {out})
+    assert set(os.listdir()) - workdir == (set() if out.startswith(ROOT) else {out})
     with opened(out) as one:
         got = bytes(source.whole(one).buffer)
     assert got == wanted("scatter_nd").tobytes()
@@ -126,7 +126,7 @@ def test_arrays_and_what_is_kept_may_be_anywhere(
     ("operator", "phase"),
     [("gather_nd", "split"), ("gather_nd", "sweep"), ("gather_nd", "replay"), ("scatter_nd", "split"), ("scatter_nd", "sweep")],
 )  # fmt: skip
-def test_what_a_killed_worker_did_is_done_again(
+def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
 ) -> None:
     workers.order("die", phase)
@@ -176,9 +176,7 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
 
 
 @pytest.mark.slow("no request of a run outlives it")
-def test_what_is_on_its_way_at_the_end_is_waited_for(
-    stores: Path, workers: Workers, s3: Bucket
-) -> None:
+def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket) -> None:
     """Objects written after the folder is cleared would never be removed."""
     workers.order("late", "put")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{ROOT}/out.zarr")
@@ -195,7 +193,7 @@ def test_what_is_on_its_way_at_the_end_is_waited_for(
 
 
 @pytest.mark.slow("unfinished uploads stay invisible and are removed")
-def test_what_a_killed_client_left_is_seen_by_nobody_and_removed(
+def test_files_of_a_killed_client_are_invisible_and_removed(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
     s3.put("other.zarr/c/0", b"another's")
@@ -241,7 +239,7 @@ def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucke
 @pytest.mark.parametrize(
     ("out", "options"), [(f"{ROOT}/out.zarr", ()), ("out.zarr", ("--spill", f"{ROOT}/tmp"))]
 )
-def test_what_a_killed_run_kept_is_taken_up(
+def test_segments_of_a_killed_run_are_resumed(
     stores: Path, workers: Workers, s3: Bucket, out: str, options: tuple[str, ...]
 ) -> None:
     ran = begun(workers, out, *options)
@@ -249,8 +247,8 @@ def test_what_a_killed_run_kept_is_taken_up(
     workers.notes()
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
     how = ("--scheduler", workers.address, "--resume", "--json", *options)
-    told = ndtool(*command, *how).json
-    assert told["resumed"] == {"split": told["plan"]["tasks"]["split"]}
+    report = ndtool(*command, *how).json
+    assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.notes() if "idx.zarr" in line]
     with opened(out) as one:
         assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
@@ -258,15 +256,15 @@ def test_what_a_killed_run_kept_is_taken_up(
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
-def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
-    place = spillfiles.create_folder(f"{ROOT}/tmp")
-    spillfiles.open_store(place.inside).note("manifest", b"{}")
+def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
+    position = spillfiles.create_folder(f"{ROOT}/tmp")
+    spillfiles.open_store(position.inside).note("manifest", b"{}")
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
-    assert spillfiles.reopen(place.inside) is None
-    place.leave()
-    place.drop()
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([place.inside], [])
-    taken = spillfiles.reopen(place.inside)
+    assert spillfiles.reopen(position.inside) is None
+    position.leave()
+    position.drop()
+    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([position.inside], [])
+    taken = spillfiles.reopen(position.inside)
     assert taken is not None
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])
     assert spillfiles.open_store(taken.inside).noted("manifest") == b"{}"
@@ -279,19 +277,19 @@ def test_a_place_behind_a_url_is_left_and_taken_over(s3: Bucket) -> None:
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
 
 
-def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
+def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
     for path in Path("idx.zarr").rglob("*"):
         if path.is_file():
             s3.put(str(path), path.read_bytes())
 
-    def told() -> Any:
+    def report() -> Any:
         with opened(f"{ROOT}/idx.zarr") as one:
             return one.fingerprint()
 
-    before = told()
-    assert (told(), before[0]) == (before, 14)
+    before = report()
+    assert (report(), before[0]) == (before, 14)
     s3.put("idx.zarr/c/5/0/0", b"another chunk")
-    assert told() != before
+    assert report() != before
     save(few=np.arange(3))
     s3.put("few.npy", Path("few.npy").read_bytes())
     with opened(f"{ROOT}/few.npy") as one:
@@ -307,7 +305,7 @@ def test_what_tells_objects_from_others(stores: Path, s3: Bucket) -> None:
         PermissionError("AccessDenied"),
     ],
 )
-def test_what_does_not_tell_objects_from_others(
+def test_fields_that_do_not_identify_objects(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Version] | Exception
 ) -> None:
     """A size alone is no fingerprint, and readable objects need not be listable."""
@@ -321,7 +319,7 @@ def test_what_does_not_tell_objects_from_others(
     assert RemoteFolder("memory://x").fingerprint("") is None
 
 
-def test_times_tell_objects_from_others_beside_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_and_sizes_identify_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     async def contents(url: str) -> dict[str, Version]:
         return {"a": next(answers)}
 
@@ -366,25 +364,25 @@ def test_nothing_is_replaced(stores: Path, workers: Workers, s3: Bucket) -> None
         ("out.npy", "nowhere", "nowhere"),
     ],
 )
-def test_places_that_workers_do_not_share(
+def test_locations_that_workers_do_not_share(
     stores: Path, workers: Workers, s3: Bucket, out: str, spill: str | None, message: str
 ) -> None:
-    here = os.listdir()
+    workdir = os.listdir()
     with pytest.raises((UsageError, OutputError), match=message):
         done("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
-    assert (s3.keys(), os.listdir()) == ([], here)
+    assert (s3.keys(), os.listdir()) == ([], workdir)
     assert fsspec.filesystem("memory").find("/") == []
 
 
 def test_a_url_for_temporary_files_is_for_clusters(stores: Path) -> None:
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{ROOT}/tmp")
     assert (ran.status, "only a cluster spills to a URL: expected a directory" in ran.err) == (2, True)  # fmt: skip
-    here = f"file://{os.getcwd()}"
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", here)
+    workdir = f"file://{os.getcwd()}"
+    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", workdir)
     assert (ran.status, ran.err) == (0, "")
 
 
-def test_a_claim_is_of_one_run(s3: Bucket) -> None:
+def test_only_one_run_claims_a_folder(s3: Bucket) -> None:
     one = claims.Claim(f"{ROOT}/x.zarr", "g/a")
     with pytest.raises(OutputError, match=rf"x.zarr/g/a: process {os.getpid()} on .* writes there"):
         claims.Claim(f"{ROOT}/x.zarr", "g/a")
@@ -419,7 +417,7 @@ def test_two_runs_that_find_the_same_leftovers(s3: Bucket, monkeypatch: pytest.M
     assert s3.keys() == []
 
 
-def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
+def test_a_lock_object_is_of_one_folder(s3: Bucket) -> None:
     """Two folders have lock objects of one name."""
     s3.put(".x.zarr.a.b.ndtool", of(GONE, folder="x.zarr/a/b"))
     s3.put("x.zarr/a.b/c", b"somebody's")
@@ -430,7 +428,7 @@ def test_a_mark_is_of_one_folder(s3: Bucket) -> None:
     assert s3.get("x.zarr/a.b/c") == b"somebody's"
 
 
-def test_a_run_whose_folder_was_taken_is_not_seen(s3: Bucket) -> None:
+def test_a_run_whose_folder_was_claimed_is_not_published(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
     sink.write(0, memoryview(bytes(64)))
     s3.put(".x.zarr.ndtool", of(1, "another"))
@@ -442,14 +440,14 @@ def test_a_run_whose_folder_was_taken_is_not_seen(s3: Bucket) -> None:
 
 def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
     """Return a lock object of some process."""
-    told = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
-    return json.dumps({**told, "process": process, **changes}).encode()
+    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
+    return json.dumps({**report, "process": process, **changes}).encode()
 
 
 GONE = 2**22 + 1  # more than Linux's highest process ID
 
 
-def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:
+def test_files_of_other_machines_require_force(s3: Bucket) -> None:
     s3.put(".x.zarr.ndtool", of(1, "another"))
     s3.put("x.zarr/c/0/0", b"a chunk")
     ran = ndtool("clean", ROOT)
@@ -464,7 +462,7 @@ def test_what_other_machines_left_must_be_forced(s3: Bucket) -> None:
     "body",
     [b"", b"{}", b"[]", b"[" * 9999, b"\xff", b"null", b'"x"', of(GONE, folder=""), of(GONE, folder="../x"), of(GONE, folder=5), of(True)],
 )  # fmt: skip
-def test_marks_that_are_none(body: bytes, s3: Bucket) -> None:
+def test_malformed_lock_objects(body: bytes, s3: Bucket) -> None:
     s3.put(".x.zarr.ndtool", body)
     s3.put("x.zarr/c/0/0", b"a chunk")
     assert ndtool("clean", ROOT, "--force").out == b"nothing to remove\n"
@@ -473,7 +471,7 @@ def test_marks_that_are_none(body: bytes, s3: Bucket) -> None:
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
-def test_processes_that_are_not_ours_to_ask(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_other_users(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put(".x.zarr.ndtool", of(GONE))
 
     def kill(process: int, number: int) -> None:
@@ -490,7 +488,9 @@ async def refuse(*_: Any) -> None:
     raise PermissionError
 
 
-def test_what_cannot_be_removed_keeps_its_mark(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_removed_keep_their_lock_object(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim = claims.Claim(f"{ROOT}/x.zarr")
     s3.put("x.zarr/c/0/0", b"a chunk")
     monkeypatch.setattr(upload.Bucket, "clear", refuse)
@@ -501,7 +501,7 @@ def test_what_cannot_be_removed_keeps_its_mark(s3: Bucket, monkeypatch: pytest.M
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
-def test_any_store_is_cleared(here: Path) -> None:
+def test_any_store_is_cleared(workdir: Path) -> None:
     memory = fsspec.filesystem("memory")
     claim = claims.Claim("memory://x[1]*.zarr")
     memory.pipe_file("/x[1]*.zarr/c/0/0", b"a chunk")
@@ -520,7 +520,7 @@ def test_an_array_that_is_complete_stays(metadata: str, s3: Bucket) -> None:
     assert sorted(s3.keys()) == sorted(["x.zarr/c/0/0", f"x.zarr/{metadata}"])
 
 
-def test_what_others_made_meanwhile_stays(s3: Bucket) -> None:
+def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
     s3.put("x.zarr/c/0/0", b"another's")
     with pytest.raises(
@@ -548,11 +548,11 @@ def begun_here(target: str) -> Any:
 
 def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
-    told = sink.shared()
-    assert isinstance(told, shared.Shared)
+    report = sink.shared()
+    assert isinstance(report, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.Chunks.again(told)
+        writer.Chunks.again(report)
     sink.abort()
     assert s3.keys() == []
 
@@ -563,32 +563,32 @@ def test_pieces_are_read_as_they_were_written(sizes: list[int], data: st.DataObj
     fs = fsspec.filesystem("memory")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spillfiles, "OBJECT_BYTES", 16)
-        keep = ObjectStore("memory://spill")
+        spills = ObjectStore("memory://spill")
         whole = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
-        piece, at = keep.create(Segment("split", 3, 0)), 0
+        piece, at = spills.create(Segment("split", 3, 0)), 0
         for size in sizes:
-            keep.write(piece, at, memoryview(whole[at : at + size]))
+            spills.write(piece, at, memoryview(whole[at : at + size]))
             at += size
-        keep.finish(piece)
+        spills.finish(piece)
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
         start = data.draw(st.integers(0, len(whole)))
-        room = memoryview(bytearray(data.draw(st.integers(0, len(whole) - start))))
-        keep.read(piece, start, room)
-        assert room == whole[start : start + len(room)]
+        memory_block = memoryview(bytearray(data.draw(st.integers(0, len(whole) - start))))
+        spills.read(piece, start, memory_block)
+        assert memory_block == whole[start : start + len(memory_block)]
     fs.store.clear()
 
 
-def test_what_is_kept_has_an_end(stores: Path) -> None:
+def test_spilled_segments_have_trailers(stores: Path) -> None:
     save(numbers=np.arange(12))
-    keep = ObjectStore("memory://spill")
+    spills = ObjectStore("memory://spill")
     numbers = memoryview(np.arange(12))
-    keep.tabulate(Table("starts", 3), numbers)
-    assert keep.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
+    spills.tabulate(Table("starts", 3), numbers)
+    assert spills.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
-        keep.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
-    piece = keep.create(Segment("split", 0, 0))
-    keep.write(piece, 0, memoryview(b"abc"))
-    keep.close()
+        spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
+    piece = spills.create(Segment("split", 0, 0))
+    spills.write(piece, 0, memoryview(b"abc"))
+    spills.close()
     with pytest.raises(OutputError, match="the run has ended"):
-        keep.finish(piece)
+        spills.finish(piece)
     fsspec.filesystem("memory").store.clear()

@@ -96,9 +96,9 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 @pytest.fixture
-def inputs(here: Path) -> Path:
+def inputs(workdir: Path) -> Path:
     made()
-    return here
+    return workdir
 
 
 def made() -> None:
@@ -137,16 +137,16 @@ def again(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
         (SCATTER, "sweep", {"split": 7}),
     ],
 )
-def test_what_is_complete_is_not_done_again(
+def test_complete_segments_are_not_recomputed(
     inputs: Path, started: Workers, command: tuple[str, ...], phase: str, taken: dict[str, int]
 ) -> None:
     before = set(os.listdir())
     started.kill(command, phase, "-o", "out.npy")
     assert len(set(os.listdir()) - before) == 2
-    told = again(command, started)
-    assert told["resumed"] == taken
+    report = again(command, started)
+    assert report["resumed"] == taken
     done = started.begun()
-    assert {phase: done[phase] + taken.get(phase, 0) for phase in done | taken} == told["plan"][
+    assert {phase: done[phase] + taken.get(phase, 0) for phase in done | taken} == report["plan"][
         "tasks"
     ]
     assert same(np.load("out.npy"), wanted(command))
@@ -172,11 +172,14 @@ def test_a_run_may_be_killed_again_and_again(inputs: Path, started: Workers) -> 
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_what_is_out_of_bounds_is_told_as_ever(inputs: Path, started: Workers) -> None:
+def test_indices_out_of_bounds_raise_the_usual_error(inputs: Path, started: Workers) -> None:
     started.kill(DROPPED, "sweep", "-o", "out.npy")
-    told = again(DROPPED, started)
-    assert told["resumed"] == {"split": 7}
-    assert (told["out_of_bounds"]["count"], told["out_of_bounds"]["first"]["value"]) == (2, -513)
+    report = again(DROPPED, started)
+    assert report["resumed"] == {"split": 7}
+    assert (report["out_of_bounds"]["count"], report["out_of_bounds"]["first"]["value"]) == (
+        2,
+        -513,
+    )
     assert same(np.load("out.npy"), wanted(DROPPED))
     started.kill(BAD, "split", "-o", "out.npy")
     with pytest.raises(BoundsError, match=r"2 of 30000 index tuples\n  --> bad.npy\[3, 0\] = -513"):
@@ -228,7 +231,7 @@ def left(killed: Killed) -> Killed:
 
 @settings(max_examples=12)
 @given(st.data())
-def test_any_part_of_what_is_there_will_do(killed: Killed, data: st.DataObject) -> None:
+def test_any_existing_part_suffices(killed: Killed, data: st.DataObject) -> None:
     shutil.rmtree("spill", ignore_errors=True)
     Path("spill").mkdir()
     pieces = killed.copy()
@@ -252,26 +255,26 @@ def test_any_part_of_what_is_there_will_do(killed: Killed, data: st.DataObject) 
     assert os.listdir("spill") == []
 
 
-def test_a_task_that_ends_while_it_is_looked_at(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_task_that_ends_while_it_is_inspected(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers continue tasks that a killed client had sent."""
-    keep, listed = spillfiles.FolderStore("."), os.scandir
-    pieces = [keep.create(spill.Segment("split", number, 0)) for number in (0, 1)]
+    spills, listed = spillfiles.FolderStore("."), os.scandir
+    pieces = [spills.create(spill.Segment("split", number, 0)) for number in (0, 1)]
     for piece in pieces:
-        keep.write(piece, 0, memoryview(b"piece"))
-    keep.finish(pieces[0])
+        spills.write(piece, 0, memoryview(b"piece"))
+    spills.finish(pieces[0])
 
     def late(path: str) -> Any:
         found = list(listed(path))
-        keep.finish(pieces[1])
+        spills.finish(pieces[1])
         return nullcontext(found)
 
     monkeypatch.setattr(os, "scandir", late)
-    assert keep.segments() == {pieces[0]: 5}
+    assert spills.segments() == {pieces[0]: 5}
 
 
-def test_an_end_that_is_none(left: Killed) -> None:
+def test_a_malformed_trailer(left: Killed) -> None:
     pieces = left.copy()
     for number, end in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
         (path,) = pieces.glob(f"split-{number}-*")
@@ -303,9 +306,9 @@ def test_inputs_that_changed(left: Killed, name: str) -> None:
 
 def test_another_version(left: Killed) -> None:
     manifest = left.copy() / "manifest"
-    told = json.loads(manifest.read_text())
-    told["made"]["version"] = "0.0.9"
-    manifest.write_text(json.dumps(told))
+    report = json.loads(manifest.read_text())
+    report["made"]["version"] = "0.0.9"
+    manifest.write_text(json.dumps(report))
     result = left.resume()
     assert result.resumed == 0
     assert result.warnings[0].endswith(": the killed run had another version of ndtool")
@@ -332,8 +335,8 @@ def test_another_call(left: Killed, options: dict[str, Any], reason: str) -> Non
 def test_less_memory(left: Killed) -> None:
     """The killed run's partitioning may need more memory than workers have."""
     manifest = left.copy() / "manifest"
-    told = {**json.loads(manifest.read_text()), "block": 30_000, "step": [512 * 512]}
-    manifest.write_text(json.dumps(told))
+    report = {**json.loads(manifest.read_text()), "block": 30_000, "step": [512 * 512]}
+    manifest.write_text(json.dumps(report))
     result = left.resume(memory=1 << 20)
     assert result.warnings[0].endswith("'s tasks need more memory, or other chunks of the output")
     assert same(np.load("out.npy"), wanted(GATHER))
@@ -350,7 +353,7 @@ def test_other_chunks_of_the_output(left: Killed) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"made": [], "block": 1, "step": [1]}'])
-def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
+def test_a_malformed_manifest(left: Killed, text: str | None) -> None:
     """A run may be killed before it writes its manifest."""
     manifest = left.copy() / "manifest"
     manifest.unlink() if text is None else manifest.write_text(text)
@@ -359,7 +362,7 @@ def test_a_manifest_that_is_none(left: Killed, text: str | None) -> None:
     assert os.listdir("spill") == []
 
 
-def test_workers_that_work_where_pieces_are(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_without_a_usable_directory(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run with local workers removes folders of killed ones."""
     left.copy()
     monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
@@ -368,7 +371,7 @@ def test_workers_that_work_where_pieces_are(left: Killed, monkeypatch: pytest.Mo
     assert os.listdir("spill") == []
 
 
-def test_a_live_run_is_left_alone(left: Killed) -> None:
+def test_a_live_run_is_not_cleaned(left: Killed) -> None:
     folder = left.copy().parent
     held = leftovers.locked(str(folder))
     before = sorted(folder.rglob("*"))
@@ -379,7 +382,7 @@ def test_a_live_run_is_left_alone(left: Killed) -> None:
     assert left.resume().resumed == 9
 
 
-def test_what_another_machine_left(left: Killed) -> None:
+def test_files_of_runs_on_other_machines(left: Killed) -> None:
     folder = left.copy().parent
     theirs = folder.with_name(folder.name[:-8] + "0" * 8)
     folder.rename(theirs)
@@ -391,7 +394,7 @@ def test_what_another_machine_left(left: Killed) -> None:
     assert os.listdir("spill") == [theirs.name]
 
 
-def test_a_folder_that_goes_before_it_is_taken(
+def test_a_folder_removed_before_it_is_locked(
     left: Killed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces, take = left.copy(), spillfiles.reopen
@@ -405,7 +408,7 @@ def test_a_folder_that_goes_before_it_is_taken(
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_a_dry_run_takes_nothing(left: Killed) -> None:
+def test_a_dry_run_allocates_nothing(left: Killed) -> None:
     pieces = left.copy()
     before = sorted(pieces.iterdir())
     how = ("--spill", "spill", "--scheduler", left.workers.address, "-o", "out.npy")
@@ -417,18 +420,20 @@ def test_a_dry_run_takes_nothing(left: Killed) -> None:
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_data_of_too_many_files_to_look_at(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_too_many_files_to_fingerprint(
+    left: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = left.copy() / "manifest"
-    told = json.loads(manifest.read_text())
-    told["made"]["data"][1] = None
-    manifest.write_text(json.dumps(told))
+    report = json.loads(manifest.read_text())
+    report["made"]["data"][1] = None
+    manifest.write_text(json.dumps(report))
     monkeypatch.setattr(resume, "LISTED", 0)
     assert left.resume().resumed == 7
     assert left.workers.begun() == {"sweep": 7, "replay": 7}
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_without_a_fingerprint(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
     left.copy()
     monkeypatch.setattr(resume, "_input_fingerprint", lambda *_: None)
     result = left.resume()
@@ -437,7 +442,9 @@ def test_an_input_of_which_nothing_tells(left: Killed, monkeypatch: pytest.Monke
     assert same(np.load("out.npy"), wanted(GATHER))
 
 
-def test_what_cannot_be_taken_up_is_not_left(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_cannot_be_resumed_are_removed(
+    left: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lonely(*_: object) -> None:
         raise ResourceError("all workers are gone")
 
@@ -460,10 +467,10 @@ def test_an_input_that_changes_during_the_run(
 ) -> None:
     """Workers do not inspect the inputs that workers of the killed run had read."""
     left.copy()
-    told, answers = resume._input_fingerprint, iter([["as it was"]])
+    report, answers = resume._input_fingerprint, iter([["as it was"]])
 
     def late(role: str, name: str, source: Any) -> Any:
-        return told(role, name, source) if role == "data" else next(answers, ["another"])
+        return report(role, name, source) if role == "data" else next(answers, ["another"])
 
     manifest = next(Path("spill").glob(".*/new/manifest"))
     found = json.loads(manifest.read_text())
@@ -476,7 +483,7 @@ def test_an_input_that_changes_during_the_run(
     assert os.listdir("spill") == []
 
 
-def test_only_clusters_take_up(inputs: Path) -> None:
+def test_only_clusters_resume(inputs: Path) -> None:
     ran = ndtool(*GATHER, "-o", "out.npy", "--resume")
     message = "error: --resume: only a run on a cluster can be resumed: expected --scheduler or --workers\n"
     assert (ran.status, ran.err) == (2, message)
@@ -484,7 +491,7 @@ def test_only_clusters_take_up(inputs: Path) -> None:
 
 
 @pytest.mark.slow("a run without workers ends and is resumed")
-def test_a_run_that_loses_its_workers_can_be_taken_up(
+def test_a_run_that_loses_its_workers_can_be_resumed(
     inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     site = Site(tmp_path_factory.mktemp("site"))
@@ -494,9 +501,9 @@ def test_a_run_that_loses_its_workers_can_be_taken_up(
         site.order("once", "sweep")
         how = ("-o", "out.npy", "--scheduler", site.file, "--resume", "-q")
         run = site.start(*IMPATIENT, *SCATTER, *how)
-        _, told = run.communicate()
+        _, report = run.communicate()
         assert run.returncode == 6
-        assert told.endswith(b"  hint: --resume continues this run\n")
+        assert report.endswith(b"  hint: --resume continues this run\n")
         site.worker("--no-nanny")
         ran = ndtool(*SCATTER, *how[:-1], "--json")
         assert (ran.status, ran.json["resumed"]) == (0, {"split": 4})
@@ -506,25 +513,25 @@ def test_a_run_that_loses_its_workers_can_be_taken_up(
         site.end()
 
 
-def test_what_tells_the_files_of_a_store(here: Path) -> None:
+def test_fingerprints_of_store_files(workdir: Path) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     group = zarr.create_group("g.zarr")
     group.create_array("a", shape=(4, 4), chunks=(2, 2), dtype="i4")[...] = 1
     group.create_array("b", shape=(4,), dtype="i4")[...] = 1
 
-    def told(argument: str) -> Any:
+    def report(argument: str) -> Any:
         source = locators.open_source(argument, Streams())
         try:
             return source.fingerprint()
         finally:
             source.close()
 
-    before = told("g.zarr:a")
-    assert told("g.zarr:a") == before
+    before = report("g.zarr:a")
+    assert report("g.zarr:a") == before
     os.utime("g.zarr/b/c/0")
-    assert told("g.zarr:a") == before
+    assert report("g.zarr:a") == before
     os.utime("g.zarr/a/c/1/1")
-    after = told("g.zarr:a")
+    after = report("g.zarr:a")
     assert after != before
     os.unlink("g.zarr/a/c/1/1")
-    assert told("g.zarr:a") not in (before, after)
+    assert report("g.zarr:a") not in (before, after)

@@ -64,9 +64,9 @@ def plain(case: Case) -> bool:
 def large(shape: tuple[int, ...], axis: int, dtype: str = "i4", more: int = 3) -> list[Any]:
     """Return data, indices of both signs with duplicates, and updates."""
     rng = np.random.default_rng(1)
-    place = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
-    data, updates = rng.integers(0, 99, shape), rng.integers(0, 99, place)
-    indices = rng.integers(-shape[axis], shape[axis], place)
+    position = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
+    data, updates = rng.integers(0, 99, shape), rng.integers(0, 99, position)
+    indices = rng.integers(-shape[axis], shape[axis], position)
     return [data.astype(dtype), indices, updates.astype(dtype)]
 
 
@@ -157,9 +157,9 @@ def test_every_page_is_written_by_two_blocks_at_most(
 def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
     cut = list(columns.blocks(panels, rows, bytearray(1), bands))
-    room = len(columns.allocate(panels, rows, bands, bytearray(1)))
-    assert max(block.nbytes for block in cut) <= room
-    assert room <= tuning.BLOCK + 4 * rows <= 33 << 20
+    buffer = len(columns.allocate(panels, rows, bands, bytearray(1)))
+    assert max(block.nbytes for block in cut) <= buffer
+    assert buffer <= tuning.BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in cut) == rows * width * 4
 
 

@@ -49,9 +49,9 @@ LITTLE = 4 << 20  # bytes of memory, whatever a header declares
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(workdir: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, TOY))
-    return here
+    return workdir
 
 
 # Writers of each format without ndtool
@@ -72,8 +72,10 @@ def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
     sizes = "|".join(",".join(map(str, one)) for one in (array.shape, step))
     places = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
     parts = [
-        array[(*(slice(i, i + each) for i, each in zip(place, step, strict=True)), ...)].tobytes()
-        for place in places
+        array[
+            (*(slice(i, i + each) for i, each in zip(position, step, strict=True)), ...)
+        ].tobytes()
+        for position in places
     ]
     return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)
 
@@ -171,28 +173,28 @@ STORES = {
 }
 PLACES = ("file", "standard input", "pipe", "FIFO")
 COMBINED = [
-    pytest.param(maker, place, id=f"{name}-{place}")
+    pytest.param(maker, position, id=f"{name}-{position}")
     for name, maker in (MAKERS | STORES).items()
-    for place in PLACES
-    if place == "file" or maker.streamed
+    for position in PLACES
+    if position == "file" or maker.streamed
 ]
-everywhere = pytest.mark.parametrize(("maker", "place"), COMBINED)
+everywhere = pytest.mark.parametrize(("maker", "position"), COMBINED)
 every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 
 
 @contextmanager
-def placed(place: str, raw: Any) -> Iterator[tuple[str, Streams]]:
+def placed(position: str, raw: Any) -> Iterator[tuple[str, Streams]]:
     """Yield the argument for bytes in some storage, and the streams to open it with."""
     put("in", raw)
-    if place == "file":
+    if position == "file":
         yield "in", Streams()
         return
-    if place == "standard input":
+    if position == "standard input":
         fd = os.open("in", os.O_RDONLY)
         yield "-", Streams(fd)
         os.close(fd)
         return
-    if place == "FIFO":
+    if position == "FIFO":
         os.mkfifo("fifo")
         fd = -1
     else:
@@ -200,18 +202,18 @@ def placed(place: str, raw: Any) -> Iterator[tuple[str, Streams]]:
 
     def feed() -> None:
         try:
-            with open("fifo" if place == "FIFO" else end, "wb") as file:
+            with open("fifo" if position == "FIFO" else end, "wb") as file:
                 file.write(raw)
         except BrokenPipeError:
             pass  # refused before the end of the stream
 
     thread = threading.Thread(target=feed)
     thread.start()
-    yield ("fifo" if place == "FIFO" else "-"), Streams(fd)
+    yield ("fifo" if position == "FIFO" else "-"), Streams(fd)
     if fd >= 0:
         os.close(fd)
     thread.join()
-    if place == "FIFO":
+    if position == "FIFO":
         os.unlink("fifo")
 
 
@@ -249,10 +251,10 @@ ARRAYS = [
 
 
 @everywhere
-def test_values_and_facts(maker: Maker, place: str) -> None:
+def test_values_and_metadata(maker: Maker, position: str) -> None:
     for array in maker.arrays:
         with (
-            placed(place, maker.make(array)) as (argument, streams),
+            placed(position, maker.make(array)) as (argument, streams),
             closing(locators.open_source(argument, streams)) as one,
         ):
             assert same(value(one), array)
@@ -263,7 +265,7 @@ def test_values_and_facts(maker: Maker, place: str) -> None:
             assert all(part.readonly for part in parts)
             assert sum(map(len, parts)) == metadata.nbytes
             del parts
-        with placed(place, maker.make(array)) as (argument, streams):
+        with placed(position, maker.make(array)) as (argument, streams):
             (entry,) = locators.describe(argument, streams)
             assert entry.metadata == metadata
 
@@ -277,17 +279,17 @@ def test_cut_short_at_every_length(maker: Maker) -> None:
         assert isinstance(got, InputError) or same(got, ARRAY), length
 
 
-@pytest.mark.parametrize("place", ["standard input", "pipe"])
-def test_streams_cut_short_at_every_length(place: str) -> None:
+@pytest.mark.parametrize("position", ["standard input", "pipe"])
+def test_streams_cut_short_at_every_length(position: str) -> None:
     raw = npy(ARRAY)
     for length in range(len(raw)):
-        with placed(place, raw[:length]) as (argument, streams), pytest.raises(InputError):
+        with placed(position, raw[:length]) as (argument, streams), pytest.raises(InputError):
             locators.open_source(argument, streams)
 
 
 @every_maker
 @pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
-def test_any_byte_that_is_another(maker: Maker, change: int) -> None:
+def test_any_changed_byte(maker: Maker, change: int) -> None:
     raw = bytearray(maker.make(ARRAY))
     for at in range(len(raw)):
         raw[at] ^= change
@@ -301,7 +303,7 @@ def test_any_byte_that_is_another(maker: Maker, change: int) -> None:
         raw[at] ^= change
 
 
-def shorten() -> None:
+def truncate_file() -> None:
     os.truncate("in", os.path.getsize("in") - 1)
 
 
@@ -315,23 +317,23 @@ def replace() -> None:
 
 
 @every_maker
-@pytest.mark.parametrize("change", [shorten, modify, replace])
-@pytest.mark.parametrize("place", ["file", "standard input"])
-def test_changes_while_it_is_open(maker: Maker, change: Callable[[], None], place: str) -> None:
-    if place != "file" and (change is replace or not maker.streamed):
+@pytest.mark.parametrize("change", [truncate_file, modify, replace])
+@pytest.mark.parametrize("position", ["file", "standard input"])
+def test_changes_while_it_is_open(maker: Maker, change: Callable[[], None], position: str) -> None:
+    if position != "file" and (change is replace or not maker.streamed):
         pytest.skip("a descriptor stays on its file; other formats are read by their names")
     with (
-        placed(place, maker.make(ARRAY)) as (argument, streams),
+        placed(position, maker.make(ARRAY)) as (argument, streams),
         closing(locators.open_source(argument, streams)) as one,
     ):
         change()
-        said = "was replaced" if change is replace else "changed"
-        with pytest.raises(OutputError, match=f" {said} during the run"):
+        expected_text = "was replaced" if change is replace else "changed"
+        with pytest.raises(OutputError, match=f" {expected_text} during the run"):
             one.recheck()
 
 
 @every_maker
-def test_whether_it_is_open_as_another_descriptor(maker: Maker) -> None:
+def test_open_as_another_descriptor(maker: Maker) -> None:
     Path("in").write_bytes(maker.make(ARRAY))
     Path("other").write_bytes(b"")
     with closing(locators.open_source("in", Streams(-1))) as one:
@@ -343,8 +345,8 @@ def test_whether_it_is_open_as_another_descriptor(maker: Maker) -> None:
 
 
 @everywhere
-def test_claims_take_no_memory(maker: Maker, place: str) -> None:
-    with placed(place, maker.huge) as (argument, streams):
+def test_claims_take_no_memory(maker: Maker, position: str) -> None:
+    with placed(position, maker.huge) as (argument, streams):
         tracemalloc.start()
         with pytest.raises(NdtoolError):
             locators.open_source(argument, streams)
@@ -378,7 +380,7 @@ def loaded(name: str) -> Any:
         return archive[archive.files[0]]
 
 
-def as_stored(target: str, array: Any) -> Any:
+def stored_form(target: str, array: Any) -> Any:
     """Return an array as a format stores it: safetensors and ONNX have one byte order."""
     little = ".safetensors" in target or ".pb" in target
     return array.astype(array.dtype.newbyteorder("<")) if little else array
@@ -404,25 +406,25 @@ targets = pytest.mark.parametrize("target", TARGETS)
 targets_and_stores = pytest.mark.parametrize("target", [*TARGETS, "x.zarr", "x.zarr:a"])
 
 
-@pytest.fixture(params=["nameless", "hidden"])
+@pytest.fixture(params=["unnamed", "hidden"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "hidden":
         monkeypatch.delattr(os, "O_TMPFILE")
     return request.param
 
 
-def in_any_order(out: Any, array: Any) -> None:
+def write_reversed(out: Any, array: Any) -> None:
     """Write all blocks in work items of odd sizes, in reverse order."""
     metadata = out.metadata
     for number in reversed(range(grid.blocks(metadata.shape, metadata.grid))):
-        place = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.grid, number))
-        raw = array[(*place, ...)].tobytes()
+        position = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.grid, number))
+        raw = array[(*position, ...)].tobytes()
         step = max(7, len(raw) // 20)
         for at in reversed(range(0, len(raw), step)):
             out.write(at, memoryview(raw[at : at + step]), number)
 
 
-def whole_old(target: str) -> Any:
+def old_file(target: str) -> Any:
     """Write an array to the path of a target and return its bytes."""
     path = target.partition(":")[0]
     raw: Any = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
@@ -438,7 +440,7 @@ def whole_old(target: str) -> Any:
 
 @targets_and_stores
 @pytest.mark.parametrize("how", ["pieces", "whole"])
-def test_what_is_written_is_read(target: str, how: str) -> None:
+def test_round_trip_of_outputs(target: str, how: str) -> None:
     for array in fitting(target):
         with written(target, array) as out:
             assert (out.metadata.dtype, out.metadata.shape) == metadata_of(array)[:2]
@@ -446,10 +448,10 @@ def test_what_is_written_is_read(target: str, how: str) -> None:
             if how == "whole":
                 fill(out, array, "map")
             else:
-                in_any_order(out, array)
+                write_reversed(out, array)
             sinks.commit(out)
-        assert same(loaded(target), as_stored(target, array))
-        assert same(load(target), as_stored(target, array))
+        assert same(loaded(target), stored_form(target, array))
+        assert same(load(target), stored_form(target, array))
 
 
 @targets_and_stores
@@ -466,10 +468,10 @@ def test_an_output_is_zero_before_it_is_written(target: str) -> None:
 
 @targets_and_stores
 def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
-    old, path = whole_old(target), target.partition(":")[0]
+    old, path = old_file(target), target.partition(":")[0]
     for ends in ("aborted", "committed"):
         out = opened(target, ARRAY + 1)
-        in_any_order(out, ARRAY + 1)
+        write_reversed(out, ARRAY + 1)
         assert found(path) == old
         if ends == "committed":
             sinks.commit(out)
@@ -485,12 +487,12 @@ def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
 def test_a_disk_that_is_full_or_fails(
     way: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, path = whole_old(target), target.partition(":")[0]
+    old, path = old_file(target), target.partition(":")[0]
     out = opened(target) if call == "pwrite later" else None
     with monkeypatch.context() as patch:
         patch.setattr(os, call.removesuffix(" later"), failing(code))
         kind = ResourceError if code == errno.ENOSPC else OutputError
-        act = partial(opened, target) if out is None else partial(in_any_order, out, ARRAY)
+        act = partial(opened, target) if out is None else partial(write_reversed, out, ARRAY)
         with pytest.raises(kind, match=f"^{path}: "):
             act()
     if out is not None:
@@ -501,14 +503,14 @@ def test_a_disk_that_is_full_or_fails(
 
 @targets_and_stores
 def test_no_clobber(way: str, target: str) -> None:
-    old, path = whole_old(target), target.partition(":")[0]
+    old, path = old_file(target), target.partition(":")[0]
     for refuse in (opened, checked):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
             refuse(target, clobber=False)
     assert found(path) == old
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     with written(target, clobber=False) as out:
-        old = whole_old(target)  # another process was faster
+        old = old_file(target)  # another process was faster
         fill(out, ARRAY, "map")
         with pytest.raises(OutputError, match=r"exists and|was created by another"):
             sinks.commit(out)
@@ -529,7 +531,7 @@ time.sleep(600)
 
 @targets
 def test_a_kill_leaves_the_old_file(target: str) -> None:
-    old, path = whole_old(target), target.partition(":")[0]
+    old, path = old_file(target), target.partition(":")[0]
     command = [sys.executable, "-c", KILLED, target, str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as child:
         assert child.stdout is not None
@@ -593,7 +595,7 @@ def test_runs_from_blocks_to_blocks(
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
         assert steps.run(call).kept is None
-    assert same(loaded(output), as_stored(output, slow(operator, arrays, attributes)))
+    assert same(loaded(output), stored_form(output, slow(operator, arrays, attributes)))
 
 
 def test_a_run_that_replaces_the_blocks_it_reads() -> None:

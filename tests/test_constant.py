@@ -45,9 +45,9 @@ def test_an_argument_is_an_array(argument: str) -> None:
     assert source.metadata.shape == expected.shape
     assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
     assert bytes(source.whole().buffer) == expected.tobytes()
-    room = bytearray(3 * expected.itemsize)
-    source.fill(memoryview(room))
-    assert not expected.size or room == expected.reshape(-1)[:1].tobytes() * 3
+    memory_block = bytearray(3 * expected.itemsize)
+    source.fill(memoryview(memory_block))
+    assert not expected.size or memory_block == expected.reshape(-1)[:1].tobytes() * 3
     source.close()
 
 
@@ -66,12 +66,12 @@ def test_an_argument_is_an_array(argument: str) -> None:
         ("zeros:int8[9223372036854775808]", "valid up to 64 sizes", 2),
     ],
 )
-def test_what_is_refused(here: Path, argument: str, words: str, status: int) -> None:
+def test_refused_arguments(workdir: Path, argument: str, words: str, status: int) -> None:
     ran = command("gather", argument, "[0]", "-o", "out.npy")
     assert (ran.status, words in ran.err) == (status, True), ran.err
 
 
-def test_a_file_of_that_name_comes_first(here: Path) -> None:
+def test_an_existing_file_takes_precedence(workdir: Path) -> None:
     with open("zeros:int8[2]", "wb") as file:
         np.save(file, np.array([5, 6]))
     assert ndtool.files.gather("zeros:int8[2]", [1]).array.tolist() == [6]
@@ -102,8 +102,8 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
         others = zip(roles[1:], case.arrays[1:], strict=True)
         inputs: dict[str, Any] = {role: memory.source(role, a) for role, a in others}
         with OpenCall(request, {"data": source, **inputs}) as call:
-            room = np.full(call.inference.nbytes, 255, np.uint8)
-            sink = memory.BufferSink(room.data, call.metadata)
+            memory_block = np.full(call.inference.nbytes, 255, np.uint8)
+            sink = memory.BufferSink(memory_block.data, call.metadata)
             rows = rows_of(call.inference)
             if swept and (not rows.tuples or not rows.width or rows.height < 2):
                 return
@@ -113,11 +113,11 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
             else:
                 with steps.prepared(call, None) as ready:
                     steps.execute(ready, sink=sink)
-        assert same(room.view(expected.dtype).reshape(expected.shape), expected)
+        assert same(memory_block.view(expected.dtype).reshape(expected.shape), expected)
 
 
 @pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])
-def test_every_way(here: Path, way: str) -> None:
+def test_every_algorithm(workdir: Path, way: str) -> None:
     rng = np.random.default_rng(3)
     ids, updates = rng.integers(0, 1 << 20, 300_000), rng.random(300_000, np.float32)
     save(ids=ids, upd=updates)
@@ -130,8 +130,8 @@ def test_every_way(here: Path, way: str) -> None:
     assert same(np.load("out.npy"), expected)
     if way == "direct":
         assert command("verify", *call[:4], "out.npy", *call[4:]).status == 0
-        told = command("explain", *call, "--at", str(ids[0])).out.decode()
-        assert "full:2:float32[1048576]" in told
+        report = command("explain", *call, "--at", str(ids[0])).out.decode()
+        assert "full:2:float32[1048576]" in report
         assert command("stats", *call).status == 2  # without updates
         assert command("stats", *call[:3]).status == 0
         assert command("infer", *call).status == 0
@@ -139,7 +139,7 @@ def test_every_way(here: Path, way: str) -> None:
         assert "float32[1048576]" in ran.out.decode()
 
 
-def test_zeros_larger_than_memory_take_none(here: Path) -> None:
+def test_zeros_larger_than_memory_take_none(workdir: Path) -> None:
     ran = command("gather", "zeros:int64[300000000000,4]", "[[7], [-1]]", "-o", "out.npy")
     assert ran.status == 0, ran.err
     assert same(np.load("out.npy"), np.zeros((2, 1, 4), np.int64))

@@ -24,8 +24,8 @@ TARGETS = ("b.npy", "b.npz", "b.npz:x", "b.safetensors", "b.safetensors:x")
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Path:
-    return here
+def workdir(workdir: Path, all_closed: None) -> Path:
+    return workdir
 
 
 def run(source: str, output: str, **options: Any) -> Any:
@@ -59,7 +59,7 @@ sizes = st.lists(st.integers(0, 5), max_size=4)
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.sampled_from(NUMBERS + OTHERS), sizes, st.sampled_from("CF"), st.data())
-def test_there_and_back(code: str, shape: list[int], order: Any, data: Any) -> None:
+def test_round_trips(code: str, shape: list[int], order: Any, data: Any) -> None:
     dtype = np.dtype(code)
     raw = np.random.default_rng(0).integers(0, 2, int(np.prod(shape)) * dtype.itemsize, "u1")
     array = raw.view(dtype).reshape(shape)
@@ -139,7 +139,7 @@ def test_void_stays_void_among_files_of_arrays() -> None:
     assert not Path("h.safetensors").exists()
 
 
-def test_what_it_says() -> None:
+def test_messages_of_the_reporter() -> None:
     np.savez("a.npz", x=DATA)
     ran = ndtool("convert", "a.npz", "b.npy", "--json")
     assert ran.status == 0
@@ -190,7 +190,7 @@ def test_at_a_terminal() -> None:
         (("[1, 2]", "b.npy"), 3, "[1, 2]: No such file"),
     ],
 )
-def test_what_is_refused(arguments: tuple[str, ...], status: int, why: str) -> None:
+def test_refused_arguments(arguments: tuple[str, ...], status: int, why: str) -> None:
     save(a=DATA)
     before = state(Path())
     ran = ndtool("convert", *arguments)

@@ -22,7 +22,7 @@ KINDS = [
 EACH = pytest.mark.parametrize(("dtype", "reduction"), KINDS, ids=str)
 
 
-def awkward(dtype: np.dtype) -> np.ndarray:
+def special_values(dtype: np.dtype) -> np.ndarray:
     """Return special elements: extremes, both zeros, NaNs of many payloads."""
     bits = 8 * dtype.itemsize
     unsigned = np.dtype(f"u{dtype.itemsize}")
@@ -58,7 +58,7 @@ def test_only_what_is_rounded_or_normalised_has_no_identity() -> None:
 
 @EACH
 def test_an_identity_changes_nothing_on_either_side(dtype: np.dtype, reduction: str) -> None:
-    values = awkward(dtype)
+    values = special_values(dtype)
     neutral = np.frombuffer(identity(dtypes.from_numpy(dtype), reduction), dtype)
     identities = neutral.repeat(len(values))
     everywhere = np.arange(len(values))[:, None]
@@ -70,7 +70,7 @@ def test_an_identity_changes_nothing_on_either_side(dtype: np.dtype, reduction: 
 def test_the_bits_of_one_thread(
     dtype: np.dtype, reduction: str, taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, values = np.random.default_rng(51), awkward(dtype)
+    rng, values = np.random.default_rng(51), special_values(dtype)
     for slots, run, tuples, piece in ((5, (), 999, 500), (3, (2, 2), 300, 1 << 26)):
         monkeypatch.setattr(tuning, "PIECE", piece)
         indices = rng.integers(-slots, slots, (tuples, 1))
@@ -98,13 +98,13 @@ def test_elements_of_the_only_line(taken: list[str]) -> None:
     assert taken
 
 
-@pytest.mark.parametrize("place", [0, 499, 999])
+@pytest.mark.parametrize("position", [0, 499, 999])
 def test_a_bad_index_changes_nothing(
-    place: int, taken: list[str], monkeypatch: pytest.MonkeyPatch
+    position: int, taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "ASIDE", 0)
     data, indices, updates = np.arange(7), np.full((1000, 1), 3), np.ones(1000, int)
-    indices[place] = 7
+    indices[position] = 7
     for threads in (2, 3):
         with pytest.raises(BoundsError, match="= 7"):
             ndtool.scatter_nd(data, indices, updates, "add", out=data, threads=threads)
@@ -112,7 +112,7 @@ def test_a_bad_index_changes_nothing(
     assert taken
 
 
-def test_bytes_of_bools_that_nobody_touched_stay(taken: list[str]) -> None:
+def test_bytes_of_unselected_bools_are_preserved(taken: list[str]) -> None:
     data = np.array([7, 7, 0, 1], np.uint8).view(bool)
     indices, updates = np.full((1000, 1), 1), np.zeros(1000, bool)
     result = ndtool.scatter_nd(data, indices, updates, "max", threads=2)

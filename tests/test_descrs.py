@@ -73,7 +73,7 @@ def numpy_reads(descr: Any) -> np.dtype | None:
     return None if dtype.hasobject or not dtype.itemsize else dtype
 
 
-def we_read(descr: Any) -> dtypes.Dtype | DtypeError:
+def ndtool_reads(descr: Any) -> dtypes.Dtype | DtypeError:
     try:
         return dtypes.from_descr(descr)
     except DtypeError as error:
@@ -110,8 +110,8 @@ def we_read(descr: Any) -> dtypes.Dtype | DtypeError:
 @example([("a", "|i1", (1,) * 64)])
 @example([("a", "|i1", (1,) * 65)])
 @example([("a", "|i1", 2**5000)])
-def test_a_descr_is_what_numpy_takes_it_for(descr: Any) -> None:
-    theirs, ours = numpy_reads(descr), we_read(descr)
+def test_a_descr_is_parsed_as_by_numpy(descr: Any) -> None:
+    theirs, ours = numpy_reads(descr), ndtool_reads(descr)
     if isinstance(ours, DtypeError):
         assert theirs is None or ours.message.startswith(OURS)
         return
@@ -130,7 +130,7 @@ def test_a_descr_is_what_numpy_takes_it_for(descr: Any) -> None:
 @example([("c", ("<f8", (5,)), (2,))])
 def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr: Any) -> None:
     dtype = numpy_reads(descr)
-    if dtype is None or dtype.itemsize > 1000 or isinstance(we_read(descr), DtypeError):
+    if dtype is None or dtype.itemsize > 1000 or isinstance(ndtool_reads(descr), DtypeError):
         return
     data, indices, out = (str(tmp_path / name) for name in ("data.npy", "idx.npy", "out.npy"))
     content = np.random.default_rng(dtype.itemsize).bytes(5 * dtype.itemsize)
@@ -149,7 +149,7 @@ def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr:
 
 @pytest.mark.parametrize(("descr", "reason"), ONLY_NUMPY.values(), ids=ONLY_NUMPY)
 @pytest.mark.filterwarnings("ignore:Data type alias")
-def test_what_only_numpy_reads(descr: Any, reason: str) -> None:
+def test_types_that_only_numpy_reads(descr: Any, reason: str) -> None:
     assert isinstance(descr_to_dtype(descr), np.dtype), reason
     with pytest.raises(DtypeError):
         dtypes.from_descr(descr)
@@ -163,7 +163,7 @@ def test_long_doubles_of_another_machine_are_read(code: str) -> None:
 
 @pytest.mark.parametrize("order", ["|", "=", ""])
 @pytest.mark.parametrize("code", ["i4", "f8", "c16", "u2", "U3", "M8[s]"])
-def test_an_order_that_says_nothing_is_this_machines(order: str, code: str) -> None:
+def test_an_order_of_bar_is_native(order: str, code: str) -> None:
     assert dtypes.from_code(order + code) == dtypes.from_code(dtypes.NATIVE + code)
 
 
@@ -191,7 +191,7 @@ def test_updates_of_data_whose_order_says_nothing(
     ["float٣٢", "int٨", "float032", "uint08", "float12", "float-32", "bool8", "complex32", "int"]
     + [word + "3" * 5000 for word in ("float", "int", "U", "datetime64", "timedelta64[", "V", "")],
 )
-def test_names_of_no_type(name: str) -> None:
+def test_unknown_type_names(name: str) -> None:
     with pytest.raises(DtypeError, match="is not an element type"):
         dtypes.from_name(name)
     with pytest.raises(NdtoolError):

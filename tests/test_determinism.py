@@ -44,7 +44,7 @@ TEAMS = range(1, 1 + int(os.environ.get("NDTOOL_TEST_TEAMS", "16")))
 REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 
 
-class Way(NamedTuple):
+class Algorithm(NamedTuple):
     """Shapes that lead to one algorithm.
 
     taken: the function in scatters and the kernel. axis: of an elements operator.
@@ -64,36 +64,36 @@ LINES = ("_by_lines", "scatter_lines")
 SHORT_LINES = ("_by_lines", "scatter")
 UNITS = ("_by_units", "scatter_units")
 WAYS = (
-    Way("columns", IN_ORDER, (5, 3000), (7, 1)),
-    Way("runs", IN_ORDER, (40, 70), (300, 1)),
-    Way("parts", PARTS, (5000,), (700, 1)),
-    Way("parts in place", PARTS, (5000,), (700, 1), None, True),
-    Way("parts of rows", PARTS, (300, 70), (400, 1)),
-    Way("parts of a line", PARTS, (5000,), (700,), 0),
-    Way("lines", LINES, (30, 64), (30, 64), 1),
-    Way("lines in part", SHORT_LINES, (30, 64), (29, 40), 1),
-    Way("packed units", UNITS, (20, 70), (20, 70), 0),
-    Way("units in place", UNITS, (20, 70), (20, 70), 0, True),
-    Way("units too tall to pack", UNITS, (300, 40), (300, 40), 0),
-    Way("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
-    Way("units of one column", UNITS, (20, 30, 7), (20, 30, 1), 0),
+    Algorithm("columns", IN_ORDER, (5, 3000), (7, 1)),
+    Algorithm("runs", IN_ORDER, (40, 70), (300, 1)),
+    Algorithm("parts", PARTS, (5000,), (700, 1)),
+    Algorithm("parts in place", PARTS, (5000,), (700, 1), None, True),
+    Algorithm("parts of rows", PARTS, (300, 70), (400, 1)),
+    Algorithm("parts of a line", PARTS, (5000,), (700,), 0),
+    Algorithm("lines", LINES, (30, 64), (30, 64), 1),
+    Algorithm("lines in part", SHORT_LINES, (30, 64), (29, 40), 1),
+    Algorithm("packed units", UNITS, (20, 70), (20, 70), 0),
+    Algorithm("units in place", UNITS, (20, 70), (20, 70), 0, True),
+    Algorithm("units too tall to pack", UNITS, (300, 40), (300, 40), 0),
+    Algorithm("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
+    Algorithm("units of one column", UNITS, (20, 30, 7), (20, 30, 1), 0),
 )
 LARGE = (
-    Way("columns", IN_ORDER, (5, 300_000), (9, 1)),
-    Way("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
-    Way("parts", PARTS, (5_000_000,), (400_000, 1)),
-    Way("parts of rows", PARTS, (80_000, 70), (20_000, 1)),
-    Way("parts of a line", PARTS, (4_500_000,), (600_000,), 0),
-    Way("lines", LINES, (300, 3000), (300, 3000), 1),
-    Way("packed units", UNITS, (900, 1100), (900, 1100), 0),
-    Way("units in place", UNITS, (900, 1100), (900, 1100), 0, True),
+    Algorithm("columns", IN_ORDER, (5, 300_000), (9, 1)),
+    Algorithm("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
+    Algorithm("parts", PARTS, (5_000_000,), (400_000, 1)),
+    Algorithm("parts of rows", PARTS, (80_000, 70), (20_000, 1)),
+    Algorithm("parts of a line", PARTS, (4_500_000,), (600_000,), 0),
+    Algorithm("lines", LINES, (300, 3000), (300, 3000), 1),
+    Algorithm("packed units", UNITS, (900, 1100), (900, 1100), 0),
+    Algorithm("units in place", UNITS, (900, 1100), (900, 1100), 0, True),
 )
 
 
 class Call(NamedTuple):
     """A scatter whose bits must never vary."""
 
-    way: Way
+    algorithm: Algorithm
     arrays: tuple[Array, Array, Array]
     reduction: str
     expected: Array
@@ -101,48 +101,52 @@ class Call(NamedTuple):
     def run(self, threads: int) -> Array:
         """Return the result with some number of threads."""
         data, *others = self.arrays
-        data = data.copy() if self.way.in_place else data
+        data = data.copy() if self.algorithm.in_place else data
         return self._replace(arrays=(data, *others)).into(
-            data if self.way.in_place else None, threads
+            data if self.algorithm.in_place else None, threads
         )
 
     def into(self, out: Array | None, threads: int) -> Array:
         """Return the result, written to `out` if given."""
         data, *others = self.arrays
-        if self.way.axis is None:
+        if self.algorithm.axis is None:
             return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
         return ndtool.scatter_elements(
-            data, *others, self.way.axis, self.reduction, out=out, threads=threads
+            data, *others, self.algorithm.axis, self.reduction, out=out, threads=threads
         )
 
 
-def a_call(rng: np.random.Generator, way: Way, dtype: Any, reduction: str, heavy: bool) -> Call:
+def a_call(
+    rng: np.random.Generator, algorithm: Algorithm, dtype: Any, reduction: str, heavy: bool
+) -> Call:
     """Return a call for an algorithm; its duplicates are heavy (three elements) or none."""
-    if way.axis is None:
-        indices, flat = tuples(rng, way, heavy)
-        shape = (len(indices), *way.data[1:])
+    if algorithm.axis is None:
+        indices, flat = tuples(rng, algorithm, heavy)
+        shape = (len(indices), *algorithm.data[1:])
     else:
-        indices, flat = elements(rng, way, way.axis, heavy)
+        indices, flat = elements(rng, algorithm, algorithm.axis, heavy)
         shape = indices.shape
     special = dtype not in COMPLEX and rng.integers(2)
     fill = random_values if special else numbers
-    data, updates = fill(rng, dtype, way.data), fill(rng, dtype, shape)
+    data, updates = fill(rng, dtype, algorithm.data), fill(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, reduction)
-    return Call(way, (data, indices, updates), reduction, expected)
+    return Call(algorithm, (data, indices, updates), reduction, expected)
 
 
-def tuples(rng: np.random.Generator, way: Way, heavy: bool) -> tuple[Array, Array]:
+def tuples(rng: np.random.Generator, algorithm: Algorithm, heavy: bool) -> tuple[Array, Array]:
     """Return index tuples and the linear indices of the elements that they select."""
-    size, *run = way.data
+    size, *run = algorithm.data
     rows = rng.permutation(size)
-    rows = rng.choice(rows[:3], way.indices[0]) if heavy else rows[: way.indices[0]]
+    rows = rng.choice(rows[:3], algorithm.indices[0]) if heavy else rows[: algorithm.indices[0]]
     width = int(np.prod(run))
     return rows[:, None] - size, (rows[:, None] * width + np.arange(width)).ravel()
 
 
-def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tuple[Array, Array]:
+def elements(
+    rng: np.random.Generator, algorithm: Algorithm, axis: int, heavy: bool
+) -> tuple[Array, Array]:
     """Return an index for each element and the linear indices of the elements selected."""
-    size, shape = way.data[axis], list(way.indices)
+    size, shape = algorithm.data[axis], list(algorithm.indices)
     if heavy:
         indices = rng.integers(0, 3, shape)
     else:
@@ -150,7 +154,7 @@ def elements(rng: np.random.Generator, way: Way, axis: int, heavy: bool) -> tupl
         indices = np.argsort(rng.random(shape), axis).take(range(min(size, length)), axis)
     where = list(np.indices(indices.shape, sparse=True))
     where[axis] = indices
-    return indices, np.ravel_multi_index(np.broadcast_arrays(*where), way.data).ravel()
+    return indices, np.ravel_multi_index(np.broadcast_arrays(*where), algorithm.data).ravel()
 
 
 @pytest.fixture
@@ -169,8 +173,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         threads = call["how"].threads if "how" in call else 0
         seen[name] = max(seen.get(name, 0), threads)
 
-    for way, kernel in {way.taken for way in WAYS}:
-        spy(monkeypatch, scatters, way, note)
+    for algorithm, kernel in {algorithm.taken for algorithm in WAYS}:
+        spy(monkeypatch, scatters, algorithm, note)
         spy(monkeypatch, gathers._kernels, kernel, note)
     monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)  # `lead` changes it
     return seen
@@ -190,25 +194,25 @@ def spy(
     patch.setattr(module, name, noting)
 
 
-def lead(way: Way) -> None:
+def lead(algorithm: Algorithm) -> None:
     """Exclude the algorithm for long slices, to test another one."""
-    tuning.WIDE = 65 if way.taken == IN_ORDER else 1 << 40
+    tuning.WIDE = 65 if algorithm.taken == IN_ORDER else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
     """Run the calls with 1 to 16 threads, by the intended algorithm: one result."""
     first = [call.run(1) for call in calls]
     for call, result in zip(calls, first, strict=True):
-        assert agree(result, call.expected, call.reduction), (call.way, call.reduction)
+        assert agree(result, call.expected, call.reduction), (call.algorithm, call.reduction)
     for threads in TEAMS:
         for call, result in zip(calls, first, strict=True):
             taken.clear()
-            lead(call.way)
+            lead(call.algorithm)
             for _ in range(repeats):
-                assert same(call.run(threads), result), (call.way, call.reduction, threads)
-            way, kernel = call.way.taken
-            assert way in taken, call.way
-            assert 1 < taken[kernel] <= threads or threads == 1, call.way
+                assert same(call.run(threads), result), (call.algorithm, call.reduction, threads)
+            algorithm, kernel = call.algorithm.taken
+            assert algorithm in taken, call.algorithm
+            assert 1 < taken[kernel] <= threads or threads == 1, call.algorithm
 
 
 @pytest.mark.slow("each loop of each type has the bits of one thread")
@@ -216,9 +220,9 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
 def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(31)
     calls = [
-        a_call(rng, way, dtype, reduction, heavy)
+        a_call(rng, algorithm, dtype, reduction, heavy)
         for reduction in reductions_of(dtype)
-        for way in WAYS
+        for algorithm in WAYS
         for heavy in (True, False)
     ]
     compare(calls, REPEATS, taken)
@@ -227,10 +231,10 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 @pytest.mark.slow("the bits of one thread with the thresholds that users have")
 @pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
 @pytest.mark.parametrize("reduction", ["none", "add"])
-def test_ways_at_their_real_size(
+def test_algorithms_at_their_real_size(
     reduction: str, heavy: bool, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "NEAR", 2)  # three elements may be neighbours
+    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)  # three elements may be neighbours
     rng = np.random.default_rng(32)
     compare([a_call(rng, w, np.dtype("f4"), reduction, heavy) for w in LARGE], REPEATS, taken)
 
@@ -240,14 +244,14 @@ def test_ways_at_their_real_size(
 def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None:
     """Complete cache lines if aligned; also other offsets and widths."""
     rng = np.random.default_rng(37)
-    room = np.empty(64 * 40 * width + 128, np.uint8)
-    begin += -room.ctypes.data % 64
-    out = room[begin : begin + 40 * width * 4].view("f4").reshape(40, width)
+    buffer = np.empty(64 * 40 * width + 128, np.uint8)
+    begin += -buffer.ctypes.data % 64
+    out = buffer[begin : begin + 40 * width * 4].view("f4").reshape(40, width)
     data, updates = (rng.random((n, width), np.float32) for n in (40, 500))
     for indices in (rng.integers(-40, 40, (500, 1)), np.repeat(rng.integers(0, 3, (250, 1)), 2, 0)):
         expected, gathered = data.copy(), data[indices[:, 0]]
-        for place, update in zip(indices[:, 0], updates, strict=True):
-            expected[place] = update
+        for position, update in zip(indices[:, 0], updates, strict=True):
+            expected[position] = update
         for threads in TEAMS:
             out[...] = 0
             assert same(
@@ -299,61 +303,61 @@ def test_more_tuples_than_are_sorted_at_once(
         assert "apply_partitions" in taken
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
-def test_every_way_finds_a_bad_index_itself(
-    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("algorithm", WAYS, ids=lambda w: w.name)
+def test_every_algorithm_detects_an_index_out_of_bounds(
+    algorithm: Algorithm, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Skip the first validation, as if the indices changed after it."""
     monkeypatch.setattr(check, "check", lambda *_: None)
-    call = a_call(np.random.default_rng(38), way, np.dtype("f4"), "add", True)
+    call = a_call(np.random.default_rng(38), algorithm, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
-    size, last = way.data[way.axis or 0], indices.size - 1
-    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
-    lead(way)
-    for place, value, threads in product((0, last // 2, last), (size, -size - 1), (1, 3)):
+    size, last = algorithm.data[algorithm.axis or 0], indices.size - 1
+    moved = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
+    lead(algorithm)
+    for position, value, threads in product((0, last // 2, last), (size, -size - 1), (1, 3)):
         wrong = indices.copy()
-        wrong.flat[place] = value
+        wrong.flat[position] = value
         with pytest.raises(BoundsError, match=f"{value}"):
             call._replace(arrays=(data, wrong, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}"):
-            moved(data, wrong, way.axis or 0, threads=threads)
-    assert way.taken[0] in taken
+            moved(data, wrong, algorithm.axis or 0, threads=threads)
+    assert algorithm.taken[0] in taken
 
 
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several goes", "one go"])
-@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
-def test_a_bad_index_leaves_the_output_as_it_is(
-    way: Way, limit: int, small: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("algorithm", WAYS, ids=lambda w: w.name)
+def test_an_index_out_of_bounds_leaves_the_output_unchanged(
+    algorithm: Algorithm, limit: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "SCRATCH", limit)
     monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)
-    lead(way)
-    call = a_call(np.random.default_rng(44), way, np.dtype("f4"), "add", False)
+    lead(algorithm)
+    call = a_call(np.random.default_rng(44), algorithm, np.dtype("f4"), "add", False)
     data, indices, updates = call.arrays
-    for place, threads in product((0, indices.size - 1), (1, 3)):
+    for position, threads in product((0, indices.size - 1), (1, 3)):
         wrong = indices.copy()
-        wrong.flat[place] = way.data[way.axis or 0]
+        wrong.flat[position] = algorithm.data[algorithm.axis or 0]
         for reduction in ("none", "add"):
             again = call._replace(arrays=(data, wrong, updates), reduction=reduction)
             for out in (data, np.full_like(data, 7)):
                 kept = out.copy()
                 with pytest.raises(BoundsError):
                     again.into(out, threads)
-                assert same(out, kept), (place, threads, reduction)
+                assert same(out, kept), (position, threads, reduction)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
-def test_every_way_refuses_negative_indices_where_a_spec_has_none(
-    way: Way, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("algorithm", WAYS, ids=lambda w: w.name)
+def test_every_algorithm_refuses_negative_indices_of_specs(
+    algorithm: Algorithm, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bind = inmemory.bind_call
     monkeypatch.setattr(inmemory, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
-    call = a_call(np.random.default_rng(42), way, np.dtype("f4"), "add", True)
+    call = a_call(np.random.default_rng(42), algorithm, np.dtype("f4"), "add", True)
     data, indices, updates = call.arrays
-    size = way.data[way.axis or 0]
-    moved = getattr(ndtool, arguments(way, "none")["operator"].replace("scatter", "gather"))
-    lead(way)
+    size = algorithm.data[algorithm.axis or 0]
+    moved = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
+    lead(algorithm)
     for value, threads in product((-1, -size), (1, 3)):
         index = indices % size
         assert same(call._replace(arrays=(data, index, updates)).run(threads), call.expected)
@@ -361,8 +365,8 @@ def test_every_way_refuses_negative_indices_where_a_spec_has_none(
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
             call._replace(arrays=(data, index, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
-            moved(data, index, way.axis or 0, threads=threads)
-    assert way.taken[0] in taken
+            moved(data, index, algorithm.axis or 0, threads=threads)
+    assert algorithm.taken[0] in taken
 
 
 def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
@@ -379,7 +383,7 @@ def test_gathers_of_axes_that_cannot_be_merged(small: None) -> None:
 
 
 @pytest.mark.parametrize("width", [16, 700, 40_000])
-def test_no_call_gathers_more_than_a_piece(
+def test_no_call_gathers_more_than_a_work_item(
     width: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run between two kernel calls."""
@@ -395,10 +399,13 @@ def test_no_call_gathers_more_than_a_piece(
     assert tuning.PIECE // 2 < max(moved) <= tuning.PIECE
 
 
-def arguments(way: Way, reduction: str) -> dict[str, Any]:
+def arguments(algorithm: Algorithm, reduction: str) -> dict[str, Any]:
     """Return the arguments of a call in a request."""
-    operator = "scatter_nd" if way.axis is None else "scatter_elements"
-    return {"operator": operator, "attributes": Attributes(axis=way.axis or 0, reduction=reduction)}
+    operator = "scatter_nd" if algorithm.axis is None else "scatter_elements"
+    return {
+        "operator": operator,
+        "attributes": Attributes(axis=algorithm.axis or 0, reduction=reduction),
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype(">f2"), np.dtype(">f8")], ids=str)
@@ -407,12 +414,12 @@ def test_files_in_chunks_of_any_size(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(34)
-    for way in WAYS:
-        call = a_call(rng, way, dtype.newbyteorder("="), "add", True)
+    for algorithm in WAYS:
+        call = a_call(rng, algorithm, dtype.newbyteorder("="), "add", True)
         data, indices, updates = call.arrays
         save(data=data.astype(dtype), indices=indices, updates=updates.astype(dtype))
-        moved = arguments(way, "none")["operator"].replace("scatter", "gather")
-        read = getattr(ndtool, moved)(data, indices, way.axis or 0)
+        moved = arguments(algorithm, "none")["operator"].replace("scatter", "gather")
+        read = getattr(ndtool, moved)(data, indices, algorithm.axis or 0)
         for chunk, threads in product((999, 1 << 22), (1, 3)):
             monkeypatch.setattr(tuning, "WRITTEN", chunk)
             monkeypatch.setattr(tuning, "FILE_SCRATCH", chunk)
@@ -420,12 +427,12 @@ def test_files_in_chunks_of_any_size(
             options = {"output": "out.npy", "threads": threads}
             for request, expected in (
                 (Request(data=names[0], indices=names[1], updates="updates.npy",
-                              **arguments(way, "add"), **options), call.expected),
-                (Request(moved, *names, attributes=Attributes(axis=way.axis or 0), **options), read),
+                              **arguments(algorithm, "add"), **options), call.expected),
+                (Request(moved, *names, attributes=Attributes(axis=algorithm.axis or 0), **options), read),
             ):  # fmt: skip
                 with OpenCall(request) as job:
                     steps.run(job)
-                assert same(np.load("out.npy"), expected.astype(dtype)), (way, chunk, threads)
+                assert same(np.load("out.npy"), expected.astype(dtype)), (algorithm, chunk, threads)
 
 
 # Units of 12 bytes, such as long doubles on some machines, occur only in files.
@@ -472,14 +479,14 @@ def test_updates_in_the_other_byte_order(
         assert raw(result) == expected.tobytes()
 
 
-@pytest.mark.parametrize("way", [WAYS[2], WAYS[6], WAYS[8]], ids=lambda w: w.name)
-def test_streams(way: Way, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", [WAYS[2], WAYS[6], WAYS[8]], ids=lambda w: w.name)
+def test_streams(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    call = a_call(np.random.default_rng(35), way, np.dtype("f2"), "mul", True)
+    call = a_call(np.random.default_rng(35), algorithm, np.dtype("f2"), "mul", True)
     names = ("data", "indices", "updates")
     save(**dict(zip(names, call.arrays, strict=True)))
-    flags = ["--reduction", "mul"] + ([] if way.axis is None else ["--axis", way.axis])
-    operator = arguments(way, "mul")["operator"].replace("_", "-")
+    flags = ["--reduction", "mul"] + ([] if algorithm.axis is None else ["--axis", algorithm.axis])
+    operator = arguments(algorithm, "mul")["operator"].replace("_", "-")
     stream = b"".join(Path(f"{name}.npy").read_bytes() for name in names)
     for threads in (1, 3):
         ran = command(operator, "-", "-", "-", *flags, "--threads", threads, stdin=stream)
@@ -487,9 +494,9 @@ def test_streams(way: Way, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         assert same(np.load(io.BytesIO(ran.out)), call.expected)
 
 
-def test_calls_from_several_threads_at_once(small: None) -> None:
+def test_concurrent_calls(small: None) -> None:
     rng = np.random.default_rng(36)
-    calls = [a_call(rng, way, np.dtype("f4"), "add", True) for way in WAYS]
+    calls = [a_call(rng, algorithm, np.dtype("f4"), "add", True) for algorithm in WAYS]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -497,7 +504,7 @@ def test_calls_from_several_threads_at_once(small: None) -> None:
             for call, result in zip(
                 calls * 20, pool.map(lambda c: c.run(2), calls * 20), strict=True
             ):
-                assert same(result, call.expected), call.way
+                assert same(result, call.expected), call.algorithm
     finally:
         sys.setswitchinterval(interval)
 
@@ -524,19 +531,19 @@ def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyP
     scratch._spare.clear()
 
 
-def test_scratch_that_cannot_be_had(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insufficient_scratch(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch._spare.clear()
     monkeypatch.setattr(mmap, "mmap", failing(errno.ENOMEM))
     with pytest.raises(ResourceError, match=r"^not enough memory for a buffer of \d+ bytes$"):
         sorted_call().run(1)
 
 
-def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_is_cached_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that was once called with many threads does not retain as much scratch."""
-    room, together, made = scratch.take, Barrier(4), []
+    buffer, together, made = scratch.take, Barrier(4), []
 
     def noting(size: int) -> Any:
-        made.append(one := room(size))
+        made.append(one := buffer(size))
         together.wait()
         return one
 
@@ -552,7 +559,7 @@ def test_scratch_is_kept_once(small: None, monkeypatch: pytest.MonkeyPatch) -> N
     assert scratch._spare[0] is kept
 
 
-def test_what_is_planted_for_sanitizers_still_runs() -> None:
+def test_planted_races_still_run() -> None:
     planted = Path(__file__).parent / "sanitize" / "planted.py"
     ran = execute(sys.executable, planted, "batches_on_their_own")
     assert (ran.status, ran.err) == (0, "")

@@ -16,14 +16,14 @@ from test_properties import call, many
 
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
-from ndtool.analysis.oracle.distances import FAR, distances, measurable
+from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
 from ndtool.cli import figures
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs.request import Request
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 SMALL = [np.dtype("f2"), np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn),
          np.dtype(ml_dtypes.float8_e5m2)]  # fmt: skip
@@ -43,7 +43,7 @@ def test_distances_count_the_numbers_between(dtype: Any) -> None:
     other = np.random.default_rng(0).permutation(len(numbers))
     wanted = np.abs(ranks - ranks[other])
     assert distances(numbers, numbers[other]).tolist() == wanted.tolist()
-    assert set(distances(nans, numbers[: len(nans)]).tolist()) == {FAR}
+    assert set(distances(nans, numbers[: len(nans)]).tolist()) == {INFINITE}
     assert distances(nans, nans).tolist() == [0] * len(nans)
     if len(nans) > 1:
         assert set(distances(nans[1:], nans[:-1]).tolist()) == {1}
@@ -74,12 +74,12 @@ def test_distances_of_integers(code: str) -> None:
 def test_distances_of_other_types() -> None:
     one = np.array([1 + 2j, 1, complex("nan")], "c8")
     other = np.array([1 + 2j, np.nextafter(np.float32(1), 2), 1], "c8")
-    assert distances(one, other).tolist() == [0, 1, FAR]
+    assert distances(one, other).tolist() == [0, 1, INFINITE]
     for array in (np.array([b"a", b"b"]), np.zeros(2, "V3"), np.array([True, False]),
                   np.array([1, 2], "M8[D]"), np.array([1, 2], "g")):  # fmt: skip
         assert not measurable(array.dtype)
         assert distances(array, array).tolist() == [0, 0]
-    assert distances(np.array([b"a", b"b"]), np.array([b"a", b"c"])).tolist() == [0, FAR]
+    assert distances(np.array([b"a", b"b"]), np.array([b"a", b"c"])).tolist() == [0, INFINITE]
 
 
 def plan_of(case: Case) -> plans.Plan:
@@ -127,13 +127,13 @@ def test_an_update_that_is_left_out_or_doubled_is_found(case: Case, chosen: st.D
     keep = np.sort(np.concatenate([np.arange(tuples), [number]])) if twice else (
         np.delete(np.arange(tuples), number)
     )  # fmt: skip
-    spoilt = reference.scatter_nd(
+    corrupted = reference.scatter_nd(
         data, rows[keep], moved[keep].reshape(len(keep), *data.shape[k:]), reduction
     )
     expected = call(reference, case)
-    wrong = [n for n, (a, b) in enumerate(zip(list_of(spoilt), list_of(expected), strict=True))
+    wrong = [n for n, (a, b) in enumerate(zip(list_of(corrupted), list_of(expected), strict=True))
              if a != b]  # fmt: skip
-    examined, lost, doubled = blamed(case, spoilt, wrong)
+    examined, lost, doubled = blamed(case, corrupted, wrong)
     assert examined == len(wrong)
     assert lost + doubled == len(wrong)
     if not twice:
@@ -147,7 +147,7 @@ def list_of(array: Array) -> list[bytes]:
 
 @pytest.mark.parametrize("code", ["f2", "f4", "f8", "c8"])
 @pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
-def test_rounding_is_told_from_lost_updates(operator: str, code: str) -> None:
+def test_rounding_differs_from_lost_updates(operator: str, code: str) -> None:
     rng = np.random.default_rng(0)
     rows, many_updates = 50, 600
     idx = rng.permutation(np.arange(many_updates) % rows)
@@ -193,7 +193,7 @@ def test_more_updates_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     assert blamed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
 
 
-def lossy(here: Path) -> Request:
+def without_updates(workdir: Path) -> Request:
     """Save a scatter whose output lacks updates, has others twice, and is rounded differently."""
     rng = np.random.default_rng(1)
     idx, upd = rng.integers(0, 100, (2000, 1)), rng.random(2000).astype("f4") + np.float32(1)
@@ -213,8 +213,8 @@ def lossy(here: Path) -> Request:
 RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add")
 
 
-def test_the_words_of_lost_updates(here: Path) -> None:
-    lossy(here)
+def test_lost_updates_as_text(workdir: Path) -> None:
+    without_updates(workdir)
     ran = ndtool(*RUN)
     assert ran.status == 8
     lines = ran.err.splitlines()
@@ -229,8 +229,8 @@ def test_the_words_of_lost_updates(here: Path) -> None:
     assert lines[-1] == ("10 of 11 are off by exactly one update: 7 lost one, 3 applied one twice")
 
 
-def test_the_keys_of_json(here: Path) -> None:
-    lossy(here)
+def test_the_keys_of_json(workdir: Path) -> None:
+    without_updates(workdir)
     ran = ndtool(*RUN, "--json")
     assert (ran.status, ran.err) == (8, "")
     one = json.loads(ran.out)
@@ -257,7 +257,7 @@ def test_the_keys_of_json(here: Path) -> None:
     assert ndtool(*gather).json["lost_updates"] is None
 
 
-def test_within_some_ulps(here: Path) -> None:
+def test_within_some_ulps(workdir: Path) -> None:
     data = np.arange(1, 9, dtype="f4")
     out = data.copy()
     out[3] = np.nextafter(out[3], np.float32(9))
@@ -286,7 +286,7 @@ def test_within_some_ulps(here: Path) -> None:
     assert ndtool(*run, "--within", "1.5").status == 2
 
 
-def test_lost_and_doubled_updates_within_some_ulps_are_counted(here: Path) -> None:
+def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) -> None:
     idx = np.arange(8)[:, None] % 4
     save(data=np.zeros(4, "i4"), idx=idx, upd=np.array([1, 2, 3, 4, 1, 9, 9, 9], "i4"))
     save(out=np.array([1, 13, 12, 13], "i4"))  # the first lacks a 1, the second has 2 twice
@@ -347,7 +347,7 @@ def test_a_lost_update_is_no_other_rule_for_nan() -> None:
     assert examined_of(zeros, np.array([-0.0]), [0]) == (1, 0, 0, 0)
 
 
-def test_the_words_of_other_rules(here: Path) -> None:
+def test_other_nan_rules_as_text(workdir: Path) -> None:
     save(data=np.zeros(3), idx=np.arange(3)[:, None], upd=np.array([NAN, 2.0, 3.0]))
     save(out=np.array([0.0, 2.0, 0.0]))
     run = (*RUN[:-1], "max")
@@ -361,7 +361,7 @@ def test_the_words_of_other_rules(here: Path) -> None:
     assert (one["lost_updates"], one["doubled_updates"], one["compared_otherwise"]) == (1, 0, 1)
 
 
-def test_within_is_never_what_has_no_distance(here: Path) -> None:
+def test_within_excludes_types_without_distance(workdir: Path) -> None:
     save(data=np.array([np.nan, 1.0]), out=np.array([0.0, 1.0]))
     run = ("verify", "gather", "data.npy", "[0,1]", "out.npy", "--within", str(2**63 - 1))
     ran = ndtool(*run)
@@ -375,15 +375,15 @@ def test_within_is_never_what_has_no_distance(here: Path) -> None:
     assert ndtool(*run, "--json").json["ulps"][">64"] == 1
 
 
-def test_a_bool_in_other_bits_is_a_difference(here: Path) -> None:
+def test_a_bool_in_other_bits_is_a_difference(workdir: Path) -> None:
     save(data=np.array([True]), out=np.array([2], "u1").view(bool))
     for flags in ((), ("--within", "5")):
         assert ndtool("verify", "gather", "data.npy", "[0]", "out.npy", *flags).status == 8
 
 
 @pytest.mark.parametrize("columns", [60, 200])
-def test_a_terminal_is_as_wide_as_it_is(columns: int, here: Path) -> None:
-    lossy(here)
+def test_a_terminal_is_as_wide_as_it_is(columns: int, workdir: Path) -> None:
+    without_updates(workdir)
     ran = at_terminal(*NDTOOL, *RUN, columns=columns, env={"TERM": "dumb"})
     lines = ran.screen.splitlines()
     assert max(map(len, lines)) <= max(columns, 61)
@@ -391,10 +391,12 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int, here: Path) -> None:
 
 
 @pytest.mark.parametrize("piece", [16, 64, 1 << 20])
-def test_all_blocks_are_compared(piece: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_blocks_are_compared(
+    piece: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(blocks, "PIECE", piece)
     monkeypatch.setattr(diagnosis, "EXAMINED", 5)
-    request = lossy(here)
+    request = without_updates(workdir)
     with pytest.raises(DifferenceError) as caught:
         verify.verify(request)
     compared: Any = caught.value.comparison
@@ -405,8 +407,8 @@ def test_all_blocks_are_compared(piece: int, here: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("piece", [16, 64, 1 << 20])
 @pytest.mark.parametrize("within", [0, 1])
-def test_what_is_furthest_apart_is_looked_into(
-    piece: int, within: int, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_largest_differences_are_examined(
+    piece: int, within: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If most differences are rounding errors, the few lost updates are reported, too."""
     monkeypatch.setattr(blocks, "PIECE", piece)

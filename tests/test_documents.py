@@ -43,12 +43,12 @@ def timeless(text):
 
 def programs(folder):
     """Return a PATH with the `ndtool` and `python` under test."""
-    place = folder / "programs"
-    place.mkdir()
+    position = folder / "programs"
+    position.mkdir()
     for name, command in (("ndtool", "-m ndtool "), ("python", "")):
-        (place / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
-        (place / name).chmod(0o755)
-    return f"{place}:{os.environ['PATH']}"
+        (position / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
+        (position / name).chmod(0o755)
+    return f"{position}:{os.environ['PATH']}"
 
 
 def play(block, folder):
@@ -120,7 +120,7 @@ def test_all_statuses_are_listed():
 
 @documented
 def test_the_architecture_lists_every_package():
-    layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Beside the package")[0]
+    layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Outside the package")[0]
     cells = re.findall(r"^\| (`.*?) \|", layers, re.MULTILINE)
     names = {name for cell in cells for name in re.findall("`([^`]+)`", cell)}
     package = Path(ndtool.__file__).parent
@@ -160,7 +160,7 @@ def test_files_that_are_named_are_there(path):
 
 
 @documented
-def test_every_document_has_its_place():
+def test_every_document_is_in_the_site():
     index = (ROOT / "docs/index.md").read_text("utf-8").splitlines()
     names = {path.stem for path in ROOT.glob("docs/*.md")}
     assert names - {"index"} <= set(index)

@@ -32,12 +32,12 @@ def command(operator: str, output: str, *more: object) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def inputs(here: Path) -> Path:
+def inputs(workdir: Path) -> Path:
     """Save the inputs of all operators, with outputs of two megabytes."""
     data = np.arange(NBYTES // 8).reshape(4, -1)
     save(data=data, pairs=np.array([[3], [0], [1], [2]]), rows=np.array([3, 0, 1, 2]))
     save(updates=data[::-1], along=np.zeros(data.shape, "i8"))
-    return here
+    return workdir
 
 
 @pytest.fixture
@@ -73,11 +73,13 @@ def needs(output: str) -> None:
         pytest.importorskip("zarr")
 
 
-def refused(call: tuple[object, ...], status: int, said: str, folder: Path, **options: Any) -> None:
+def refused(
+    call: tuple[object, ...], status: int, message: str, folder: Path, **options: Any
+) -> None:
     """Check that a dry run and a run of the same call raise equal errors, and change nothing."""
     before = state(folder), sorted(os.listdir(folder))
     dry, run = (ndtool(*call, *more, **options) for more in (("--dry-run",), ()))
-    assert said in run.err
+    assert message in run.err
     assert (dry.status, dry.out, dry.err) == (run.status, run.out, run.err)
     assert (dry.status, dry.out) == (status, b"")
     assert (state(folder), sorted(os.listdir(folder))) == before
@@ -119,8 +121,8 @@ def test_a_store_of_more_files_than_the_disk_has(disk: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "remount,nr_inodes=100", "tmpfs", str(disk)]
     subprocess.run(mount, check=True)
     more = ("--chunks", "1,1024")
-    said = r"disk/out.zarr: needs 256 files, the disk has inodes for 9"
-    refused(command("gather-elements", "disk/out.zarr", *more), 6, said, disk)
+    message = r"disk/out.zarr: needs 256 files, the disk has inodes for 9"
+    refused(command("gather-elements", "disk/out.zarr", *more), 6, message, disk)
     assert ndtool(*command("gather-elements", "disk/out.zarr", "--chunks", "1,8192")).status == 0
 
 
@@ -129,15 +131,15 @@ def test_limits_on_the_size_of_files(output: str, inputs: Path) -> None:
     needs(output)
     put_old(".")
     more = ("--codec", "none", "--chunks", "4,65536") if ".zarr" in output else ()
-    said, apply = "more than the limit on file sizes", limited(FSIZE=100_000)
-    refused(command("gather-nd", output, *more), 6, said, inputs, preexec_fn=apply)
+    message, apply = "more than the limit on file sizes", limited(FSIZE=100_000)
+    refused(command("gather-nd", output, *more), 6, message, inputs, preexec_fn=apply)
 
 
 @pytest.mark.parametrize("output", ["out.npy", "old.npz:new"])
 def test_few_descriptors(output: str, inputs: Path) -> None:
     put_old(".")
-    call, said = command("gather-nd", output), "Too many open files"
-    refused(call, 6, said, inputs, preexec_fn=limited(NOFILE=7))
+    call, message = command("gather-nd", output), "Too many open files"
+    refused(call, 6, message, inputs, preexec_fn=limited(NOFILE=7))
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.npz"])
@@ -175,7 +177,7 @@ def test_folders_that_were_removed_or_cannot_be_synced(
         assert (dry.status, dry.err) == (run.status, run.err) == (7, run.err)
 
 
-def test_what_exists_and_must_stay(inputs: Path) -> None:
+def test_existing_files_that_must_be_preserved(inputs: Path) -> None:
     put_old(".")
     for output in ("data.npy", "old.npz:a", "old.safetensors:a"):
         refused(command("gather-nd", output, "--no-clobber"), 7, "exists and", inputs)
@@ -204,13 +206,13 @@ def test_space_for_temporary_copies(disk: Path, small: dict[str, str]) -> None:
     large = np.zeros((2, 1 << 20))
     save(data=large, updates=large, fortran=np.asfortranarray(large), pairs=np.array([[1], [0]]))
     os.rename("data.npy", "flat.npy")
-    said = "bytes of disk"
+    message = "bytes of disk"
     for data, updates, output in (
         ("flat.npy", "updates.npy", "-"),
         ("flat.npy", "fortran.npy", "out.npy"),
     ):
         call = ("scatter-nd", data, "pairs.npy", updates, "-o", output, "--no-trace")
-        refused(call, 6, said, disk, env=small)
+        refused(call, 6, message, disk, env=small)
 
 
 def test_space_for_chunks_that_are_put_together(disk: Path, small: dict[str, str]) -> None:
@@ -274,7 +276,7 @@ def forbidden(*_: object, **__: object) -> None:
     raise AssertionError("a dry run neither reads data nor writes")
 
 
-def test_a_dry_run_removes_nothing_that_killed_runs_left(inputs: Path) -> None:
+def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
     pytest.importorskip("zarr")
     from ndtool.publish import leftovers
 
@@ -328,10 +330,10 @@ def test_workers_that_do_not_see_a_folder(
         site.worker(before=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', ""))
         where = ("--scheduler", site.file, "--spill", "spill")
         call, folder = command("gather-nd", output, *where), Path(hidden)
-        said = "out.npy" if hidden == "out" else "temporary file: No such file"
+        message = "out.npy" if hidden == "out" else "temporary file: No such file"
         dry, run = (ndtool(*call, *more) for more in (("--dry-run",), ()))
         assert (dry.status, dry.out, named(dry.err)) == (run.status, run.out, named(run.err))
-        assert (dry.status, said in dry.err or "zarr" in output) == (7, True)
+        assert (dry.status, message in dry.err or "zarr" in output) == (7, True)
         assert os.listdir(folder) == []
     finally:
         site.end()

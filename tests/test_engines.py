@@ -28,27 +28,27 @@ from strategies import (
 from test_properties import call, many
 
 from ndtool.analysis import engines
-from ndtool.analysis.engines import ENGINES, How, Report, side
+from ndtool.analysis.engines import ENGINES, EngineSettings, Report, side
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs.request import Request
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 INSTALLED = engines.chosen("auto")
 RNG = np.random.default_rng(5)
 
 
-def quiet(share: float, who: str) -> None:
+def quiet(share: float, engine_name: str) -> None:
     assert 0 <= share <= 1
 
 
-TWICE = How(runs=2)
+TWICE = EngineSettings(runs=2)
 
 
-def asked(
-    operator: str, names: tuple[str, ...], how: How = TWICE, **attributes: Any
+def reports_of(
+    operator: str, names: tuple[str, ...], how: EngineSettings = TWICE, **attributes: Any
 ) -> list[Report]:
     """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
@@ -188,7 +188,7 @@ CALLS = {
 
 @pytest.mark.slow("each installed engine is mapped to the call that its users make")
 @pytest.mark.parametrize("operator", CALLS)
-def test_reports_say_what_direct_calls_give(operator: str) -> None:
+def test_reports_agree_with_direct_calls(operator: str) -> None:
     (data, indices, updates), given = CALLS[operator]
     save(data=data, idx=indices)
     if updates is not None:
@@ -196,7 +196,7 @@ def test_reports_say_what_direct_calls_give(operator: str) -> None:
     arrays = (data, indices) if updates is None else (data, indices, updates)
     exact = call(reference, Case(operator, arrays, given))
     names = tuple(name for name in DIRECT if name in INSTALLED)
-    reports = asked(operator, names, How(runs=1, threads=1), **given)
+    reports = reports_of(operator, names, EngineSettings(runs=1, threads=1), **given)
     assert [one.engine for one in reports] == list(names)
     for one in reports:
         if one.result == "refused":
@@ -246,29 +246,29 @@ def test_our_calls_of_numpy_are_the_operators(case: Case) -> None:
     assert same(np.asarray(answer), expected)
 
 
-def test_inputs_of_any_kind_reach_an_engine(here: Path) -> None:
+def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
     data = RNG.random((7, 5))
     np.save("data.npy", np.asfortranarray(data.astype(">f4")))
     np.savez("idx.npz", idx=RNG.integers(-7, 7, (1, 9, 1)))
     np.savez_compressed("upd.npz", upd=RNG.random((1, 9, 5)).astype(">f4"))
-    before = state(here)
+    before = state(workdir)
     names = ("scatter_nd", "data.npy", "idx.npz", "upd.npz", None, Attributes(reduction="mul"))
-    reports = engines.verify(Request(*names), ("numpy", "onnx"), How(), quiet).reports
+    reports = engines.verify(Request(*names), ("numpy", "onnx"), EngineSettings(), quiet).reports
     assert [(one.engine, one.threads, one.result) for one in reports] == [
         ("numpy", 1, "same"), ("onnx", 1, "same"),
     ]  # fmt: skip
     large = RNG.random((1 << 17, 3))  # mapped without a copy
     save(data=np.asfortranarray(large))
     literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
-    (report,) = engines.verify(literal, ("numpy",), How(), quiet).reports
+    (report,) = engines.verify(literal, ("numpy",), EngineSettings(), quiet).reports
     assert report.result == "same"
-    assert state(here).keys() == before.keys()
+    assert state(workdir).keys() == before.keys()
 
 
 def test_a_scalar_is_an_update() -> None:
     save(data=np.arange(3.0), idx=np.array([-1]), upd=np.array(0.5))
     names = tuple(name for name in ("numpy", "torch", "onnx") if name in INSTALLED)
-    reports = asked("scatter_nd", names, How(runs=1, threads=1), reduction="add")
+    reports = reports_of("scatter_nd", names, EngineSettings(runs=1, threads=1), reduction="add")
     assert {one.result for one in reports} == {"same"}, reports
 
 
@@ -277,7 +277,9 @@ def test_types_that_are_moved_only(kind: str) -> None:
     data = np.zeros(6, kind)
     data.view("u1").reshape(6, -1)[:, 0] = [1, 0, 1, 1, 0, 0]
     save(data=data, idx=np.array([[2], [0], [-6]]))
-    reports = asked("gather_nd", tuple(name for name in ("numpy", "onnx") if name in INSTALLED))
+    reports = reports_of(
+        "gather_nd", tuple(name for name in ("numpy", "onnx") if name in INSTALLED)
+    )
     assert reports[0].result == "same"
     if kind != "?":
         assert (reports[1].result, reports[1].different) == ("refused", None)
@@ -291,7 +293,7 @@ def test_bfloat16_reaches_those_who_have_it() -> None:
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", None, Attributes(reduction="add"), dtype="bfloat16"
     )  # fmt: skip
-    reports = engines.verify(request, names, How(runs=1, threads=1), quiet).reports
+    reports = engines.verify(request, names, EngineSettings(runs=1, threads=1), quiet).reports
     assert {one.engine: one.result for one in reports} == dict.fromkeys(names, "same")
 
 
@@ -322,18 +324,20 @@ def gather(data, axis, indices):
 
 
 @pytest.fixture
-def fake(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Report]]:
+def fake(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Report]]:
     """Return the report on a replaced torch that changes its output before it returns it."""
     save(data=np.arange(5, dtype="f4"), idx=np.array([4, 3, 0]))
-    (here / "fakes").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(here / "fakes"))
+    (workdir / "fakes").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(workdir / "fakes"))
     monkeypatch.setattr(engines, "lacking", lambda name: False)
 
-    def ask(body: str, source: str = FAKE, **how: Any) -> list[Report]:
-        (here / "fakes" / "torch.py").write_text(source.replace("{body}", body))
-        return asked("gather_elements", ("torch",), How(**{"runs": 3, "threads": 2, **how}))
+    def run_fake(body: str, source: str = FAKE, **how: Any) -> list[Report]:
+        (workdir / "fakes" / "torch.py").write_text(source.replace("{body}", body))
+        return reports_of(
+            "gather_elements", ("torch",), EngineSettings(**{"runs": 3, "threads": 2, **how})
+        )
 
-    return ask
+    return run_fake
 
 
 def test_an_engine_that_is_right(fake: Any) -> None:
@@ -354,13 +358,13 @@ def test_an_engine_that_exits(fake: Any) -> None:
     assert {one.message for one in fake("os._exit(3)")} == {"exit status 3: chatting"}
 
 
-def test_an_engine_that_hangs(fake: Any, here: Path) -> None:
+def test_an_engine_that_hangs(fake: Any, workdir: Path) -> None:
     forked = (
         "child = subprocess.Popen(['sleep', '1000'])\n    open('pid', 'w').write(str(child.pid))"
     )
     reports = fake(f"{forked}\n    time.sleep(1000)", timeout=1, threads=1)
     assert [(one.result, one.message) for one in reports] == [("crashed", "no result in 1 s")]
-    assert gone(int((here / "pid").read_text()))
+    assert gone(int((workdir / "pid").read_text()))
 
 
 def test_an_engine_that_refuses(fake: Any) -> None:
@@ -421,18 +425,23 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends it with whoever asks")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_engine_ends_with_whoever_asks(fake: Any, here: Path, number: int) -> None:
+def test_an_engine_ends_with_its_parent(fake: Any, workdir: Path, number: int) -> None:
     fake("open('pid', 'w').write(str(os.getpid()))")
-    (here / "pid").unlink()
+    (workdir / "pid").unlink()
     source = FAKE.replace("{body}", "open('pid', 'w').write(str(os.getpid())); time.sleep(1000)")
-    (here / "fakes" / "torch.py").write_text(source)
+    (workdir / "fakes" / "torch.py").write_text(source)
     command = (*NDTOOL, "verify", "gather-elements", "data.npy", "idx.npy", "--against", "torch")
     with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
-        while not (here / "pid").exists() or not (here / "pid").read_text():
+        while not (workdir / "pid").exists() or not (workdir / "pid").read_text():
             time.sleep(0.01)
         process.send_signal(number)
-    assert gone(int((here / "pid").read_text()))
-    assert sorted(path.name for path in here.iterdir()) == ["data.npy", "fakes", "idx.npy", "pid"]
+    assert gone(int((workdir / "pid").read_text()))
+    assert sorted(path.name for path in workdir.iterdir()) == [
+        "data.npy",
+        "fakes",
+        "idx.npy",
+        "pid",
+    ]
 
 
 def test_updates_that_are_lost_are_counted() -> None:
@@ -465,7 +474,7 @@ def test_out_of_bounds(fake: Any) -> None:
         "index 5 is out of bounds for axis 0 with size 5"
     ]
     verdict = engines.verify(
-        Request("gather_elements", "data.npy", "idx.npy"), ("numpy",), How(), quiet
+        Request("gather_elements", "data.npy", "idx.npy"), ("numpy",), EngineSettings(), quiet
     )
     assert isinstance(verdict.error, BoundsError)
     assert verdict.reports[0].result == "refused"
@@ -474,7 +483,7 @@ def test_out_of_bounds(fake: Any) -> None:
 # The command.
 
 
-def test_the_command_line(fake: Any, here: Path) -> None:
+def test_the_command_line(fake: Any, workdir: Path) -> None:
     fake("answer = answer.copy(); answer[1] = 7")
     run = ("verify", "gather-elements", "data.npy", "idx.npy")
     ran = ndtool(*run, "--against", "numpy")
@@ -512,7 +521,7 @@ def test_the_command_line(fake: Any, here: Path) -> None:
     assert (ran.status, ran.json["different"], ran.json["engines"][0]["result"]) == (8, 1, "same")
 
 
-def test_wrong_usage(here: Path) -> None:
+def test_wrong_usage(workdir: Path) -> None:
     save(data=np.arange(5), idx=np.array([[1]]))
     run = ("verify", "gather-nd", "data.npy", "idx.npy")
     ran = ndtool(*run)
@@ -527,9 +536,9 @@ def test_no_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "lacking", lambda name: name != "numpy")
     save(data=np.arange(5), idx=np.array([[1]]))
     with pytest.raises(UsageError, match="no engine to compare with is installed") as caught:
-        asked("gather_nd", ("torch", "jax"))
+        reports_of("gather_nd", ("torch", "jax"))
     assert caught.value.hint == "pip install torch jax"
-    reports = asked("gather_nd", ("torch", "numpy"))
+    reports = reports_of("gather_nd", ("torch", "numpy"))
     assert [(one.result, one.message) for one in reports] == [
         ("missing", "pip install torch"),
         ("same", None),
@@ -556,7 +565,7 @@ def test_help_names_the_engines() -> None:
     assert f"{', '.join(ENGINES)}; all; auto" in text
 
 
-def test_no_engine_is_loaded_to_verify(here: Path) -> None:
+def test_no_engine_is_loaded_to_verify(workdir: Path) -> None:
     save(data=np.arange(5), idx=np.array([[1]]))
     program = (
         "import sys; from ndtool.__main__ import main\n"

@@ -50,23 +50,23 @@ def test_another_executor_gives_the_bits_of_the_reference(
         if not rows.tuples or not rows.width or rows.height < 2:
             return
         cut = partitioning_for(rows, not call.inference.scatters, budget, 2)
-        room = np.zeros(call.inference.nbytes, np.uint8)
-        sink = memory.BufferSink(room.data, call.metadata)
+        buffer = np.zeros(call.inference.nbytes, np.uint8)
+        sink = memory.BufferSink(buffer.data, call.metadata)
         with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):
             assert list(execution.run(call, cut, sink, silent, refuse))
-        got = room.view(arrays[0].dtype).reshape(call.inference.plan.output)
+        got = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
     assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
 @pytest.fixture
-def there(here: Path) -> Path:
+def there(workdir: Path) -> Path:
     rng = np.random.default_rng(5)
     save(
         data=rng.random((512, 256), np.float32),
         idx=rng.integers(-256, 256, (20_000, 2)),
         upd=rng.random(20_000, np.float32),
     )
-    return here
+    return workdir
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -80,8 +80,8 @@ def test_another_cluster_gives_the_bits_of_the_reference(there: Path, seed: int)
     scattered = reference.scatter_nd(data, idx, upd, reduction="add")
     assert same(np.load("scattered.npy"), scattered)
     assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
-    assert toy.now() == sum(toy.fates.values())
-    assert len(toy.fates) == 6
+    assert toy.now() == sum(toy.attempt_results.values())
+    assert len(toy.attempt_results) == 6
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -119,7 +119,7 @@ def test_the_first_outcome_of_a_task_counts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_threads_do_all_tasks(slots: int) -> None:
+def test_threads_run_all_tasks(slots: int) -> None:
     with Threads(slots) as threads:
         assert taken(threads, 300) == {number: 2 * number for number in range(300)}
         assert list(taken(threads, 50, in_order=True)) == list(range(50))

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
 from strategies import Array, Case, cases, plain_axes, raw
-from test_properties import call, many, told
+from test_properties import call, described, many
 
 from ndtool.analysis import explain, tuples, typed
 from ndtool.analysis.oracle import reference
@@ -28,7 +28,7 @@ from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 
 def opened(case: Case, **attributes: Any) -> OpenCall:
@@ -58,7 +58,7 @@ def numbered(case: Case) -> Array:
     return call(reference, Case(case.operator, (numbers, indices), case.arguments))
 
 
-def met(case: Case, place: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def met(case: Case, location: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the positions in indices and in updates of every update of an element."""
     data, indices, _ = case.arrays
     axis, b = plain_axes(case)
@@ -66,16 +66,16 @@ def met(case: Case, place: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], t
         k = indices.shape[-1]
         for i in np.ndindex(indices.shape[:-1]):
             row = tuple(int(v) % n for v, n in zip(indices[i], data.shape[b:], strict=False))
-            if i[:b] + row == place[: b + k]:
-                yield i, i + place[b + k :]
+            if i[:b] + row == location[: b + k]:
+                yield i, i + location[b + k :]
         return
     if case.operator == "scatter":
         for i in np.ndindex(indices.shape):
-            if i[:b] == place[:b] and int(indices[i]) % data.shape[axis] == place[axis]:
-                yield i, place[:axis] + i[b:] + place[axis + 1 :]
+            if i[:b] == location[:b] and int(indices[i]) % data.shape[axis] == location[axis]:
+                yield i, location[:axis] + i[b:] + location[axis + 1 :]
         return
     for i in np.ndindex(indices.shape):
-        if (*i[:axis], int(indices[i]) % data.shape[axis], *i[axis + 1 :]) == place:
+        if (*i[:axis], int(indices[i]) % data.shape[axis], *i[axis + 1 :]) == location:
             yield i, i
 
 
@@ -96,18 +96,18 @@ def met_by(old: Array, update: Array, reduction: str) -> Array:
 
 @many
 @given(case=cases, chosen=st.data(), every=st.booleans())
-def test_an_explanation_is_what_brute_force_finds(
+def test_an_explanation_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
 ) -> None:
-    told(case)
+    described(case)
     limits.setattr(tuples, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
     limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
     data = case.arrays[0]
     assume(expected.size and data.size)
-    place = np.unravel_index(chosen.draw(st.integers(0, expected.size - 1)), expected.shape)
+    location = np.unravel_index(chosen.draw(st.integers(0, expected.size - 1)), expected.shape)
     origin = np.unravel_index(chosen.draw(st.integers(0, data.size - 1)), data.shape)
-    at, came = tuple(map(int, place)), tuple(map(int, origin))
+    at, came = tuple(map(int, location)), tuple(map(int, origin))
     with opened(case) as job:
         back = [
             i - n if chosen.draw(st.booleans()) else i
@@ -170,7 +170,7 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
     assert gone.total == len(gone.outputs)
 
 
-def test_the_words_of_a_scatter() -> None:
+def test_a_scatter_as_text() -> None:
     save(table=np.array([[0.5], [1.5]], "f4"), rows=np.array([[1], [0], [-1]]))
     save(upd=np.array([[2], [7], [0.25]], "f4"))
     run = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
@@ -194,7 +194,7 @@ def test_the_words_of_a_scatter() -> None:
     assert ran.out == b"table.npy[1, 0] = 1.5 went to output[1, 0] and got 2 updates\n"
 
 
-def test_the_words_of_gathers() -> None:
+def test_gathers_as_text() -> None:
     save(data=np.arange(12.0).reshape(4, 3))
     run = ("explain", "gather-nd", "data.npy", "[[3], [0], [-1]]")
     assert ndtool(*run, "--at", "2,1", "--from", "3,0", "--from", "1,1").out.decode() == (
@@ -330,7 +330,7 @@ TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
 @pytest.mark.parametrize("typed", [("data",), ("updates",), ("data", "updates")], ids="+".join)
 @pytest.mark.parametrize("operator", ["scatter-nd", "scatter-elements"])
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
-def test_where_a_type_stands_for_an_input_no_value_is_shown(
+def test_types_as_inputs_have_no_values(
     operator: str, reduction: str, typed: tuple[str, ...]
 ) -> None:
     """Neither unknown values nor known ones, which could be mistaken for a result."""
@@ -384,7 +384,7 @@ def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str)
         (("--at", "9" * 30), "is not a position"),
     ],
 )
-def test_a_position_that_is_none(flags: Any, words: str) -> None:
+def test_an_invalid_position(flags: Any, words: str) -> None:
     ran = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
     assert (ran.status, ran.out) == (2, b"")
     assert words in ran.err
@@ -440,10 +440,10 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     assert ran.screen.split() == ndtool(*run[len(NDTOOL) :]).out.decode().split()
 
 
-def test_memory_depends_on_no_size(here: Path) -> None:
+def test_memory_depends_on_no_size(workdir: Path) -> None:
     count = 3_000_000
     save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
-    before = state(here)
+    before = state(workdir)
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
     )
@@ -459,20 +459,20 @@ def test_memory_depends_on_no_size(here: Path) -> None:
         tracemalloc.stop()
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 @pytest.mark.slow("an explanation takes memory by its answer")
 @pytest.mark.parametrize("form", ["JSON", "words"])
 @pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
 def test_memory_of_an_answer_depends_on_no_length(
-    operator: str, form: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    operator: str, form: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, a file is used
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
-    before = state(here)
+    before = state(workdir)
     files = ("data.npy", "idx.npy", "upd.npy")[: len(OPERATORS[operator].inputs)]
     scatters = operator == "scatter_nd"
     attributes = Attributes(reduction="add" if scatters else "none")
@@ -493,10 +493,10 @@ def test_memory_of_an_answer_depends_on_no_length(
     finally:
         tracemalloc.stop()
     assert size > 5 * count
-    assert state(here) == before
+    assert state(workdir) == before
 
 
-def test_a_long_answer_is_one_object_with_the_results_of_a_run(here: Path) -> None:
+def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) -> None:
     count = 3000
     updates = np.random.default_rng(0).standard_normal(count).astype("f2")
     updates[[7, 2000]] = [-0.0, np.inf]
@@ -517,7 +517,7 @@ def test_a_long_answer_is_one_object_with_the_results_of_a_run(here: Path) -> No
     assert (everywhere["count"], nowhere["outputs"]) == (count, [])
 
 
-def test_an_input_that_changes_while_a_long_answer_is_printed(here: Path) -> None:
+def test_an_input_that_changes_while_a_long_answer_is_printed(workdir: Path) -> None:
     save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
     with typed.opened(request) as call:
@@ -537,14 +537,14 @@ def test_an_input_that_changes_while_a_long_answer_is_printed(here: Path) -> Non
 def test_indices_that_change_meanwhile() -> None:
     save(data=np.zeros(3), idx=np.zeros((5, 1), "i8"))
 
-    def spoil(share: float) -> None:
+    def corrupt(share: float) -> None:
         with open("idx.npy", "r+b") as file:
             file.seek(-40, 2)
             file.write(b"\x09")
 
     request = Request("gather_nd", "data.npy", "idx.npy")
     with typed.opened(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
-        explain.explain(call, [(0,)], progress=spoil)
+        explain.explain(call, [(0,)], progress=corrupt)
 
 
 def test_positions_that_python_gives() -> None:

@@ -51,10 +51,10 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /pr
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
+def workdir(workdir: Path) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     Path("out.npy").write_bytes(OLD)
-    return here
+    return workdir
 
 
 def right(name: str = "out.npy", data: Any = DATA) -> bool:
@@ -77,11 +77,11 @@ READING = "open,stat,fstat,fstatvfs,pread,readv,mmap,close"
 WRITING = "pwrite,posix_fallocate,ftruncate,fsync,fchmod,link,replace,unlink"
 
 
-def faulty(calls: str, wrongs: str, nameless: bool, run: tuple[str, ...]) -> Iterator[Any]:
+def faulty(calls: str, wrongs: str, unnamed: bool, run: tuple[str, ...]) -> Iterator[Any]:
     """Yield (call, wrong, number, status, stderr) after every run."""
     script = str(TORTURE / "faulty.py")
     with subprocess.Popen(
-        [sys.executable, script, calls, wrongs, str(int(nameless)), *run],
+        [sys.executable, script, calls, wrongs, str(int(unnamed)), *run],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -95,10 +95,10 @@ def faulty(calls: str, wrongs: str, nameless: bool, run: tuple[str, ...]) -> Ite
     assert process.returncode == 0
 
 
-def put_back(before: dict[str, Any], here: Path) -> dict[str, Any]:
+def put_back(before: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Restore the old output and return the new state; nothing else has changed."""
     Path("out.npy").write_bytes(OLD)
-    now = state(here)
+    now = state(workdir)
     assert {**now, "out.npy": None} == {**before, "out.npy": None}
     return now
 
@@ -124,8 +124,8 @@ from ndtool.__main__ import program
 program()
 """
 ALSO = pytest.mark.slow("each call of gathers, and of outputs in hidden files, may fail, too")
-ways = pytest.mark.parametrize(
-    "nameless", [True, pytest.param(False, marks=ALSO)], ids=["nameless", "hidden"]
+methods = pytest.mark.parametrize(
+    "unnamed", [True, pytest.param(False, marks=ALSO)], ids=["unnamed", "hidden"]
 )
 runs = pytest.mark.parametrize(
     "run", [pytest.param(GATHER, marks=ALSO), SCATTER], ids=["gather", "scatter"]
@@ -133,34 +133,32 @@ runs = pytest.mark.parametrize(
 
 
 @linux
-@ways
+@methods
 @runs
-def test_every_call_that_fails(run: tuple[str, ...], nameless: bool, here: Path) -> None:
-    before, reached = state(here), set()
+def test_every_call_that_fails(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+    before, reached = state(workdir), set()
     run_to_disk = (*run, "--sync")
-    for call, wrong, number, status, said in chain(
-        faulty(READING, "EIO", nameless, run_to_disk),
-        faulty(f"open,mmap,{WRITING}", "EIO,ENOSPC", nameless, run_to_disk),
+    for call, wrong, number, status, expected_text in chain(
+        faulty(READING, "EIO", unnamed, run_to_disk),
+        faulty(f"open,mmap,{WRITING}", "EIO,ENOSPC", unnamed, run_to_disk),
     ):
-        where = (call, wrong, number, status, said)
-        if status in (0, UNREACHED) or "may not survive a power failure" in said:
+        where = (call, wrong, number, status, expected_text)
+        if status in (0, UNREACHED) or "may not survive a power failure" in expected_text:
             assert is_result(run), where
-            before = put_back(before, here)
+            before = put_back(before, workdir)
             continue
         reached.add(call)
-        assert state(here) == before, where
+        assert state(workdir) == before, where
         assert status in ((3, 6, 7) if wrong == "EIO" else (6, 7)), where
-        assert said.startswith("error: "), where
-        assert said.count("\n") == 1 + ("hint: --only replaces it" in said), where
+        assert expected_text.startswith("error: "), where
+        assert expected_text.count("\n") == 1 + ("hint: --only replaces it" in expected_text), where
     assert reached >= {"open", "pread", "mmap", "pwrite", "posix_fallocate", "fsync", "replace"}
 
 
 @linux
-@ways
-def test_the_two_exceptions_where_a_run_fails_and_its_file_is_there(
-    nameless: bool, here: Path
-) -> None:
-    command = NDTOOL if nameless else HIDDEN
+@methods
+def test_failures_after_publication(unnamed: bool, workdir: Path) -> None:
+    command = NDTOOL if unnamed else HIDDEN
     for script, status in (
         ('"$@" >/dev/full', 7),
         ('"$@" >&-', 7),
@@ -172,61 +170,65 @@ def test_the_two_exceptions_where_a_run_fails_and_its_file_is_there(
         assert right()
     ends = set()
     Path("out.npy").write_bytes(OLD)
-    for _, _, number, status, said in faulty("fsync", "EIO", nameless, (*GATHER, "--sync")):
+    for _, _, number, status, expected_text in faulty("fsync", "EIO", unnamed, (*GATHER, "--sync")):
         if status != UNREACHED:
             assert status == 7, number
-            ends.add("may not survive a power failure" in said)
-            assert right() if "may not survive" in said else Path("out.npy").read_bytes() == OLD
+            ends.add("may not survive a power failure" in expected_text)
+            assert (
+                right()
+                if "may not survive" in expected_text
+                else Path("out.npy").read_bytes() == OLD
+            )
         Path("out.npy").write_bytes(OLD)
     assert ends == {True, False}
 
 
 @linux
-@ways
+@methods
 @runs
-def test_a_signal_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -> None:
-    before, ended = state(here), 0
-    for call, _, number, status, said in chain(
-        faulty(f"{READING},{WRITING}", "SIGTERM", nameless, run),
-        faulty(WRITING, "SIGTERM+", nameless, run),
+def test_a_signal_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+    before, ended = state(workdir), 0
+    for call, _, number, status, expected_text in chain(
+        faulty(f"{READING},{WRITING}", "SIGTERM", unnamed, run),
+        faulty(WRITING, "SIGTERM+", unnamed, run),
     ):
-        where = (call, number, status, said)
-        assert said == "", where
+        where = (call, number, status, expected_text)
+        assert expected_text == "", where
         if status in (143, -signal.SIGTERM):  # the latter before ndtool installs handlers
             ended += 1
-            assert state(here) == before, where
+            assert state(workdir) == before, where
         else:  # too late: the file is published, or about to be
             assert status in (0, UNREACHED), where
             assert is_result(run), where
-            before = put_back(before, here)
+            before = put_back(before, workdir)
     assert ended > 10
 
 
 @linux
 @pytest.mark.parametrize("calls", ["import/9", pytest.param("import", marks=pytest.mark.huge)])
 @pytest.mark.parametrize("name", TERMFIRST)
-def test_a_signal_at_every_import(name: str, calls: str, here: Path) -> None:
-    before, ended = state(here), 0
-    for _, _, number, status, said in faulty(calls, name, True, GATHER):
-        where = (number, status, said)
-        assert said == "", where
+def test_a_signal_at_every_import(name: str, calls: str, workdir: Path) -> None:
+    before, ended = state(workdir), 0
+    for _, _, number, status, expected_text in faulty(calls, name, True, GATHER):
+        where = (number, status, expected_text)
+        assert expected_text == "", where
         assert status in (TERMFIRST[name], UNREACHED), where
         ended += status != UNREACHED
-        before = before if status != UNREACHED else put_back(before, here)
-        assert state(here) == before, where
+        before = before if status != UNREACHED else put_back(before, workdir)
+        assert state(workdir) == before, where
     assert ended > 10
 
 
 @pytest.mark.slow("zarr and its libraries drop no signal while they are imported")
 @linux
 @pytest.mark.parametrize("name", TERMFIRST)
-def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, here: Path) -> None:
+def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, workdir: Path) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     before, ended = sorted(os.listdir()), 0
     run = (*GATHER[:4], "out.zarr", "--chunks", "1,65536")
-    for _, _, number, status, said in faulty("import/60", name, True, run):
-        where = (number, status, said)
-        assert said == "", where
+    for _, _, number, status, expected_text in faulty("import/60", name, True, run):
+        where = (number, status, expected_text)
+        assert expected_text == "", where
         if status == UNREACHED:
             break
         assert status == TERMFIRST[name], where
@@ -236,36 +238,36 @@ def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, here: Path)
 
 
 @linux
-def test_a_signal_in_an_import_that_drops_exceptions(here: Path) -> None:
-    before = state(here)
+def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
+    before = state(workdir)
     for name, status in TERMFIRST.items():
         ran = python(DROPPING.format(name=name, arguments=GATHER))
         assert (ran.status, ran.out, ran.err) == (status, b"", "")
-        assert state(here) == before
+        assert state(workdir) == before
 
 
 @linux
-@ways
+@methods
 @runs
-def test_death_at_every_call(run: tuple[str, ...], nameless: bool, here: Path) -> None:
-    before, killed = state(here), 0
+def test_death_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+    before, killed = state(workdir), 0
     for call, _, number, status, _ in chain(
-        faulty(f"{READING},{WRITING}", "SIGKILL", nameless, run),
-        faulty(WRITING, "SIGKILL+", nameless, run),
+        faulty(f"{READING},{WRITING}", "SIGKILL", unnamed, run),
+        faulty(WRITING, "SIGKILL+", unnamed, run),
     ):
         where = (call, number, status)
         assert status in (-signal.SIGKILL, UNREACHED), where
         killed += status != UNREACHED
-        left = {p.name for p in here.iterdir()} - before.keys()
-        if nameless and left:  # complete, between the two calls that replace a file
+        left = {p.name for p in workdir.iterdir()} - before.keys()
+        if unnamed and left:  # complete, between the two calls that replace a file
             assert call in ("link", "replace"), where
             os.replace(left.pop(), "out.npy")
         for name in left:
             os.unlink(name)
         if Path("out.npy").read_bytes() != OLD:
             assert is_result(run), where
-            before = put_back(before, here)
-        assert state(here) == before, where
+            before = put_back(before, workdir)
+        assert state(workdir) == before, where
     assert killed > 10
 
 
@@ -314,10 +316,10 @@ def extend() -> None:
 
 
 @linux
-@ways
+@methods
 @pytest.mark.parametrize("threads", ["1", "4"])
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected_text"),
     [
         (truncate, LOST),
         (modify, "error: data.npy changed during the run\n"),
@@ -326,19 +328,19 @@ def extend() -> None:
     ],
 )
 def test_an_input_that_changes(
-    change: Callable[[], None], said: str, threads: str, nameless: bool, here: Path
+    change: Callable[[], None], expected_text: str, threads: str, unnamed: bool, workdir: Path
 ) -> None:
     run = (*PIPED, "--threads", threads)
-    process, rest = waiting_for([*(NDTOOL if nameless else HIDDEN), *run])
+    process, rest = waiting_for([*(NDTOOL if unnamed else HIDDEN), *run])
     change()
-    before = state(here)
+    before = state(workdir)
     out, err = process.communicate(rest)
-    assert (process.returncode, out, err.decode()) == (7, b"", said)
-    assert state(here) == before
+    assert (process.returncode, out, err.decode()) == (7, b"", expected_text)
+    assert state(workdir) == before
 
 
 @linux
-def test_a_truncated_input_in_json(here: Path) -> None:
+def test_a_truncated_input_in_json(workdir: Path) -> None:
     process, rest = waiting_for([*NDTOOL, *PIPED, "--json"])
     truncate()
     out, err = process.communicate(rest)
@@ -348,7 +350,7 @@ def test_a_truncated_input_in_json(here: Path) -> None:
 
 
 @linux
-def test_verify_of_a_truncated_input(here: Path) -> None:
+def test_verify_of_a_truncated_input(workdir: Path) -> None:
     assert ndtool(*SCATTER).status == 0
     run = ("verify", "scatter-nd", "data.npy", "idx.npy", "-", "out.npy", "--reduction", "add")
     process, rest = waiting_for([*NDTOOL, *run])
@@ -364,9 +366,9 @@ def test_a_lost_page_in_json(closed: bool) -> None:
 import mmap, os, sys
 from ndtool.machine import endings
 from ndtool.cli.reporter import Reporter
-talk = Reporter()
-talk.json = True
-endings.prepare(*talk.last_words())
+reporter = Reporter()
+reporter.json = True
+endings.prepare(*reporter.final_messages())
 with open("lost", "w+b") as file:
     file.truncate(4096)
     pages = mmap.mmap(file.fileno(), 4096)
@@ -376,13 +378,13 @@ with open("lost", "w+b") as file:
     pages[0]
 """
     ran = python(program, closed)
-    said, other = (ran.err.encode(), ran.out) if closed else (ran.out, ran.err.encode())
+    expected_text, other = (ran.err.encode(), ran.out) if closed else (ran.out, ran.err.encode())
     assert (ran.status, other) == (7, b"")
-    assert json.loads(said)["message"] == LOST.removeprefix("error: ").strip()
+    assert json.loads(expected_text)["message"] == LOST.removeprefix("error: ").strip()
 
 
 @linux
-def test_an_input_that_loses_its_name(here: Path) -> None:
+def test_an_input_that_loses_its_name(workdir: Path) -> None:
     process, rest = waiting_for([*NDTOOL, *PIPED])
     os.unlink("data.npy")
     os.rename("idx.npy", "moved.npy")
@@ -392,7 +394,7 @@ def test_an_input_that_loses_its_name(here: Path) -> None:
 
 
 @linux
-def test_truncated_indices(here: Path) -> None:
+def test_truncated_indices(workdir: Path) -> None:
     save(large=np.zeros((2, 1 << 16), "i8"))
     run = ("scatter-elements", "data.npy", "large.npy", "-", "-o", "out.npy")
     process, rest = waiting_for([*NDTOOL, *run])
@@ -412,9 +414,9 @@ sys.exit(main())
 
 
 @pytest.fixture
-def small_disk(here: Path) -> Iterator[Path]:
+def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    folder = here / "small"
+    folder = workdir / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
@@ -423,7 +425,7 @@ def small_disk(here: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk(small_disk: Path, here: Path) -> None:
+def test_a_full_disk(small_disk: Path, workdir: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), upd=np.zeros((2, 1 << 17)))
     old = small_disk / "out.npy"
     old.write_bytes(OLD)
@@ -440,7 +442,7 @@ def test_a_full_disk(small_disk: Path, here: Path) -> None:
     assert ran.status == 0
 
 
-def test_a_full_disk_for_temporary_files(small_disk: Path, here: Path) -> None:
+def test_a_full_disk_for_temporary_files(small_disk: Path, workdir: Path) -> None:
     rows = np.zeros((2, 1 << 20))
     save(data=rows, upd=rows)
     raw = Path("data.npy").read_bytes()
@@ -456,7 +458,7 @@ def test_a_full_disk_for_temporary_files(small_disk: Path, here: Path) -> None:
     assert Path("out.npy").read_bytes() == OLD
 
 
-def test_a_disk_that_fills_up_behind_a_map(small_disk: Path, here: Path) -> None:
+def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), idx=np.zeros((2, 1 << 17), "i8"))
     for script in (FULL_MAP, f"import os; del os.O_TMPFILE{FULL_MAP}"):
         ran = python(script, "gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
@@ -469,14 +471,14 @@ def test_a_disk_that_fills_up_behind_a_map(small_disk: Path, here: Path) -> None
 
 @linux
 @pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
-def test_few_descriptors(count: int, here: Path) -> None:
-    before = state(here)
+def test_few_descriptors(count: int, workdir: Path) -> None:
+    before = state(workdir)
     ran = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
     assert "Traceback" not in ran.err
     if ran.status:
         assert ran.status == 6
         assert "Too many open files" in ran.err
-        assert state(here) == before
+        assert state(workdir) == before
     else:
         assert is_result(SCATTER)
     assert ran.status == 6 or count > 7
@@ -490,30 +492,30 @@ def test_few_descriptors(count: int, here: Path) -> None:
     ids=["gather", "scatter", "to a pipe"],
 )
 @pytest.mark.usefixtures("unmeasured")
-def test_little_memory(run: tuple[str, ...], megabytes: int, here: Path) -> None:
+def test_little_memory(run: tuple[str, ...], megabytes: int, workdir: Path) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     data[1] = 7
     save(data=data, upd=np.ones_like(data))
-    before = state(here)
+    before = state(workdir)
     ran = ndtool(*run, preexec_fn=limited(AS=megabytes << 20))
     if ran.status:
         assert ran.status == 6
         assert ran.err.startswith("error: ")
         assert "Traceback" not in ran.err
-        assert state(here) == before
+        assert state(workdir) == before
         assert megabytes < 4096  # each thread may reserve 72 MiB of address space
     else:
         result = np.load("out.npy" if "out.npy" in run else io.BytesIO(ran.out))
         assert np.array_equal(result, data + 1 if run == SCATTER else data[::-1])
 
 
-def test_files_that_may_not_grow(here: Path) -> None:
-    before = state(here)
+def test_files_that_may_not_grow(workdir: Path) -> None:
+    before = state(workdir)
     for run in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
         ran = ndtool(*run, preexec_fn=limited(FSIZE=100_000))
         assert (ran.status, ran.out) == (6, b"")
         assert "more than the limit on file sizes" in ran.err
-        assert state(here) == before
+        assert state(workdir) == before
 
 
 @linux
@@ -550,14 +552,14 @@ sys.exit(__main__._run([*run, started]))
 @pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
 @pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
 @pytest.mark.usefixtures("unmeasured")
-def test_threads_that_cannot_be_started(threads: int, limit: int, here: Path) -> None:
-    folder = here / "open"
+def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path) -> None:
+    folder = workdir / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    for parent in here.parents:
+    for parent in workdir.parents:
         if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
             parent.chmod(parent.stat().st_mode | 0o011)
-    here.chmod(0o755)
+    workdir.chmod(0o755)
     ran = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)
     assert (ran.status, ran.err) == (0, "")
     assert right("open/out.npy")
@@ -590,20 +592,20 @@ def test_a_fork_after_threads() -> None:
 # File names
 
 
-def aliases(here: Path) -> Iterator[str]:
+def aliases(workdir: Path) -> Iterator[str]:
     os.mkdir("sub")
     os.symlink("data.npy", "soft.npy")
-    os.symlink(here / "soft.npy", "sub/softer.npy")
+    os.symlink(workdir / "soft.npy", "sub/softer.npy")
     os.link("data.npy", "hard.npy")
-    yield from ("data.npy", "./sub/../data.npy", str(here / "data.npy"))
+    yield from ("data.npy", "./sub/../data.npy", str(workdir / "data.npy"))
     yield from ("soft.npy", "sub/softer.npy", "hard.npy", "/proc/self/fd/0")
 
 
 @linux
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("operator", ["gather-nd", "scatter-nd"])
-def test_the_output_is_the_data(operator: str, number: int, here: Path) -> None:
-    alias = list(aliases(here))[number]
+def test_the_output_is_the_data(operator: str, number: int, workdir: Path) -> None:
+    alias = list(aliases(workdir))[number]
     more = ["upd.npy"] if operator == "scatter-nd" else []
     with open("data.npy", "rb") as stdin:
         ran = subprocess.run(
@@ -619,14 +621,14 @@ def test_the_output_is_the_data(operator: str, number: int, here: Path) -> None:
     assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), wanted)
     assert np.array_equal(np.load("data.npy" if alias == "hard.npy" else "hard.npy"), DATA)
     assert os.path.islink("soft.npy")
-    assert sorted(p.name for p in here.iterdir()) == [
+    assert sorted(p.name for p in workdir.iterdir()) == [
         "data.npy", "hard.npy", "idx.npy", "out.npy", "soft.npy", "sub", "upd.npy",
     ]  # fmt: skip
 
 
-def test_the_output_is_the_data_under_a_bind_mount(here: Path) -> None:
+def test_the_output_is_the_data_under_a_bind_mount(workdir: Path) -> None:
     os.mkdir("other")
-    command = ["mount", "--bind", str(here), "other"]
+    command = ["mount", "--bind", str(workdir), "other"]
     if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
     try:
@@ -637,25 +639,25 @@ def test_the_output_is_the_data_under_a_bind_mount(here: Path) -> None:
 
 
 @linux
-def test_standard_output_is_an_input(here: Path) -> None:
-    before = state(here)
+def test_standard_output_is_an_input(workdir: Path) -> None:
+    before = state(workdir)
     for redirected in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
         name = "-" if "<d" in redirected else "data.npy"
         script = f'exec "$@" gather-nd {name} idx.npy {redirected}'
         ran = execute("bash", "-c", script, "bash", *NDTOOL)
         assert ran.status == 7
         assert "which is an input" in ran.err
-        assert state(here) == before
+        assert state(workdir) == before
 
 
-def test_folders_that_take_no_file(here: Path) -> None:
+def test_folders_that_take_no_file(workdir: Path) -> None:
     os.mkdir("closed", 0o500)
     os.mkdir("kept")
     Path("kept/out.npy").write_bytes(OLD)
     os.chmod("kept/out.npy", 0o444)
     os.chmod("kept", 0o500)
-    before = state(here)
-    for target, said in (
+    before = state(workdir)
+    for target, expected_text in (
         ("closed/out.npy", "Permission denied"),
         ("kept/out.npy", "read-only"),
         ("missing/out.npy", "there is no folder missing"),
@@ -664,18 +666,18 @@ def test_folders_that_take_no_file(here: Path) -> None:
         for more in ((), ("--dry-run",)):
             ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=without_overrides)
             assert (ran.status, ran.out) == (7, b"")
-            assert said in ran.err
+            assert expected_text in ran.err
             assert target in ran.err
-            assert state(here) == before
+            assert state(workdir) == before
     ran = ndtool(*GATHER[:-1], "kept/new.npy", preexec_fn=without_overrides)
     assert ran.status == 7
-    assert state(here) == before
+    assert state(workdir) == before
 
 
-@ways
+@methods
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0, 0o666)])
-def test_mode(mask: int, mode: int, nameless: bool) -> None:
-    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1]]
+def test_mode(mask: int, mode: int, unnamed: bool) -> None:
+    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1]]
     for name, wanted in (("new.npy", mode), ("old.npy", 0o640)):
         Path("old.npy").write_bytes(OLD)
         os.chmod("old.npy", 0o640)
@@ -687,7 +689,7 @@ def test_mode(mask: int, mode: int, nameless: bool) -> None:
 # Several runs at once
 
 
-def test_four_at_once(here: Path) -> None:
+def test_four_at_once(workdir: Path) -> None:
     runs = [
         subprocess.Popen(
             [*NDTOOL, *SCATTER[:4], "-o", f"{n}.npy", *SCATTER[-2:], "--threads", "4"],
@@ -700,13 +702,13 @@ def test_four_at_once(here: Path) -> None:
     assert np.array_equal(np.load("0.npy"), added())
 
 
-@ways
-def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
-    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1], "new.npy", "--no-clobber"]
+@methods
+def test_only_one_may_make_a_file(unnamed: bool, workdir: Path) -> None:
+    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1], "new.npy", "--no-clobber"]
     runs = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)]
-    said = [run.communicate()[1] for run in runs]
+    expected_text = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 7, 7, 7]
-    assert sum(b"new.npy exists" in text for text in said) == 3
+    assert sum(b"new.npy exists" in text for text in expected_text) == 3
     assert right("new.npy")
     assert not [name for name in os.listdir() if "ndtool-" in name]
 
@@ -715,7 +717,7 @@ def test_only_one_may_make_a_file(nameless: bool, here: Path) -> None:
 
 
 @pytest.fixture
-def long_run(here: Path) -> tuple[str, ...]:
+def long_run(workdir: Path) -> tuple[str, ...]:
     """Return a run that copies a gigabyte, mostly from a hole in a sparse file."""
     sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
@@ -723,7 +725,7 @@ def long_run(here: Path) -> tuple[str, ...]:
     return (*run, "--reduction", "add")
 
 
-def at_work(pid: int, here: Path) -> bool:
+def at_work(pid: int, workdir: Path) -> bool:
     """Whether a process has opened its new output."""
     folder = Path(f"/proc/{pid}/fd")
     try:
@@ -731,29 +733,29 @@ def at_work(pid: int, here: Path) -> bool:
     except FileNotFoundError:
         return False
     hidden = [t for t in targets if "ndtool-" in t or "(deleted)" in t]
-    return any(t.startswith(str(here)) for t in hidden)
+    return any(t.startswith(str(workdir)) for t in hidden)
 
 
 @linux
-@ways
+@methods
 @pytest.mark.parametrize(("name", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
 def test_signals_during_the_work(
-    name: str, status: int, nameless: bool, long_run: tuple[str, ...], here: Path
+    name: str, status: int, unnamed: bool, long_run: tuple[str, ...], workdir: Path
 ) -> None:
-    before = {p.name: p.stat() for p in here.iterdir()}
+    before = {p.name: p.stat() for p in workdir.iterdir()}
     process = subprocess.Popen(
-        [*(NDTOOL if nameless else HIDDEN), *long_run],
+        [*(NDTOOL if unnamed else HIDDEN), *long_run],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    while not at_work(process.pid, here):
+    while not at_work(process.pid, workdir):
         assert process.poll() is None
     process.send_signal(getattr(signal, f"SIG{name}"))
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, b"", b"")
     assert Path("out.npy").read_bytes() == OLD
-    after = {p.name: p.stat() for p in here.iterdir()}
+    after = {p.name: p.stat() for p in workdir.iterdir()}
     assert {k: v.st_mtime_ns for k, v in after.items()} == {
         k: v.st_mtime_ns for k, v in before.items()
     }
@@ -764,31 +766,31 @@ DEADLY = "QUIT ILL TRAP ABRT FPE USR1 SEGV USR2 ALRM XCPU VTALRM PROF IO SYS RTM
 
 @pytest.mark.slow("each signal that ends a process leaves nothing")
 @linux
-@ways
+@methods
 @pytest.mark.parametrize("name", DEADLY.split())
 def test_death_of_any_other_signal_leaves_nothing(
-    name: str, nameless: bool, long_run: tuple[str, ...], here: Path
+    name: str, unnamed: bool, long_run: tuple[str, ...], workdir: Path
 ) -> None:
-    before = sorted(p.name for p in here.iterdir())
+    before = sorted(p.name for p in workdir.iterdir())
     process = subprocess.Popen(
-        [*(NDTOOL if nameless else HIDDEN), *long_run],
+        [*(NDTOOL if unnamed else HIDDEN), *long_run],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=limited(CORE=0),
     )
-    while not at_work(process.pid, here):
+    while not at_work(process.pid, workdir):
         assert process.poll() is None
     number = getattr(signal, f"SIG{name}")
     process.send_signal(number)
     assert (*process.communicate(), process.returncode) == (b"", b"", -number)
     assert Path("out.npy").read_bytes() == OLD
-    assert sorted(p.name for p in here.iterdir()) == before
+    assert sorted(p.name for p in workdir.iterdir()) == before
 
 
 @linux
 def test_signals_that_the_parent_ignores_or_that_harm_nobody(
-    long_run: tuple[str, ...], here: Path
+    long_run: tuple[str, ...], workdir: Path
 ) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
@@ -796,7 +798,7 @@ def test_signals_that_the_parent_ignores_or_that_harm_nobody(
     process = subprocess.Popen(
         [*HIDDEN, *long_run], env=environment(), stderr=subprocess.PIPE, preexec_fn=ignore
     )
-    while not at_work(process.pid, here):
+    while not at_work(process.pid, workdir):
         assert process.poll() is None
     for name in ("ALRM", "CHLD", "URG", "WINCH", "CONT", "PIPE", "XFSZ"):
         process.send_signal(getattr(signal, f"SIG{name}"))
@@ -805,7 +807,7 @@ def test_signals_that_the_parent_ignores_or_that_harm_nobody(
 
 
 @pytest.fixture
-def append_only(here: Path) -> Iterator[Callable[[str], None]]:
+def append_only(workdir: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that makes a folder or file append-only."""
     made: list[str] = []
 
@@ -820,23 +822,23 @@ def append_only(here: Path) -> Iterator[Callable[[str], None]]:
 
 
 @linux
-@ways
+@methods
 def test_folders_where_no_name_can_be_removed(
-    nameless: bool, append_only: Callable[[str], None], here: Path
+    unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
     os.mkdir("grows")
     Path("grows/old.npy").write_bytes(OLD)
     append_only("grows")
-    before = state(here)
-    command = [*(NDTOOL if nameless else HIDDEN), *GATHER[:-1]]
+    before = state(workdir)
+    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1]]
     for more in ((), ("--dry-run", "--no-trace")):
         ran = execute(*command, "grows/old.npy", *more)
         assert (ran.status, ran.out) == (7, b"")
         assert ran.err.startswith("error: grows/old.npy: it cannot be replaced: Operation")
-        assert state(here) == before
+        assert state(workdir) == before
     ran = execute(*command, "grows/new.npy")
-    assert sorted(os.listdir("grows")) == (["new.npy", "old.npy"] if nameless else ["old.npy"])
-    if nameless:
+    assert sorted(os.listdir("grows")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
+    if unnamed:
         assert (ran.status, ran.err, right("grows/new.npy")) == (0, "", True)
     else:
         assert (ran.status, ran.out) == (7, b"")
@@ -844,23 +846,23 @@ def test_folders_where_no_name_can_be_removed(
 
 
 @linux
-@ways
+@methods
 def test_files_that_may_only_grow_are_refused_before_any_work(
-    nameless: bool, append_only: Callable[[str], None], here: Path
+    unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
     append_only("out.npy")
-    before = state(here)
+    before = state(workdir)
     for more in ((), ("--dry-run", "--no-trace")):
-        ran = execute(*(NDTOOL if nameless else HIDDEN), *GATHER, *more)
+        ran = execute(*(NDTOOL if unnamed else HIDDEN), *GATHER, *more)
         assert (ran.status, ran.out) == (7, b"")
         assert ran.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert state(here) == before
+        assert state(workdir) == before
 
 
 @pytest.mark.skipif(not ROOT, reason="root is needed to give files away")
 @pytest.mark.parametrize("user", [0, 54321, 12345])
 def test_a_file_of_another_in_a_sticky_folder(
-    user: int, here: Path, monkeypatch: pytest.MonkeyPatch
+    user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkdir("shared")
     os.chmod("shared", 0o1777)
@@ -925,7 +927,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
     monkeypatch.setattr(tuning, "SORTED", 0)
-    monkeypatch.setattr(tuning, "NEAR", 2)
+    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)
     for largest in (tuning.LARGEST_PART, 1):
         monkeypatch.setattr(tuning, "LARGEST_PART", largest)
         request = Request(
@@ -954,7 +956,7 @@ CHANGED = (
 
 @pytest.mark.parametrize(("operator", "updates", "attributes"), CHANGED)
 def test_indices_that_change_after_the_check(
-    operator: str, updates: str | None, attributes: Attributes, here: Path
+    operator: str, updates: str | None, attributes: Attributes, workdir: Path
 ) -> None:
     good = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
     save(idx=good)
@@ -970,7 +972,7 @@ def test_indices_that_change_after_the_check(
 
 @pytest.mark.parametrize("fortran", [False, True])
 def test_data_that_are_not_in_memory(
-    fortran: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+    fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local.ByteRange, "cached", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
@@ -979,7 +981,7 @@ def test_data_that_are_not_in_memory(
     assert right()
 
 
-def test_indices_that_are_right_again() -> None:
+def test_indices_that_become_valid_again() -> None:
     plan = shapes.gather_nd((3,), (2, 1), 0)[1]
     index = bind.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
     error = check.refusal(plan, index, True)
@@ -1036,7 +1038,7 @@ PROMISES = FIXTURES.parent / "docs" / "reliability.md"
 
 
 @pytest.mark.skipif(not PROMISES.exists(), reason="the docs are not here")
-def test_every_promise_names_its_test() -> None:
+def test_every_guarantee_refers_to_a_test() -> None:
     text = PROMISES.read_text()
     named = re.findall(r"`(test_\w+\.py)::(\w+)`", text)
     assert len(named) > 40

@@ -29,16 +29,16 @@ def put(path, raw):
 
 
 @pytest.fixture(autouse=True)
-def here(here, all_closed, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(here / "tmp"))
-    (here / "tmp").mkdir()
-    yield here
-    assert not list((here / "tmp").iterdir())
+def workdir(workdir, all_closed, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(workdir / "tmp"))
+    (workdir / "tmp").mkdir()
+    yield workdir
+    assert not list((workdir / "tmp").iterdir())
 
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.asfortranarray(ARRAY), np.zeros((0, 3))])
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "-x.npy", "a b\n[red]\x1b[0m", "\udcff"])
-def test_a_file_is_known_by_its_content(array, name):
+def test_a_file_is_recognized_by_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
     with opened(name) as source:
@@ -94,7 +94,7 @@ def test_names_that_lead_to_no_file():
     refused("loop", "symbolic links")
 
 
-def test_what_is_no_regular_file():
+def test_files_that_are_not_regular():
     os.mkdir("d")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
@@ -113,8 +113,8 @@ def test_no_permission_to_read():
     put("x.npy", npy())
     os.chmod("x.npy", 0)
     for name in ("x.npy", "x.npy:a"):
-        said = raised(f'locators.open_source("{name}", Streams())', preexec_fn=without_overrides)
-        assert said == "InputError x.npy: Permission denied\n"
+        message = raised(f'locators.open_source("{name}", Streams())', preexec_fn=without_overrides)
+        assert message == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():
@@ -138,7 +138,7 @@ def test_unaligned_data(skip):
     assert np.array_equal(load("x.npy"), LARGE)
 
 
-def test_a_file_of_terabytes_costs_nothing():
+def test_a_sparse_file_of_terabytes():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
     with opened("x.npy") as source:
@@ -198,7 +198,7 @@ def test_inputs_stay_as_they_are():
         source.whole().buffer[0] = 1
 
 
-def test_closing_while_someone_looks():
+def test_closing_during_a_read():
     put("x.npy", npy(LARGE))
     source = locators.open_source("x.npy", Streams())
     array = np.frombuffer(source.whole().buffer, "<i8")
@@ -320,7 +320,7 @@ def test_a_stream_that_claims_much():
         refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
-def test_standard_input_that_is_no_array(here):
+def test_standard_input_that_is_no_array(workdir):
     with Feed(b"") as stdin:
         refused("-", "standard input: no data", stdin=stdin)
     with Feed(npy()) as stdin:
@@ -328,7 +328,7 @@ def test_standard_input_that_is_no_array(here):
         refused("-", "standard input, array 2: no data", stdin=stdin)
     with Feed(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
-    fd = os.open(here, os.O_RDONLY)
+    fd = os.open(workdir, os.O_RDONLY)
     refused("-", "standard input: Is a directory", stdin=Streams(fd))
     os.close(fd)
     refused("-", "standard input: it is closed", stdin=Streams(fd))
@@ -357,7 +357,7 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
     )
 
 
-def test_no_room_for_a_stream(monkeypatch):
+def test_no_space_for_a_stream(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -370,7 +370,7 @@ def test_no_room_for_a_stream(monkeypatch):
 
 
 @pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
-def test_tmpdir_may_be_nonsense(monkeypatch, directory):
+def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
     monkeypatch.setattr(tempfiles, "MEMORY", 1000)
     with Feed(npy(LARGE)) as stdin:
@@ -422,21 +422,21 @@ def test_a_disk_that_fails_under_a_header(monkeypatch):
 
 def test_advice_that_is_not_taken():
     class Area(bytearray):
-        asked = 0
+        requested = 0
 
         def madvise(self, *_):
-            self.asked += 1
+            self.requested += 1
             raise OSError(errno.EINVAL, "no such advice")
 
     area = Area(100)
     local.ByteRange(memoryview(area), position=0, mapped=True).advise("random")
-    assert area.asked == 1
+    assert area.requested == 1
 
 
 @pytest.mark.parametrize(
     ("wrong", "share"), [(errno.EAGAIN, 0.0), (errno.EOPNOTSUPP, 1.0), (None, 1.0)]
 )
-def test_what_is_in_memory(monkeypatch, wrong, share):
+def test_arrays_in_memory(monkeypatch, wrong, share):
     put("x.npy", npy(LARGE))
     if wrong is None:
         monkeypatch.delattr(os, "RWF_NOWAIT")
@@ -458,7 +458,7 @@ def test_a_closed_descriptor_is_no_input():
         assert not source.is_open_as(fd)
 
 
-def test_a_file_that_cannot_be_looked_at():
+def test_a_file_without_access():
     put("x.npy", npy())
     file = local.open_file("x.npy")
     file.close()
@@ -478,7 +478,7 @@ def test_a_close_that_fails_loses_nothing(monkeypatch):
         assert np.array_equal(load("x.npy"), ARRAY)
 
 
-def test_a_file_that_cannot_be_looked_at_when_it_is_opened(monkeypatch):
+def test_a_file_without_access_when_opened(monkeypatch):
     put("x.npy", npy())
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", failing(errno.EIO))
@@ -503,7 +503,7 @@ def test_a_spool_that_cannot_be_mapped(monkeypatch):
         spool.finish()
 
 
-def test_reads_that_give_less_than_asked_for(monkeypatch):
+def test_short_reads(monkeypatch):
     put("x.npy", npy(LARGE))
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 1000), at))

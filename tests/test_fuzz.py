@@ -22,7 +22,7 @@ REGRESSIONS = sorted(path for path in (FUZZ / "regressions").iterdir() if path.n
 
 @settings(max_examples=2000, deadline=None)
 @given(st.binary(max_size=300))
-def test_nearly_right_files(raw: bytes) -> None:
+def test_almost_valid_files(raw: bytes) -> None:
     target.check(recipes.file(raw))
 
 
@@ -35,7 +35,7 @@ def test_any_bytes(raw: bytes) -> None:
 @pytest.mark.parametrize("kind", ["safetensors", "index", "onnx"])
 @settings(max_examples=500, deadline=None)
 @given(raw=st.binary(max_size=300))
-def test_nearly_right_files_of_tensors(kind: str, raw: bytes) -> None:
+def test_almost_valid_files_of_tensors(kind: str, raw: bytes) -> None:
     recipe, check = KINDS[kind]
     check(recipe(raw))
 
@@ -43,14 +43,14 @@ def test_nearly_right_files_of_tensors(kind: str, raw: bytes) -> None:
 @pytest.mark.filterwarnings("ignore")  # the package's own
 @settings(max_examples=100, deadline=None)
 @given(raw=st.binary(max_size=300))
-def test_nearly_right_stores(raw: bytes) -> None:
+def test_almost_valid_stores(raw: bytes) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     recipe, check = KINDS["store"]
     check(recipe(raw))
 
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.name)
-def test_what_was_found_before(path: Path) -> None:
+def test_regressions(path: Path) -> None:
     kind, raw = path.suffix[1:], path.read_bytes()
     if kind == "store":
         target.check_store(tensors.store(raw))

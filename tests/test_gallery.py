@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import FIXTURES, environment
-from test_page import Page
+from test_html_report import Page
 
 GALLERY = FIXTURES.parent / "docs" / "gallery.py"
 

@@ -15,10 +15,10 @@ from itertools import product
 from threading import Thread
 from typing import Any
 
-import fences
+import guard_pages
 import numpy as np
 import pytest
-from fences import fenced, room, scratch
+from guard_pages import guarded, memory_block, scratch
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
 from ndtool.engine import bind, gathers, scatters, tuning
@@ -45,12 +45,12 @@ REDUCTIONS = {
 }
 INDEX_CODES = [f"{o}{kind}{size}" for o in "<>" for kind in "iu" for size in (1, 2, 4, 8)]
 
-ways: dict[str, Callable[[], None]] = {}
+algorithms: dict[str, Callable[[], None]] = {}
 
 
-def way(function: Callable[[], None]) -> Callable[[], None]:
+def algorithm(function: Callable[[], None]) -> Callable[[], None]:
     """Register a function that a child runs."""
-    ways[function.__name__] = function
+    algorithms[function.__name__] = function
     return function
 
 
@@ -65,13 +65,13 @@ def test_no_access_outside_the_arrays(name: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_every_way_is_tested() -> None:
+def test_every_algorithm_is_tested() -> None:
     (mark,) = test_no_access_outside_the_arrays.pytestmark
-    assert mark.args[1] == [name for name in ways if not name.startswith("reads_")]
+    assert mark.args[1] == [name for name in algorithms if not name.startswith("reads_")]
 
 
 @pytest.mark.parametrize("name", ["reads_before", "reads_after"])
-def test_the_pages_do_fault(name: str) -> None:
+def test_guard_pages_fault(name: str) -> None:
     run = child(name)
     assert run.returncode in (-signal.SIGSEGV, -signal.SIGBUS), run.stderr
     assert f"in {name}" in run.stderr
@@ -101,20 +101,20 @@ def call(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
     """Call an operator with arrays and an output between guard pages, in all alignments."""
-    for fences.place, threads in CALLS:
-        out = room(expected.nbytes).view(expected.dtype).reshape(expected.shape)
-        operator(*(fenced(a) for a in arrays), *rest, out=out, threads=threads)
-        assert out.tobytes() == expected.tobytes(), (fences.place, threads, arrays)
+    for guard_pages.position, threads in CALLS:
+        out = memory_block(expected.nbytes).view(expected.dtype).reshape(expected.shape)
+        operator(*(guarded(a) for a in arrays), *rest, out=out, threads=threads)
+        assert out.tobytes() == expected.tobytes(), (guard_pages.position, threads, arrays)
 
 
 def in_place(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *rest: Any
 ) -> None:
     """As call, with data as the output."""
-    for fences.place in ("end", "start"):
-        data, indices, updates = (fenced(a) for a in arrays)
+    for guard_pages.position in ("end", "start"):
+        data, indices, updates = (guarded(a) for a in arrays)
         operator(data, indices, updates, *rest, out=data, threads=2)
-        assert data.tobytes() == expected.tobytes(), (fences.place, arrays)
+        assert data.tobytes() == expected.tobytes(), (guard_pages.position, arrays)
 
 
 def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
@@ -133,7 +133,7 @@ def limits() -> Iterator[None]:
     yield
 
 
-@way
+@algorithm
 def rows() -> None:
     rng = np.random.default_rng(1)
     for _ in limits():
@@ -148,7 +148,7 @@ def rows() -> None:
                     call(gather_nd, expected.view(item), (data.view(item), index))
 
 
-@way
+@algorithm
 def far() -> None:
     """Data that exceed the cache: the slices of the next block are prefetched."""
     rng = np.random.default_rng(15)
@@ -163,15 +163,15 @@ def far() -> None:
             call(scatter_nd, expected, (data, index, updates))
 
 
-@way
+@algorithm
 def lines() -> None:
     """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
     limit(WORTH=1, STREAMED=1)
     for width in range(1, 601):
-        fences.place = ("end", "start", "odd")[width % 3]
-        data = fenced(values(rng, "u1", (5, width)))
-        index = fenced(ends(rng, (5,), (97 if width % 50 else 1100,)))
+        guard_pages.position = ("end", "start", "odd")[width % 3]
+        data = guarded(values(rng, "u1", (5, width)))
+        index = guarded(ends(rng, (5,), (97 if width % 50 else 1100,)))
         expected = data[index[:, 0]].tobytes()
         whole = np.empty(len(expected) + 256, np.uint8)
         whole = whole[-whole.ctypes.data % 64 :]
@@ -184,7 +184,7 @@ def lines() -> None:
             assert whole.tobytes() == b"\xa5" * begin + expected + b"\xa5" * rest, (width, phase)
 
 
-@way
+@algorithm
 def columns() -> None:
     rng = np.random.default_rng(2)
     limit(WORTH=1)
@@ -202,7 +202,7 @@ def columns() -> None:
         limit(PIECE=1 << 26)
 
 
-@way
+@algorithm
 def batches() -> None:
     """With 513 tuples a batch is prefetched before it is gathered from."""
     rng = np.random.default_rng(3)
@@ -219,7 +219,7 @@ def batches() -> None:
         call(gather_nd, np.take_along_axis(data, index[..., 0], 2), (data, index), 2)
 
 
-@way
+@algorithm
 def strided() -> None:
     rng = np.random.default_rng(4)
     limit(WORTH=1, PACKED=0)
@@ -244,7 +244,7 @@ def strided() -> None:
             call(gather_elements, np.take_along_axis(data, last, 2), (data, last), 2)
 
 
-@way
+@algorithm
 def turned() -> None:
     """Data in Fortran order are normalized first."""
     rng = np.random.default_rng(14)
@@ -271,13 +271,13 @@ def refused(data: Array, index: Array, component: int, value: int) -> None:
     bad[component % len(bad), component] = value
     for threads in (1, 2):
         try:
-            gather_nd(fenced(data), fenced(bad), threads=threads)
+            gather_nd(guarded(data), guarded(bad), threads=threads)
         except IndexError:
             continue
         raise AssertionError((bad.dtype, bad.shape, component, value))
 
 
-@way
+@algorithm
 def index_types() -> None:
     rng = np.random.default_rng(5)
     limit(WORTH=1)
@@ -302,7 +302,7 @@ def index_types() -> None:
         )
 
 
-@way
+@algorithm
 def last_axis() -> None:
     rng = np.random.default_rng(6)
     for _ in limits():
@@ -312,7 +312,7 @@ def last_axis() -> None:
             call(gather_elements, np.take_along_axis(data, index, 1), (data, index), 1)
 
 
-@way
+@algorithm
 def other_axis() -> None:
     rng = np.random.default_rng(7)
     gathers.bytearray = scratch
@@ -328,7 +328,7 @@ def other_axis() -> None:
         call(gather_elements, np.take_along_axis(data, index, 0), (data, index), 0)
 
 
-def ways_to_scatter() -> Iterator[str]:
+def scatter_algorithms() -> Iterator[str]:
     """Alternate the algorithms for scatters of few tuples."""
     scatters.bytearray = gathers.bytearray = scratch
     assert callable(memory.take)  # or the guard pages would be at another address
@@ -341,10 +341,10 @@ def ways_to_scatter() -> Iterator[str]:
     yield "small parts"
 
 
-@way
+@algorithm
 def scattered_moves() -> None:
     rng = np.random.default_rng(8)
-    for _ in ways_to_scatter():
+    for _ in scatter_algorithms():
         for width in WIDTHS:
             count = width % 30 + 1
             data, index = values(rng, "u1", (40, width)), rng.permutation(40)[:count, None]
@@ -358,10 +358,10 @@ def scattered_moves() -> None:
         call(scatter_nd, whole[2], (whole[0], np.empty((3, 0), int), whole))
 
 
-@way
+@algorithm
 def scattered_elements() -> None:
     rng = np.random.default_rng(9)
-    for _ in ways_to_scatter():
+    for _ in scatter_algorithms():
         for width, axis in product(WIDTHS, (1, 2)):
             item, columns = np.dtype(f"V{width}"), (1, 6, 70)[width % 3]
             shape = (2, 7, columns) if axis == 1 else (2, 3, 9)
@@ -375,13 +375,13 @@ def scattered_elements() -> None:
             in_place(scatter_elements, expected, (data, index, updates), axis)
 
 
-@way
+@algorithm
 def reduced_runs() -> None:
     rng = np.random.default_rng(10)
     for name in dtypes.ARITHMETIC:
         item = np.dtype(name) if name != "bfloat16" else bfloat16()
         every = [width for width in WIDTHS if width * item.itemsize <= 130]
-        for way_ in ways_to_scatter():
+        for way_ in scatter_algorithms():
             widths = every if way_ == "as it is" else {1, 2, 3, *every[15::16]}
             for width, op in product(widths, REDUCTIONS[name]):
                 data, updates = values(rng, item, (30, width)), values(rng, item, (35, width))
@@ -392,12 +392,12 @@ def reduced_runs() -> None:
                     in_place(scatter_nd, expected, (data, index, updates), op)
 
 
-@way
+@algorithm
 def reduced_elements() -> None:
     rng = np.random.default_rng(11)
     for name in dtypes.ARITHMETIC:
         item = np.dtype(name) if name != "bfloat16" else bfloat16()
-        for _ in ways_to_scatter():
+        for _ in scatter_algorithms():
             for columns, axis, op in product((1, 5, 67), (0, 1), REDUCTIONS[name]):
                 data, updates = values(rng, item, (6, columns)), values(rng, item, (6, columns))
                 index = ends(rng, (data.shape[axis],), data.shape)[..., 0]
@@ -406,7 +406,7 @@ def reduced_elements() -> None:
                 in_place(scatter_elements, expected, (data, index, updates), axis, op)
 
 
-@way
+@algorithm
 def copies() -> None:
     rng = np.random.default_rng(12)
     gathers.bytearray = scratch
@@ -420,15 +420,15 @@ def copies() -> None:
             call(scatter_nd, expected, (data, index, updates))
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
-        turned = fenced(data)
+        turned = guarded(data)
         turning.swap(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
-        data = fenced(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
+        data = guarded(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
-            out = memoryview(room(data.nbytes))
+            out = memoryview(memory_block(data.nbytes))
             void = dtypes.from_numpy(data.dtype)
             turning.normalize(
                 bind.Operand(buffer, 0, turned.strides), turned.shape, void, "<", out, 2
@@ -436,23 +436,23 @@ def copies() -> None:
             assert bytes(out) == turned.tobytes()
 
 
-@way
+@algorithm
 def changing_indices() -> None:
     """Another thread changes the indices during the calls: values are wrong, but no access is
     out of bounds."""
     rng = np.random.default_rng(13)
     limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, NEAR=2)
-    data, updates = fenced(values(rng, "f4", (1000,))), fenced(np.ones(30_000, "f4"))
-    index, right = fenced(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
+    data, updates = guarded(values(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
+    index, right = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)
     tuples, over, outcomes = index[:, None], False, set()
 
-    def disturb() -> None:
+    def change_indices() -> None:
         while not over:
             np.copyto(index, wrong)
             np.copyto(index, right)
 
-    thread = Thread(target=disturb)
+    thread = Thread(target=change_indices)
     thread.start()
     for _ in range(300):
         for operator, *arguments in (
@@ -478,17 +478,17 @@ def bfloat16() -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-@way
+@algorithm
 def reads_before() -> None:
-    fences.place = "start"
-    ctypes.string_at(fenced(np.ones(3)).ctypes.data - 1, 1)
+    guard_pages.position = "start"
+    ctypes.string_at(guarded(np.ones(3)).ctypes.data - 1, 1)
 
 
-@way
+@algorithm
 def reads_after() -> None:
-    ctypes.string_at(fenced(np.ones(3)).ctypes.data + 24, 1)
+    ctypes.string_at(guarded(np.ones(3)).ctypes.data + 24, 1)
 
 
 if __name__ == "__main__":
     limit(ASIDE=0)
-    ways[sys.argv[1]]()
+    algorithms[sys.argv[1]]()

@@ -302,13 +302,13 @@ MUTATED = st.builds(
 @example(GOOD.replace("(3, 4)", "(3, 04)"))
 @example(GOOD.replace("<f4", "<f4', 'x': '1"))
 @example(GOOD.replace("<f4", "\\x3cf4"))
-def test_quick_is_no_more_lenient(text):
+def test_the_fast_parser_is_no_more_lenient(text):
     quick = headers._quick(text)
     if quick is not None:
         assert headers._literal(text, "x.npy") == quick
 
 
-def test_quick_is_taken_for_what_numpy_writes():
+def test_the_fast_parser_accepts_numpys_headers():
     for shape in [(), (0,), (5,), (3, 4), (1, 2, 3)]:
         raw = headers.encode(dtypes.from_code("<f4"), shape)
         assert headers._quick(raw[10:].decode()) == ("<f4", False, shape)
@@ -316,7 +316,7 @@ def test_quick_is_taken_for_what_numpy_writes():
 
 @settings(max_examples=500)
 @given(raw=st.binary(max_size=80), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
-def test_noise_raises_nothing_else(raw, version):
+def test_noise_raises_only_our_errors(raw, version):
     text = raw.decode("latin-1")
     for bytes_ in (raw, header(text, version), header(GOOD[:30] + text + GOOD[30:], version)):
         try:

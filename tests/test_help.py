@@ -143,7 +143,7 @@ def test_every_option_has_its_variable():
 
 
 @pytest.mark.parametrize("command", OPERATORS)
-def test_what_everybody_needs_is_on_the_first_screen(command):
+def test_common_options_are_on_the_first_screen(command):
     """24 lines include the usage, an example, the attributes, the output and the common options."""
     page = ndtool(command, "-h").out.decode()
     first = "\n".join(page.splitlines()[:24])
@@ -341,20 +341,20 @@ def test_zsh_takes_what_is_offered(arrays, typed, line):
         [zsh, "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=arrays,
         env={**found_by(arrays), "ZDOTDIR": str(arrays)}, start_new_session=True,
     ) as child:  # fmt: skip
-        drain = threading.Thread(target=drained, args=(ours,))
+        drain = threading.Thread(target=received, args=(ours,))
         drain.start()
         os.write(ours, f"{typed}\t\x18".encode())  # printed when the shell is ready
-        while not (arrays / "told").exists() or not (arrays / "told").read_text():
+        while not (arrays / "report").exists() or not (arrays / "report").read_text():
             assert child.poll() is None
             time.sleep(0.02)
         child.kill()
     os.close(theirs)
     drain.join()
     os.close(ours)
-    assert (arrays / "told").read_text() == f"{line}\n"
+    assert (arrays / "report").read_text() == f"{line}\n"
 
 
-def drained(fd):
+def received(fd):
     """Read a terminal's output until all processes have closed it."""
     try:
         while os.read(fd, 1 << 16):
@@ -377,7 +377,7 @@ def test_bash_takes_what_is_offered(arrays):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_a_shell_needs_to_complete(shell):
+def test_requirements_of_shell_completion(shell):
     ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"})
     assert ran.status == 0
     assert b"_ndtool_completion" in ran.out
@@ -402,7 +402,7 @@ def test_what_a_shell_needs_to_complete(shell):
         ),
     ],
 )
-def test_completion_that_no_shell_asks_for(env, words):
+def test_completion_of_unknown_shells(env, words):
     ran = ndtool("gather-nd", env=env)
     assert (ran.status, ran.out) == (2, b"")
     assert ran.err.startswith("error: _NDTOOL_COMPLETE is ")
@@ -411,7 +411,7 @@ def test_completion_that_no_shell_asks_for(env, words):
     assert "\x1b" not in ran.err
 
 
-def test_an_empty_variable_asks_for_no_completion():
+def test_an_empty_variable_requests_no_completion():
     assert ndtool("--version", env={"_NDTOOL_COMPLETE": ""}) == ndtool("--version")
 
 

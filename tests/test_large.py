@@ -222,7 +222,7 @@ def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) 
 def test_gather_nd(itemsize: int) -> None:
     rng = np.random.default_rng(22)
     dtype = np.dtype(f"V{itemsize}")
-    for shape, b, place in (
+    for shape, b, location in (
         ((400, 500), 0, (3, 50_001, 2)),
         ((5000, 3), 0, (40_001, 1)),
         ((100, 257), 0, (5001, 1)),
@@ -233,9 +233,9 @@ def test_gather_nd(itemsize: int) -> None:
         ((6, 30, 20, 17), 1, (6, 999, 2)),
     ):
         data = random_values(rng, dtype, shape)
-        k = place[-1]
-        indices = rng.integers(-np.array(shape[b : b + k]), shape[b : b + k], place)
-        batches = np.indices(place[:-1], sparse=True)[:b]
+        k = location[-1]
+        indices = rng.integers(-np.array(shape[b : b + k]), shape[b : b + k], location)
+        batches = np.indices(location[:-1], sparse=True)[:b]
         expected = data[(*batches, *np.moveaxis(indices, -1, 0))]
         for threads in THREADS:
             assert same(ndtool.gather_nd(data, indices, b, threads=threads), expected)
@@ -248,8 +248,8 @@ def test_gather_elements(itemsize: int, axis: int) -> None:
     dtype = np.dtype(f"V{itemsize}")
     for shape in ((60, 70, 65), (2, 300, 301), (400, 3, 200), (50_003, 1, 3)):
         data = random_values(rng, dtype, shape)
-        place = tuple(2 * d if d_axis == axis else d for d_axis, d in enumerate(shape))
-        indices = rng.integers(-shape[axis], shape[axis], place)
+        location = tuple(2 * d if d_axis == axis else d for d_axis, d in enumerate(shape))
+        indices = rng.integers(-shape[axis], shape[axis], location)
         expected = np.take_along_axis(data, indices, axis)
         for threads in THREADS:
             assert same(ndtool.gather_elements(data, indices, axis, threads=threads), expected)
@@ -303,15 +303,15 @@ def test_the_first_of_many_bad_indices_is_named(threads: int) -> None:
             spots = [tuple(int(v) for v in np.unravel_index(w, flat.shape)) for w in wrong]
             columns = flat[:, :200] % 200
             bad = columns.copy()
-            place = (spots[0][0], spots[0][1] % 200)
-            bad[place] = -301
+            location = (spots[0][0], spots[0][1] % 200)
+            bad[location] = -301
             bad[-1, -1] = 300
-            count = 2 if place != (299, 199) else 1
+            count = 2 if location != (299, 199) else 1
             with pytest.raises(ndtool.BoundsError) as caught:
                 ndtool.gather_elements(data, bad, axis, threads=threads)
             error = caught.value
             assert error.count == count
-            assert error.position == (place if count == 2 else (299, 199))
+            assert error.position == (location if count == 2 else (299, 199))
             assert (error.axis, error.component) == (axis, None)
 
 
@@ -338,7 +338,7 @@ def test_big_endian_and_odd_layouts_of_large_data(dtype: np.dtype) -> None:
 
 @pytest.mark.parametrize("width", [1, 600, 20_000])
 @pytest.mark.parametrize("count", [20, 3000, 60_000])
-def test_a_cold_file_is_asked_for_in_fewer_calls_than_it_has_pages(
+def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     count: int, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -19,9 +19,9 @@ DATA = np.arange(24.0).reshape(6, 4)
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, all_closed: None) -> Path:
     np.save("data.npy", DATA)
-    return here
+    return workdir
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_any_array(shape: list[int], value: int) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_refused(text: str, why: str) -> None:
+def test_refused_arguments(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why.translate({ord(c): "\\" + c for c in "[]{}^"})) as got:
         load(text, literals=True)
     assert got.value.message.isprintable()
     assert len(got.value.message) < 400
 
 
-def test_a_file_of_that_name_wins() -> None:
+def test_a_file_of_that_name_takes_precedence() -> None:
     Path("[1]").write_bytes(npy(np.array([4])))
     assert load("[1]", literals=True).tolist() == [4]
     os.unlink("[1]")

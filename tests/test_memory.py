@@ -118,7 +118,7 @@ def baseline(folder: Path) -> float:
 
 
 @pytest.mark.parametrize(("operator", "kind", "options"), list(runs()))
-def test_a_run_keeps_to_its_memory_and_to_its_plan(
+def test_a_run_stays_within_its_memory_and_its_plan(
     folder: Path, baseline: float, operator: str, kind: str, options: tuple[str, ...]
 ) -> None:
     most, plan = run_of(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
@@ -129,7 +129,7 @@ def test_a_run_keeps_to_its_memory_and_to_its_plan(
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "zarr", "pipe"])
 @pytest.mark.parametrize("operator", ["gather-nd", "scatter-nd"])
-def test_a_run_by_whole_buffers_keeps_to_its_plan(
+def test_a_run_with_complete_buffers_stays_within_its_plan(
     folder: Path, baseline: float, operator: str, kind: str
 ) -> None:
     most, plan = run_of(folder, operator, kind, ("--memory", "4GiB"))

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, at_terminal, ndtool, state
+from test_html_report import MARKUP, Page
 from test_onnx_backend import CASES, OPERATORS
-from test_page import MARKUP, Page
 
 from ndtool.analysis import engines, verify
 from ndtool.analysis import model as models
-from ndtool.analysis.engines import How
+from ndtool.analysis.engines import EngineSettings
 from ndtool.arrays.source import Known
 from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
 
 onnx = pytest.importorskip("onnx")
 helper = pytest.importorskip("onnx.helper")
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 FLOAT, INT64, BOOL = 1, 7, 9
 
@@ -51,11 +51,11 @@ def embedding(version: int = 13) -> None:
     save_model(graph, version)
 
 
-def quiet(share: float, who: str) -> None:
+def silence(share: float, engine_name: str) -> None:
     assert 0 <= share <= 1
 
 
-def test_what_a_model_says() -> None:
+def test_metadata_of_a_model() -> None:
     embedding()
     take, put = models.nodes("m.onnx")
     assert (take.node.node, take.node.operator, take.version) == ("take", "gather_nd", 13)
@@ -83,7 +83,7 @@ def test_an_output_that_follows_from_the_inputs() -> None:
     assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
 
 
-def test_what_a_node_gives_is_known_to_those_after_it() -> None:
+def test_inferred_outputs_are_known_to_later_nodes() -> None:
     inner = helper.make_graph(
         [helper.make_node("GatherND", ["o", "j"], ["p"])], "branch", [], [named("p")]
     )
@@ -110,7 +110,7 @@ def test_what_a_node_gives_is_known_to_those_after_it() -> None:
     assert found["mine.Pick/s"].inputs["data"] == ("p", Known(None, None))
 
 
-def test_an_input_takes_the_place_of_a_value(here: Path) -> None:
+def test_an_input_replaces_a_value(workdir: Path) -> None:
     node = helper.make_node("GatherND", ["d", "i"], ["o"])
     inputs = [named("d", FLOAT, [4]), named("i", INT64, [None, 1])]
     held = onnx.numpy_helper.from_array(np.array([[2]]), "i")
@@ -118,14 +118,14 @@ def test_an_input_takes_the_place_of_a_value(here: Path) -> None:
     data, other = np.arange(4, dtype="f4"), np.array([[1], [0]])
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": other}, (2,))):
         np.savez("in.npz", **arrays)
-        (one,) = models.run("m.onnx", "in.npz", (), How(), quiet).nodes
+        (one,) = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).nodes
         assert (one.runs, one.found) == (1, Known("float32", shape))
-        folder = here / str(len(arrays))
+        folder = workdir / str(len(arrays))
         folder.mkdir()
         for number, array in enumerate(arrays.values()):
             tensor = onnx.numpy_helper.from_array(array)
             (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
-        (one,) = models.run("m.onnx", str(folder), (), How(), quiet).nodes
+        (one,) = models.run("m.onnx", str(folder), (), EngineSettings(), silence).nodes
         assert one.found == Known("float32", shape)
 
 
@@ -157,8 +157,8 @@ def test_an_output_whose_sizes_have_names(
     (one,) = models.nodes("m.onnx")
     assert (one.output.shape, one.assumed) == (output, assumed)
     ran = ndtool("model", "m.onnx")
-    told = ran.out.decode().splitlines()[2:]
-    assert told == [f"assumed: taken: {sentence}" for sentence in assumed]
+    reported = ran.out.decode().splitlines()[2:]
+    assert reported == [f"assumed: taken: {sentence}" for sentence in assumed]
     (record,) = ndtool("model", "m.onnx", "--json").json["nodes"]
     assert record["assumed"] == list(assumed)
     assert record["output"]["shape"] == (output and list(output))
@@ -175,7 +175,7 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
     )  # fmt: skip
     assert one.output == Known("float32", (1, 3)) or one.output.shape is None
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence)
     (ran,) = outcome.nodes
     if version is None:
         assert outcome.error is not None
@@ -241,7 +241,7 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     nested()
     x, i = np.arange(4, dtype="f4").reshape(2, 2), np.array([[1, 0], [1, 0]])
     np.savez("in.npz", c=condition, x=x, i=i)
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence)
     assert outcome.error is None
     runs = {one.node.node: one.runs for one in outcome.nodes}
     assert runs == {
@@ -269,18 +269,18 @@ def test_a_loop_runs_its_node_several_times() -> None:
     inputs = [named("count", INT64, []), named("rows", FLOAT, ["N"])]
     save_model(helper.make_graph([loop], "g", inputs, [named("all")], initializer=[zero, go]))
     np.savez("in.npz", count=3, rows=np.ones(3, "f4"))
-    (one,) = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet).nodes
+    (one,) = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence).nodes
     assert (one.runs, len(one.reports), one.inputs["data"][0]) == (3, 1, "rows")
     np.savez("in.npz", count=5, rows=np.ones(3, "f4"))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert isinstance(outcome.error, BoundsError)
     assert outcome.error.message == "all/body/row: indices out of bounds: 1 of 1 index tuples"
     assert outcome.nodes[0].runs == 3
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_backend_tests_are_inputs(case: Any, here: Path) -> None:
-    folder = here / "test_data_set_0"
+def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
+    folder = workdir / "test_data_set_0"
     folder.mkdir()
     onnx.save(case.model, "m.onnx")
     for inputs, (expected,) in case.data_sets:
@@ -288,8 +288,8 @@ def test_backend_tests_are_inputs(case: Any, here: Path) -> None:
             (folder / f"input_{number}.pb").write_bytes(
                 onnx.numpy_helper.from_array(array).SerializeToString()
             )
-        for where in (here, folder):
-            outcome = models.run("m.onnx", str(where), (), How(), quiet)
+        for where in (workdir, folder):
+            outcome = models.run("m.onnx", str(where), (), EngineSettings(), silence)
             (one,) = outcome.nodes
             assert (outcome.error, one.runs) == (None, 1)
             assert one.node.operator == OPERATORS[case.model.graph.node[0].op_type]
@@ -299,15 +299,15 @@ def test_backend_tests_are_inputs(case: Any, here: Path) -> None:
 def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding()
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", ("numpy", "onnx"), EngineSettings(), silence)
     assert outcome.error is None
-    told = [(one.node.node, r.engine, r.result) for one in outcome.nodes for r in one.reports]
-    assert told == [
+    reported = [(one.node.node, r.engine, r.result) for one in outcome.nodes for r in one.reports]
+    assert reported == [
         (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
     ]
     wrong = engines.Report("numpy", "1", 1, "different", 3, "wrong")
-    monkeypatch.setattr(engines.Asked, "reports", lambda *_: [wrong])
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    monkeypatch.setattr(engines.EngineCall, "reports", lambda *_: [wrong])
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence)
     assert outcome.error is not None
     assert outcome.error.status == 8
     assert outcome.error.message == (
@@ -329,22 +329,25 @@ def test_an_answer_that_differs_names_its_node_and_may_be_within_some_ulps() -> 
     expected = np.float32(0.1) + np.float32(0.2) + np.float32(0.3)
     answer = np.array([0, np.nextafter(expected, np.float32(1)), 0, 0], "f4")
 
-    def reports(asked: engines.Asked, *_: Any) -> Any:
-        exact = asked._expected
+    def reports(requested: engines.EngineCall, *_: Any) -> Any:
+        exact = requested._expected
         assert exact is not None
         given = answer if len(exact) == 4 else exact.copy()
         compared = verify.compare(
-            asked._request, asked._arrays, given, exact, within=asked._how.within
+            requested._request, requested._arrays, given, exact, within=requested._settings.within
         )
         return [engines.judged(engines.Report("torch", "2", 1, "same"), [compared])]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines.Asked, "reports", reports)
-        error = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet).error
+        patch.setattr(engines.EngineCall, "reports", reports)
+        error = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence).error
         assert error is not None
         assert (error.status, error.message) == (8, "sum: torch differs from scatter_nd")
         assert error.places[0].startswith("sum: torch[1] = 0.6")
-        assert models.run("m.onnx", "in.npz", ("numpy",), How(within=1), quiet).error is None
+        assert (
+            models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(within=1), silence).error
+            is None
+        )
 
 
 def test_within_is_an_option_of_model() -> None:
@@ -357,21 +360,21 @@ def test_within_is_an_option_of_model() -> None:
     assert ndtool(*run, "--within", "-1").status == 2
 
 
-def test_engines_are_asked_with_what_a_function_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_get_the_inputs_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     nested()
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.savez("in.npz", c=np.array(True), x=x, i=np.array([[2, 0, 1], [1, 2, 0]]))
-    asked = []
-    reports = engines.Asked.reports
+    requested = []
+    reports = engines.EngineCall.reports
 
-    def watched(one: engines.Asked, *call: Any) -> Any:
-        asked.append(one._request.attributes)
+    def watched(one: engines.EngineCall, *call: Any) -> Any:
+        requested.append(one._request.attributes)
         return reports(one, *call)
 
-    monkeypatch.setattr(engines.Asked, "reports", watched)
-    outcome = models.run("m.onnx", "in.npz", ("numpy",), How(), quiet)
+    monkeypatch.setattr(engines.EngineCall, "reports", watched)
+    outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence)
     assert outcome.error is None
-    assert [attributes.axis for attributes in asked] == [1, 1]
+    assert [attributes.axis for attributes in requested] == [1, 1]
 
 
 @pytest.mark.parametrize("value", ["x", float("nan"), 1.0])
@@ -384,7 +387,7 @@ def test_attributes_of_another_kind_infer_nothing(value: Any) -> None:
     assert ndtool("model", "m.onnx").status == 0
 
 
-def test_the_command_line(here: Path) -> None:
+def test_the_command_line(workdir: Path) -> None:
     embedding()
     ran = ndtool("model", "m.onnx")
     assert (ran.status, ran.err) == (0, "")
@@ -395,7 +398,7 @@ def test_the_command_line(here: Path) -> None:
         ["out", "ScatterND-13", "-", "table float32[4,3], rows int64[N,1], doubled ?[...]", "out float32[...]"],
     ]  # fmt: skip
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    before = state(here)
+    before = state(workdir)
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy")
     assert (ran.status, ran.err) == (0, "")
     lines = ran.out.decode().splitlines()
@@ -415,7 +418,7 @@ def test_the_command_line(here: Path) -> None:
     }  # fmt: skip
     assert put["engines"][0]["result"] == "same"
     assert put["engines"][0]["equal"] == 12
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def test_an_index_out_of_bounds_names_node_and_input() -> None:
@@ -435,21 +438,21 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
     assert [one["runs"] for one in record["nodes"]] == [0, 0]
 
 
-def test_inputs_that_do_not_fit(here: Path) -> None:
+def test_inputs_that_do_not_fit(workdir: Path) -> None:
     embedding()
     np.savez("in.npz", others=np.array([[1]]))
     with pytest.raises(UsageError, match=r"in\.npz has no input rows: expected rows"):
-        models.run("m.onnx", "in.npz", (), How(), quiet)
-    (here / "empty").mkdir()
+        models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
+    (workdir / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
-        models.run("m.onnx", "empty", (), How(), quiet)
+        models.run("m.onnx", "empty", (), EngineSettings(), silence)
     for number in range(2):
         tensor = onnx.numpy_helper.from_array(np.array([[1]]))
-        (here / "empty" / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+        (workdir / "empty" / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
     with pytest.raises(UsageError, match="empty has 2 inputs: expected 1: rows"):
-        models.run("m.onnx", "empty", (), How(), quiet)
+        models.run("m.onnx", "empty", (), EngineSettings(), silence)
     np.savez("in.npz", rows=np.array([1.5]))
-    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).error
     assert isinstance(error, DtypeError)
     words = "in.npz:rows is float64[1]: the model's input rows is int64[N,1]"
     assert error.message == words
@@ -466,7 +469,7 @@ def test_inputs_that_do_not_fit(here: Path) -> None:
     ],
     ids=str,
 )
-def test_an_input_must_be_what_the_model_declares(here: Path, array: Any, given: str) -> None:
+def test_an_input_must_match_the_models_declaration(workdir: Path, array: Any, given: str) -> None:
     """As in onnxruntime: the type, the rank, and numeric sizes."""
     node = helper.make_node("GatherND", ["d", "i"], ["o"])
     inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, ["N", 1])]
@@ -476,12 +479,12 @@ def test_an_input_must_be_what_the_model_declares(here: Path, array: Any, given:
     assert ran.status == 4
     assert ran.err == f"error: in.npz:d is {given}: the model's input d is float32[4,3]\n"
     assert ran.out.decode().split()[-1] == "no"
-    folder = here / "folder"
+    folder = workdir / "folder"
     folder.mkdir()
     for number, one in enumerate((array, np.array([[1]]))):
         tensor = onnx.numpy_helper.from_array(one)
         (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
-    error = models.run("m.onnx", "folder", (), How(), quiet).error
+    error = models.run("m.onnx", "folder", (), EngineSettings(), silence).error
     assert error is not None
     assert error.message.startswith(f"folder/input_0.pb is {given}: the model's input d is ")
 
@@ -496,7 +499,7 @@ def test_members_that_are_no_inputs_are_refused() -> None:
     )
 
 
-def spoilt_models() -> dict[str, tuple[Any, str]]:
+def invalid_models() -> dict[str, tuple[Any, str]]:
     """Return models that no runtime accepts, each with the expected error."""
     take = helper.make_node("GatherND", ["d", "i"], ["o"], name="take")
     again = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
@@ -522,12 +525,12 @@ def spoilt_models() -> dict[str, tuple[Any, str]]:
     }
 
 
-@pytest.mark.parametrize("what", spoilt_models())
+@pytest.mark.parametrize("what", invalid_models())
 def test_a_model_that_is_not_valid_is_not_run(what: str) -> None:
-    graph, words = spoilt_models()[what]
+    graph, words = invalid_models()[what]
     save_model(graph)
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert outcome.error is not None
     assert outcome.error.status == 4
     assert outcome.error.message.startswith("m.onnx: the onnx package refuses it: ")
@@ -535,10 +538,10 @@ def test_a_model_that_is_not_valid_is_not_run(what: str) -> None:
     assert {one.runs for one in outcome.nodes} == {0}
 
 
-def test_an_operator_set_that_nobody_knows() -> None:
+def test_an_unknown_operator_set() -> None:
     embedding(9999)
     np.savez("in.npz", rows=np.array([[1]]))
-    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).error
     known = onnx.defs.onnx_opset_version()
     assert error is not None
     assert error.status == 4
@@ -553,7 +556,7 @@ def test_sizes_that_a_model_says_of_its_outputs_are_not_looked_at() -> None:
     inputs = [named("d", FLOAT, [4, 3]), named("i", INT64, [2, 1])]
     save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, [7, 7])]))
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert outcome.error is None
     assert outcome.nodes[0].found == Known("float32", (2, 3))
 
@@ -569,7 +572,7 @@ def test_sizes_that_a_branch_says_of_its_outputs_are_not_looked_at() -> None:
     inputs = [named("c", BOOL, []), named("d", FLOAT, [3]), named("i", INT64, [2, 1])]
     save_model(helper.make_graph([choice], "g", inputs, [named("o", FLOAT, ["N"])]))
     np.savez("in.npz", c=np.array(True), d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
 
 
@@ -583,7 +586,7 @@ def test_a_model_may_give_sequences() -> None:
     graph = helper.make_graph([take, listed, again], "g", inputs, outputs, value_info=[one])
     save_model(graph)
     np.savez("in.npz", d=np.zeros(3, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
 
 
@@ -592,23 +595,23 @@ def test_an_input_of_strings() -> None:
     inputs = [named("d", onnx.TensorProto.STRING, [3]), named("i", INT64, [2, 1])]
     save_model(helper.make_graph([node], "g", inputs, [named("o", onnx.TensorProto.STRING)]))
     np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
-    outcome = models.run("m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert (outcome.error, outcome.nodes[0].found) == (None, Known("string", (2,)))
     np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
-    error = models.run("m.onnx", "in.npz", (), How(), quiet).error
+    error = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).error
     assert error is not None
     assert error.message == "in.npz:d is string[2]: the model's input d is string[3]"
 
 
-def test_external_data_are_looked_for_beside_the_model(here: Path) -> None:
+def test_external_data_are_relative_to_the_model(workdir: Path) -> None:
     embedding()
-    (here / "deep").mkdir()
+    (workdir / "deep").mkdir()
     onnx.save(
         onnx.load("m.onnx"), "deep/m.onnx", save_as_external_data=True, size_threshold=0,
         location="weights.bin",
     )  # fmt: skip
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    outcome = models.run("deep/m.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("deep/m.onnx", "in.npz", (), EngineSettings(), silence)
     assert (outcome.error, outcome.nodes[0].runs) == (None, 1)
 
 
@@ -626,11 +629,11 @@ def test_types_may_follow_from_external_data() -> None:
         location="weights.bin",
     )  # fmt: skip
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
-    outcome = models.run("far.onnx", "in.npz", (), How(), quiet)
+    outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), silence)
     assert (outcome.error, outcome.nodes[0].found) == (None, Known("float32", (2, 2)))
     os.remove("weights.bin")
     with pytest.raises(InputError, match=r"weights\.bin"):
-        models.run("far.onnx", "in.npz", (), How(), quiet)
+        models.run("far.onnx", "in.npz", (), EngineSettings(), silence)
 
 
 @pytest.mark.parametrize(
@@ -655,7 +658,7 @@ def test_too_little_memory_for_the_evaluator(
         with monkeypatch.context() as patch:
             patch.setattr(name, lambda *_, **__: fail())
             with pytest.raises(ResourceError, match=r"^m\.onnx: not enough memory: "):
-                models.run("m.onnx", "in.npz", (), How(), quiet)
+                models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
 
 
 def test_an_array_too_large_for_the_memory_is_no_broken_rule() -> None:
@@ -672,7 +675,7 @@ def test_an_array_too_large_for_the_memory_is_no_broken_rule() -> None:
     assert ran.err.startswith("error: m.onnx: not enough memory: Unable to allocate 128. TiB")
 
 
-def test_what_is_no_model(here: Path) -> None:
+def test_files_that_are_no_models(workdir: Path) -> None:
     np.save("a.npy", np.ones(3))
     ran = ndtool("model", "a.npy")
     assert ran.status == 3
@@ -682,7 +685,7 @@ def test_what_is_no_model(here: Path) -> None:
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2
 
 
-def test_what_the_evaluator_cannot_run() -> None:
+def test_nodes_that_the_evaluator_lacks() -> None:
     odd = helper.make_node("Odd", ["x"], ["o"], domain="mine")
     save_model(helper.make_graph([odd], "g", [named("x")], [named("o")]))
     np.savez("in.npz", x=np.ones(2, "f4"))
@@ -691,7 +694,7 @@ def test_what_the_evaluator_cannot_run() -> None:
     assert ran.err.startswith("error: m.onnx: the onnx package cannot run it: Node type 'Odd'")
 
 
-def test_the_page_of_a_model(here: Path) -> None:
+def test_the_report_of_a_model(workdir: Path) -> None:
     embedding()
     ran = ndtool("model", "m.onnx", "--html", "p.html")
     assert (ran.status, ran.err) == (0, "")
@@ -712,15 +715,15 @@ def test_the_page_of_a_model(here: Path) -> None:
     assert "error: take: indices out of bounds: 1 of 2 index tuples rows[1, 0] = 4" in words
 
 
-def test_the_page_of_a_model_takes_no_place(here: Path) -> None:
+def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
     embedding()
     os.rename("m.onnx", "m.html")
-    before = state(here)
+    before = state(workdir)
     for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
         assert ndtool("model", "m.html", "--html", page).status == status
     os.mkdir("inputs")
     assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def test_names_in_a_models_page_are_text() -> None:

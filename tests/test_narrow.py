@@ -94,18 +94,18 @@ def test_short_rows_are_copied_by_their_numbers(
         ..., 0
     ]
     indices = RNG.integers(-length, length, (count, 2 * length + 77))
-    room = np.zeros(indices.size + 1, dtype)
-    out = room[1:].reshape(indices.shape)  # begins within a cache line
+    buffer = np.zeros(indices.size + 1, dtype)
+    out = buffer[1:].reshape(indices.shape)  # begins within a cache line
     gather_elements(data, indices, 1, out=out, threads=threads)
     assert out.tobytes() == np.take_along_axis(data, indices, 1).tobytes()
-    assert room[0] == 0
+    assert buffer[0] == 0
     tuples = drawn(data.shape, 2, 0, 9001)
     out = np.empty(9001, dtype)
     gather_nd(data, tuples, out=out, threads=threads)
     assert out.tobytes() == data[tuple(tuples.T)].tobytes()
 
 
-def test_numbers_are_of_the_rows_they_were_checked_for() -> None:
+def test_row_indices_are_bound_to_their_rows() -> None:
     data, out = np.arange(5, dtype=np.uint8), np.empty(2, np.uint8)
     numbers = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, below=5)
     piece = WorkItem(0, 2, 0, 1)
@@ -140,7 +140,7 @@ def test_tuples_of_few_bytes_are_numbered(k: int) -> None:
     numbers, stored = np.empty(count, np.uint32), indices.astype(np.int8).tobytes()
     rows = Addressing(sizes, strides, count, (), (), True)
     tuples = Indices(stored, 1, False, False)
-    assert not _kernels.number(rows, tuples, 0, count, numbers.view(np.uint8), 4, 1)
+    assert not _kernels.linearize_rows(rows, tuples, 0, count, numbers.view(np.uint8), 4, 1)
     assert_array_equal(numbers, indices % sizes @ np.array(strides, int) if k else 0)
 
 
@@ -153,12 +153,12 @@ def test_plain_numbers_that_every_batch_has(threads: int) -> None:
     assert_array_equal(out, np.take(data, indices, 1))
 
 
-@pytest.mark.parametrize("place", [0, 511, 512, 1700, 2999])
+@pytest.mark.parametrize("location", [0, 511, 512, 1700, 2999])
 @pytest.mark.parametrize("value", [400, -401, 2**40, -(2**63)])
-def test_a_bad_index_is_named_and_out_stays(place: int, value: int) -> None:
+def test_an_index_out_of_bounds_leaves_out_unchanged(location: int, value: int) -> None:
     data = RNG.random((300, 400), np.float32)
     indices = drawn(data.shape, 2, 0, 3000)
-    indices[place, 1] = value
+    indices[location, 1] = value
     updates = RNG.random(3000, np.float32)
     for call, shape in (
         (lambda out: gather_nd(data, indices, out=out), updates.shape),
@@ -167,7 +167,7 @@ def test_a_bad_index_is_named_and_out_stays(place: int, value: int) -> None:
         out = np.full(shape, 7, np.float32)
         with pytest.raises(BoundsError) as caught:
             call(out)
-        assert (caught.value.position, caught.value.component) == ((place,), 1)
+        assert (caught.value.position, caught.value.component) == ((location,), 1)
         assert (caught.value.value, caught.value.size) == (value, 400)
         assert (out == 7).all()
 

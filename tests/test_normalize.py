@@ -137,8 +137,8 @@ def test_gathers_of_rows_from_fortran_files(
     data = of_bytes(shape, dtype.itemsize)
     indices = indices_of(shape, tuples, b)
     want = raw(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
-    ways = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
-    for order, packed, box, threads in ways:
+    methods = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
+    for order, packed, box, threads in methods:
         save(data=data.view(dtype), indices=np.array(indices, order=order))
         temporary.setattr(tuning, "PACKED", packed)
         temporary.setattr(tuning, "TURNED", box)
@@ -187,7 +187,7 @@ def test_an_index_out_of_bounds_comes_before_a_copy(temporary: pytest.MonkeyPatc
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
-def test_a_copy_that_the_disk_has_no_room_for(temporary: pytest.MonkeyPatch) -> None:
+def test_a_copy_larger_than_the_disk(temporary: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [4]] * 20)
 
     def reserve(fd: int, total: int, name: str) -> None:

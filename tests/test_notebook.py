@@ -86,7 +86,7 @@ def test_a_verification_shows_how_far_elements_are(tmp_path, monkeypatch) -> Non
     assert (near.different, near.beyond) == (4, 0)
 
 
-def test_updates_that_were_lost_are_told(tmp_path, monkeypatch) -> None:
+def test_lost_updates_are_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(data=np.zeros(3), idx=np.array([[1], [1]]), upd=np.ones(2), out=np.array([0, 1.0, 0]))
     with pytest.raises(DifferenceError) as caught:
@@ -95,7 +95,7 @@ def test_updates_that_were_lost_are_told(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "attributes", "error", "said"),
+    ("arguments", "attributes", "error", "message"),
     [
         (("gathernd", "f4[1]", "i8[1]"), {}, UsageError, "'gathernd' is not an operator"),
         ((["gather_nd"], "f4[1]", "i8[1]"), {}, ndtool.NdtoolError, "operator is"),
@@ -111,6 +111,6 @@ def test_updates_that_were_lost_are_told(tmp_path, monkeypatch) -> None:
         (("gather_nd", "f4[1]", "f8[1]"), {}, DtypeError, "indices has dtype float64"),
     ],
 )
-def test_what_cannot_be_asked(arguments, attributes, error, said) -> None:
-    with pytest.raises(error, match=said):
+def test_invalid_requests(arguments, attributes, error, message) -> None:
+    with pytest.raises(error, match=message):
         files.infer(*arguments, **attributes)

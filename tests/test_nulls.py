@@ -97,47 +97,53 @@ LAZY = {
 }  # fmt: skip
 
 
-def calls(odd: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+def calls(unusual: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield each array argument, and calls with an object in its place."""
     data, updates = np.arange(6), np.array([7, 8])
     for module in (ndtool, files):
-        yield "data", lambda m=module: m.gather(odd, ROWS)
-        yield "data", lambda m=module: m.scatter_nd(odd, ROWS[:, None], updates)
-        yield "indices", lambda m=module: m.gather(data, odd)
-        yield "indices", lambda m=module: m.gather_nd(data, odd)
-        yield "updates", lambda m=module: m.scatter_elements(data, ROWS, odd)
-        for part in ([odd, odd], (odd,), [[odd], [odd]], deque([odd]), UserList([odd])):
+        yield "data", lambda m=module: m.gather(unusual, ROWS)
+        yield "data", lambda m=module: m.scatter_nd(unusual, ROWS[:, None], updates)
+        yield "indices", lambda m=module: m.gather(data, unusual)
+        yield "indices", lambda m=module: m.gather_nd(data, unusual)
+        yield "updates", lambda m=module: m.scatter_elements(data, ROWS, unusual)
+        for part in (
+            [unusual, unusual],
+            (unusual,),
+            [[unusual], [unusual]],
+            deque([unusual]),
+            UserList([unusual]),
+        ):
             yield "data", lambda m=module, p=part: m.gather(p, [0])
             yield "indices", lambda m=module, p=part: m.gather(data, p)
             yield "updates", lambda m=module, p=part: m.scatter_elements(data, ROWS, p)
 
 
-@pytest.mark.parametrize("odd", WITH_NULLS.values(), ids=WITH_NULLS)
-def test_nulls_are_refused(odd: Any) -> None:
-    for argument, call in calls(odd):
+@pytest.mark.parametrize("unusual", WITH_NULLS.values(), ids=WITH_NULLS)
+def test_nulls_are_refused(unusual: Any) -> None:
+    for argument, call in calls(unusual):
         with pytest.raises(DtypeError, match=f"^{argument} is a Column with nulls: fill them"):
             call()
 
 
-@pytest.mark.parametrize("odd", WITH_MASKS.values(), ids=WITH_MASKS)
-def test_masks_are_refused(odd: Any) -> None:
-    for argument, call in calls(odd):
+@pytest.mark.parametrize("unusual", WITH_MASKS.values(), ids=WITH_MASKS)
+def test_masks_are_refused(unusual: Any) -> None:
+    for argument, call in calls(unusual):
         with pytest.raises(
             DtypeError, match=rf"^{argument} is .*mask.*ndtool does not support masks"
         ):
             call()
 
 
-@pytest.mark.parametrize("odd", OTHER_TYPES.values(), ids=OTHER_TYPES)
-def test_types_that_numpy_would_change_are_refused(odd: Any) -> None:
-    for argument, call in calls(odd):
+@pytest.mark.parametrize("unusual", OTHER_TYPES.values(), ids=OTHER_TYPES)
+def test_types_that_numpy_would_change_are_refused(unusual: Any) -> None:
+    for argument, call in calls(unusual):
         with pytest.raises(DtypeError, match=rf"^{argument} is a Column of .*: cast"):
             call()
 
 
-@pytest.mark.parametrize(("odd", "words"), LAZY.values(), ids=LAZY)
-def test_what_is_not_in_memory_is_refused_with_the_call_that_loads_it(odd: Any, words: str) -> None:
-    for argument, call in calls(odd):
+@pytest.mark.parametrize(("unusual", "words"), LAZY.values(), ids=LAZY)
+def test_arrays_outside_memory_are_refused_with_the_loading_call(unusual: Any, words: str) -> None:
+    for argument, call in calls(unusual):
         with pytest.raises(
             DtypeError,
             match=rf"^{argument} is a .* NumPy would load completely: pass a part of it, or ",
@@ -163,11 +169,11 @@ def test_an_array_without_nulls_is_taken_by_whichever_protocol() -> None:
         assert files.gather(taken, [0]).array.tolist() == [BIG]
 
 
-def test_what_is_inside_an_array_of_xarray_is_looked_at() -> None:
+def test_arrays_wrapped_by_xarray_are_checked() -> None:
     inside = stand_in(null_count=1, __array__=NULLED)
-    odd = stand_in("xarray.core.dataarray", variable=stand_in(data=inside), data=1, compute=len)
+    unusual = stand_in("xarray.core.dataarray", variable=stand_in(data=inside), data=1, compute=len)
     with pytest.raises(DtypeError, match=r"^data is a Column with nulls"):
-        ndtool.gather(odd, [0])
+        ndtool.gather(unusual, [0])
 
 
 def test_a_subclass_of_a_librarys_type_is_one() -> None:
@@ -178,7 +184,7 @@ def test_a_subclass_of_a_librarys_type_is_one() -> None:
 
 
 def test_a_property_that_raises_is_no_mask() -> None:
-    class Odd:
+    class Unusual:
         @property
         def mask(self) -> Any:
             raise RuntimeError("of this class's own")
@@ -186,7 +192,7 @@ def test_a_property_that_raises_is_no_mask() -> None:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return np.arange(3)
 
-    assert ndtool.gather(Odd(), [2]).tolist() == [2]
+    assert ndtool.gather(Unusual(), [2]).tolist() == [2]
 
 
 def test_a_field_is_no_mask() -> None:
@@ -371,12 +377,12 @@ def test_columns_of_pyarrow() -> None:
     assert ndtool.gather(pa.array([True, False]), [0]).dtype == bool
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), nulled)
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), nulled)
-    for odd in (
+    for unusual in (
         nulled, pa.chunked_array([[BIG], [None]]), nulled.dictionary_encode(), hidden, runs, pa.array([1.5, None]),
         pa.chunked_array([hidden]), pa.table({"a": whole, "b": nulled}), pa.record_batch({"a": nulled}),
         pa.table({"a": hidden}), pa.array([None, 1], pa.timestamp("ns")), [nulled], [[nulled], [whole]],
     ):  # fmt: skip
-        for argument, call in calls(odd):
+        for argument, call in calls(unusual):
             with pytest.raises(DtypeError, match=rf"^{argument} is a pyarrow .* with nulls"):
                 call()
     with pytest.raises(DtypeError, match="pyarrow Table of int64, double: cast"):
@@ -391,8 +397,15 @@ def test_columns_of_pandas() -> None:
     for dtype in ("Int64", "int64[pyarrow]", "Float64", "boolean", "category"):
         if "pyarrow" in dtype:
             pytest.importorskip("pyarrow")
-        odd = pd.Series([1, None], dtype=dtype)
-        for one in (odd, odd.array, pd.Index(odd), odd.to_frame(), [odd], [[odd.array]]):
+        unusual = pd.Series([1, None], dtype=dtype)
+        for one in (
+            unusual,
+            unusual.array,
+            pd.Index(unusual),
+            unusual.to_frame(),
+            [unusual],
+            [[unusual.array]],
+        ):
             for argument, call in calls(one):
                 with pytest.raises(
                     DtypeError, match=rf"^{argument} is a pandas .* with nulls: fill"
@@ -418,8 +431,8 @@ def test_columns_of_pandas_whose_types_hide_what_is_in_them() -> None:
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([BIG, None]))
     column = pd.Series(pd.arrays.ArrowExtensionArray(hidden))
-    for odd in (column, column.array, column.to_frame()):
-        for argument, call in calls(odd):
+    for unusual in (column, column.array, column.to_frame()):
+        for argument, call in calls(unusual):
             with pytest.raises(DtypeError, match=rf"^{argument} is a pandas .* with nulls"):
                 call()
     frame = pd.DataFrame({"a": pd.Categorical([BIG]), "b": pd.Categorical([0.5])})
@@ -440,9 +453,9 @@ def test_arrays_of_xarray(tmp_path: Any) -> None:
     for taken in (data, data.variable, data.isel(x=slice(1))):
         assert ndtool.gather(taken, [0]).tolist() == [BIG]
     assert ndtool.gather(data["x"], [0]).tolist() == [3]
-    whole, odd = (xarray.DataArray(pd.array([BIG, n], dtype="Int64")) for n in (5, None))
+    whole, unusual = (xarray.DataArray(pd.array([BIG, n], dtype="Int64")) for n in (5, None))
     assert ndtool.gather(whole, [0]).tolist() == [BIG]
-    for argument, call in calls(odd):
+    for argument, call in calls(unusual):
         with pytest.raises(DtypeError, match=rf"^{argument} is a pandas .* with nulls"):
             call()
 

@@ -34,9 +34,9 @@ TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"})
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Iterator[Path]:
-    yield here
-    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+    yield workdir
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
 def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:
@@ -97,11 +97,11 @@ def test_types_raw_and_as_numbers(title: str) -> None:
     assert entry.metadata is not None
     assert entry.metadata.notes["onnx_type"] == title
     few = title in UNPACKED or title.startswith(("FLOAT4", "FLOAT6"))
-    said = f"x.pb: {title} is unpacked to {wanted.dtype.name}, a byte each"
-    assert entry.warning == (said if few else None)
+    expected_text = f"x.pb: {title} is unpacked to {wanted.dtype.name}, a byte each"
+    assert entry.warning == (expected_text if few else None)
 
 
-def test_raw_data_and_fixed_numbers_are_mapped_where_they_stand() -> None:
+def test_raw_data_and_fixed_numbers_are_mapped() -> None:
     array = np.arange(50_000, dtype="<f4")
     for title, raw in (
         ("raw_data", tensor(array)),
@@ -143,7 +143,7 @@ def test_many_numbers_cross_the_pieces_in_which_they_are_decoded() -> None:
     assert read(proto.SerializeToString())[2] == six.tobytes()
 
 
-def test_what_is_unknown_or_not_needed_is_skipped() -> None:
+def test_unknown_values_are_skipped() -> None:
     raw = message((12, "a doc"), (16, pair("k", "v")), (99, b"new"), (98, 7), (13, pair("a", "b")))
     assert (
         read(raw + fixed(97, b"1234") + fixed(96, b"12345678") + tensor(ARRAY))[2]
@@ -212,14 +212,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(case: tuple[bytes, str]) -> None:
-    raw, said = case
+def test_refused_arguments(case: tuple[bytes, str]) -> None:
+    raw, expected_text = case
     tracemalloc.start()
     text = refusal(raw)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert text.startswith("x.pb: ")
-    assert said in text
+    assert expected_text in text
     assert "\n" not in text
     assert peak < LITTLE
 
@@ -250,7 +250,7 @@ def test_content_is_recognised_under_any_name() -> None:
 @pytest.mark.parametrize(
     "raw", [b"", b"\x08", b"hello\n", b"\n\x02hi", tensor(ARRAY) + field(99, b"")]
 )
-def test_what_does_not_fit_is_no_tensor_under_another_name(raw: bytes) -> None:
+def test_mismatched_libraries_are_not_tensors(raw: bytes) -> None:
     assert ".npy" in refusal(raw, "data.bin")
 
 
@@ -270,7 +270,7 @@ def judged(raw: bytes, kind: Any) -> Any:
         return None
 
 
-def test_any_byte_of_a_header_that_is_another() -> None:
+def test_any_changed_byte_of_a_header() -> None:
     for kind, raw, argument in (
         (TensorProto, tensor(ARRAY), "x.pb"),
         (TensorProto, message((1, 2), (1, 3), (2, 6)) + packed(5, [1, -2, 3, 300, 5, 6]), "x.pb"),
@@ -428,11 +428,11 @@ def load_only() -> bytes:
     return read(model(tensor(ARRAY, "only")), "o.onnx")[2]
 
 
-def test_odd_constants() -> None:
+def test_unusual_constants() -> None:
     def node(*attributes: bytes) -> bytes:
         return message((2, "k"), (4, "Constant")) + b"".join(field(5, one) for one in attributes)
 
-    for attribute, said in (
+    for attribute, expected_text in (
         (message((1, "value_int"), (3, 1), (7, b"1234")), "several values"),
         (message((1, "value_int"), (3, 1), (3, 2)), "value_int has several values"),
         (message((1, "value_int"), (21, "x")), "refers to an attribute of the function"),
@@ -450,7 +450,7 @@ def test_odd_constants() -> None:
         (message((1, "value_float"), (20, 1)), "has no value"),
         (message((1, "value_ints"), (99, 5)), "has no value"),
     ):
-        assert said in refusal(model(nodes=[node(attribute)]), "m.onnx", ":k")
+        assert expected_text in refusal(model(nodes=[node(attribute)]), "m.onnx", ":k")
     two = [message((1, "value_int"), (3, number)) for number in (1, 2)]
     assert "more than one tensor" in refusal(model(nodes=[node(*two)]), "m.onnx", ":k")
     ints = message((1, "value_ints"), (8, 5), (8, 6))
@@ -509,11 +509,11 @@ def test_messages_beyond_2_gib_take_no_memory() -> None:
 # External data
 
 
-def test_external_data_are_where_they_are_said_to_be() -> None:
+def test_external_data_have_an_offset_and_length() -> None:
     os.mkdir("sub")
     Path("sub/w.bin").write_bytes(b"1234" + ARRAY.tobytes() + b"more")
-    told = {"location": "sub/w.bin", "offset": "4", "length": "24"}
-    assert read(external((2, 3), **told)) == ("float32", (2, 3), ARRAY.tobytes())
+    report = {"location": "sub/w.bin", "offset": "4", "length": "24"}
+    assert read(external((2, 3), **report)) == ("float32", (2, 3), ARRAY.tobytes())
     Path("w.bin").write_bytes(ARRAY.tobytes())
     assert read(external((2, 3), location="w.bin"))[2] == ARRAY.tobytes()
     assert read(external((12,), code=22, location="w.bin", length="6", checksum="?"))[1] == (12,)
@@ -521,7 +521,7 @@ def test_external_data_are_where_they_are_said_to_be() -> None:
     assert read(external((2, 3), location="link"))[2] == ARRAY.tobytes()
 
 
-def test_a_cache_links_a_model_and_its_data_to_where_they_are() -> None:
+def test_a_cache_of_links_to_a_model_and_its_data() -> None:
     os.makedirs("cache/blobs")
     os.makedirs("cache/snapshots/1")
     Path("cache/blobs/aa").write_bytes(model(external((2, 3), location="w.bin")))
@@ -531,7 +531,7 @@ def test_a_cache_links_a_model_and_its_data_to_where_they_are() -> None:
     assert load("cache/snapshots/1/m.onnx:a")[2] == ARRAY.tobytes()
 
 
-def test_a_model_beside_its_reader_names_no_url(tmp_path: Path) -> None:
+def test_a_local_model_refers_to_no_url(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(ARRAY.tobytes())
     for url in (f"file://{tmp_path}/w.bin", "http://127.0.0.1:1/w.bin"):
         assert OUTSIDE in refusal(external((2, 3), location=url))
@@ -541,7 +541,7 @@ OUTSIDE = "expected a relative path inside the model's folder"
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("report", "expected_text"),
     [
         ({}, OUTSIDE),
         ({"location": ""}, OUTSIDE),
@@ -566,7 +566,7 @@ OUTSIDE = "expected a relative path inside the model's folder"
         ({"location": "w" * 5000}, "external_data has more than 4096 characters"),
     ],
 )
-def test_external_data_that_are_refused(told: dict[str, str], said: str) -> None:
+def test_external_data_that_are_refused(report: dict[str, str], expected_text: str) -> None:
     os.makedirs("model/sub")
     Path("secret").write_bytes(ARRAY.tobytes())
     os.symlink("../secret", "model/link")
@@ -574,11 +574,11 @@ def test_external_data_that_are_refused(told: dict[str, str], said: str) -> None
     os.mkfifo("model/fifo")
     Path("model/w.bin").write_bytes(ARRAY.tobytes())
     for path, raw, member in (
-        ("model/x.pb", external((2, 3), **told), ""),
-        ("model/m.onnx", model(external((2, 3), **told)), ":a"),
+        ("model/x.pb", external((2, 3), **report), ""),
+        ("model/m.onnx", model(external((2, 3), **report)), ":a"),
     ):
         text = refusal(raw, path, member)
-        assert said in text
+        assert expected_text in text
         assert "secret'" in text or ARRAY.tobytes().decode("latin-1") not in text
 
 
@@ -726,8 +726,8 @@ def test_inspect_shows_nodes_and_where_tensors_are() -> None:
     onnx.save_model(
         made(), "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin"
     )
-    told = ndtool("inspect", "m.onnx", "--json").json
-    arrays = {one["member"]: one for one in told["arrays"]}
+    report = ndtool("inspect", "m.onnx", "--json").json
+    arrays = {one["member"]: one for one in report["arrays"]}
     weight = arrays["embed.weight"]
     assert weight["name"] == "m.onnx:embed.weight"
     assert {key: weight[key] for key in ("dtype", "shape", "order", "chunks", "bytes")} == {
@@ -744,12 +744,13 @@ def test_inspect_shows_nodes_and_where_tensors_are() -> None:
         True,
     )
     assert arrays["ints"]["problem"] == "encoded number by number"
-    assert told["nodes"][0] == {
+    assert report["nodes"][0] == {
         "model": "m.onnx", "node": "g", "operator": "gather", "title": "Gather", "version": 18,
         "attributes": {"axis": 0}, "inputs": ["embed.weight", "idx"], "output": "g",
     }  # fmt: skip
     assert [
-        (one["node"], one["title"], one["version"], one["attributes"]) for one in told["nodes"][1:]
+        (one["node"], one["title"], one["version"], one["attributes"])
+        for one in report["nodes"][1:]
     ] == [
         ("cond/then_branch/gn", "GatherND", 18, {}),
         ("sc", "ScatterND", 18, {"reduction": "add"}),
@@ -762,8 +763,8 @@ def test_inspect_shows_nodes_and_where_tensors_are() -> None:
     assert lines[-2].split() == node.split()
     assert ndtool("inspect", "m.onnx:idx", "--json").json["nodes"] == []
     save(data=ARRAY)
-    told = json.loads(ndtool("inspect", "data.npy", "--json").out)
-    assert (told["nodes"], told["arrays"][0]["chunks"]) == ([], None)
+    report = json.loads(ndtool("inspect", "data.npy", "--json").out)
+    assert (report["nodes"], report["arrays"][0]["chunks"]) == ([], None)
 
 
 def test_attributes_that_json_lacks_or_that_are_of_another_kind() -> None:

@@ -58,7 +58,7 @@ def test_the_example_of_the_module() -> None:
     assert doctest.testmod(ndtool.onnx).failed == 0
 
 
-def test_which_operators_there_are() -> None:
+def test_the_list_of_operators() -> None:
     assert {(one.op_domain, one.__name__) for one in OPS} == {
         *(("", operator.title) for operator in OPERATORS.values() if operator.name != "scatter"),
         ("", "Scatter"),

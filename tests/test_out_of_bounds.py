@@ -87,10 +87,10 @@ def outcome(call: Any, *arrays: Array, **arguments: Any) -> Any:
     try:
         return call(*arrays, **arguments)
     except BoundsError as error:
-        return told(error)
+        return described(error)
 
 
-def told(error: BoundsError) -> tuple[Any, ...]:
+def described(error: BoundsError) -> tuple[Any, ...]:
     return error.position, error.value, error.count, error.total
 
 
@@ -139,12 +139,12 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
         sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
         request = Request(case.operator, *roles, attributes=attributes, threads=threads)
         with OpenCall(request, sources) as call:
-            room = np.zeros(call.inference.nbytes, np.uint8)
-            sink = memory.BufferSink(room.data, call.metadata)
+            buffer = np.zeros(call.inference.nbytes, np.uint8)
+            sink = memory.BufferSink(buffer.data, call.metadata)
             if not isinstance(expected, np.ndarray):
                 with pytest.raises(BoundsError) as caught:
                     operands.validate(call)
-                assert told(caught.value) == expected
+                assert described(caught.value) == expected
                 continue
             validated = operands.validate(call)
             rows = rows_of(call.inference)
@@ -158,15 +158,17 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
                 counted: list[BoundsError] = []
                 assert list(execution.run(call, cut, sink, silent, counted.append))
                 before = validated.outside
-                assert [told(one) for one in counted] == ([] if before is None else [told(before)])
+                assert [described(one) for one in counted] == (
+                    [] if before is None else [described(before)]
+                )
             else:
                 continue
-            found = room.view(arrays[0].dtype).reshape(call.inference.plan.output)
+            found = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
             assert same(found, np.asarray(expected, arrays[0].dtype))
 
 
 @given(beyond() | special())
-def test_what_is_told_is_what_an_error_would_tell(drawn: tuple[Case, str]) -> None:
+def test_the_bounds_report_equals_the_error(drawn: tuple[Case, str]) -> None:
     case, rule = drawn
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
     error = outcome(getattr(reference, case.operator), *arrays, **case.arguments)
@@ -226,7 +228,7 @@ def test_jaxs_modes() -> None:
 
 
 @pytest.mark.parametrize("rule", ["clip", "wrap"])
-def test_an_axis_of_no_elements_has_no_place_to_offer(rule: str) -> None:
+def test_an_axis_of_size_0_has_no_valid_index(rule: str) -> None:
     with pytest.raises(BoundsError) as caught:
         ndtool.gather_nd(np.zeros((3, 0)), [[0, 5]], out_of_bounds=rule)
     assert (caught.value.axis, caught.value.size) == (1, 0)
@@ -271,7 +273,7 @@ def test_long_runs_are_filled_whole() -> None:
         ("1e+22+16777217.0j", "complex64", np.complex64(1e22 + 16777217j).tobytes()),
     ],
 )
-def test_what_is_filled_with(fill: str, dtype: str, expected: bytes) -> None:
+def test_fill_values(fill: str, dtype: str, expected: bytes) -> None:
     assert filling.element(fill, dtypes.from_name(dtype)) == expected
 
 
@@ -308,7 +310,7 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
         ("1" + "0" * 400, "float64", "too large"),
     ],
 )
-def test_what_a_type_cannot_hold_is_refused(fill: str, dtype: str, words: str) -> None:
+def test_values_beyond_a_type_are_refused(fill: str, dtype: str, words: str) -> None:
     with pytest.raises(DtypeError, match=words):
         filling.element(fill, dtypes.from_name(dtype))
 
@@ -345,7 +347,7 @@ def test_zeros_of_either_sign_are_not_mixed_up() -> None:
         assert same(found, np.array([fill], np.float32))
 
 
-def test_on_the_command_line(here: Path) -> None:
+def test_on_the_command_line(workdir: Path) -> None:
     save(data=COUNTING, idx=np.array([[0], [4], [-5], [1]]))
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--out-of-bounds")
     ran = command(*run, "clip")
@@ -377,7 +379,7 @@ def test_on_the_command_line(here: Path) -> None:
     assert ran.json["out_of_bounds"] == {"rule": "clip", "count": 0, "first": None}
 
 
-def test_verify_knows_the_rules(here: Path) -> None:
+def test_verify_knows_the_rules(workdir: Path) -> None:
     indices = np.array([[9], [1], [-7]])
     updates = np.ones((3, 3), np.float32)
     save(data=COUNTING, idx=indices, upd=updates)
@@ -420,7 +422,7 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
 
 
 @given(beyond(), st.data())
-def test_an_explanation_ends_with_what_a_run_gives(
+def test_an_explanation_ends_with_the_result_of_a_run(
     drawn: tuple[Case, str], data: st.DataObject
 ) -> None:
     case, rule = drawn
@@ -442,7 +444,7 @@ def test_an_explanation_ends_with_what_a_run_gives(
         assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
 
 
-def test_a_page_tells_what_tuples_are_taken_as(here: Path) -> None:
+def test_a_report_shows_tuples_as_used(workdir: Path) -> None:
     save(data=COUNTING, idx=np.array([[9], [1], [-7]]))
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
     assert command(*run, "--out-of-bounds", "clip").status == 0
@@ -453,7 +455,7 @@ def test_a_page_tells_what_tuples_are_taken_as(here: Path) -> None:
     assert "from the fill value, because indices[0] = (9) is out of bounds" in page
 
 
-def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(here: Path) -> None:
+def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(workdir: Path) -> None:
     save(data=np.ones(3))
     run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
     ran = command(*run, "9007199254740993")
@@ -469,7 +471,9 @@ def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(here: P
 
 @pytest.mark.parametrize("fill", ["1e400", "-1e999"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "c16"])
-def test_a_fill_becomes_infinite_only_where_it_says_so(fill: str, dtype: str, here: Path) -> None:
+def test_a_fill_becomes_infinite_only_where_it_says_so(
+    fill: str, dtype: str, workdir: Path
+) -> None:
     save(data=np.ones(3, dtype))
     run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
     ran = command(*run, fill)
@@ -493,7 +497,7 @@ def test_a_fill_may_begin_with_very_many_zeros(fill: str, expected: int) -> None
         assert np.frombuffer(element, dtype)[0] == expected
 
 
-def test_a_warning_names_the_index_that_was_given() -> None:
+def test_a_warning_has_the_given_index() -> None:
     given: Any = [1 << 70, 1]
     found = files.gather(np.arange(5), given, out_of_bounds="clip")
     assert f"indices[0] = {1 << 70}," in found.warnings[0]

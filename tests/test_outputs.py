@@ -38,13 +38,13 @@ TEN = metadata_of(np.zeros(10, "u1"))
 
 
 @pytest.fixture(autouse=True)
-def here(here, all_closed):
-    yield here
-    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+def workdir(workdir, all_closed):
+    yield workdir
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-@pytest.fixture(params=["nameless", "hidden"])
-def way(request, monkeypatch):
+@pytest.fixture(params=["unnamed", "hidden"])
+def method(request, monkeypatch):
     """Both ways to create an unnamed file."""
     if request.param == "hidden":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
@@ -58,14 +58,14 @@ def content(path):
 
 @pytest.mark.parametrize("how", ["write", "map", "pieces"])
 @pytest.mark.parametrize("array", [ARRAY, np.zeros((0, 3)), np.array(5), np.array(["ab", "c"])])
-def test_same_file_as_numpy(way, how, array):
+def test_same_file_as_numpy(method, how, array):
     for _ in range(2):
         save("x.npy", array, how)
         assert content("x.npy") == npy(array)
     assert os.listdir() == ["x.npy"]
 
 
-def test_any_order_and_any_thread(way):
+def test_any_order_and_any_thread(method):
     raw = memoryview(LARGE.tobytes())
     half = len(raw) // 2
 
@@ -93,7 +93,7 @@ def test_nothing_is_written_outside(offset, count):
 
 @pytest.mark.parametrize("target", ["x.npy", "x.npz", "x.npz:a"])
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError, None])
-def test_no_commit_leaves_the_old_file(way, target, stop):
+def test_no_commit_leaves_the_old_file(method, target, stop):
     path = target.partition(":")[0]
     np.savez("old", a=ARRAY, b=LARGE)
     whole = OLD if path == target else content("old.npz")
@@ -114,7 +114,7 @@ def test_no_commit_leaves_the_old_file(way, target, stop):
 
 
 @pytest.mark.parametrize("call", ["link", "replace", "fsync"])
-def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
+def test_a_failing_call_leaves_the_old_file(method, call, monkeypatch):
     with open("x.npy", "wb") as file:
         file.write(OLD)
 
@@ -123,7 +123,7 @@ def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
             raise FileExistsError
         raise OSError(errno.EIO, "Input/output error")
 
-    if way == "hidden" and call == "link":
+    if method == "hidden" and call == "link":
         pytest.skip("a hidden file takes its name by replace alone")
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
@@ -132,7 +132,7 @@ def test_a_failing_call_leaves_the_old_file(way, call, monkeypatch):
     assert content("x.npy") == OLD
 
 
-def test_an_interrupt_while_publishing_leaves_nothing(way, monkeypatch):
+def test_an_interrupt_while_publishing_leaves_nothing(method, monkeypatch):
     with open("x.npy", "wb") as file:
         file.write(OLD)
 
@@ -147,7 +147,7 @@ def test_an_interrupt_while_publishing_leaves_nothing(way, monkeypatch):
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000, 0o027])
-def test_mode_is_that_of_the_old_file_or_the_umask(way, umask):
+def test_mode_is_that_of_the_old_file_or_the_umask(method, umask):
     old = os.umask(umask)
     try:
         save("x.npy")
@@ -161,14 +161,14 @@ def test_mode_is_that_of_the_old_file_or_the_umask(way, umask):
 
 
 @pytest.mark.skipif(not ROOT, reason="only root may give files away")
-def test_owner_is_kept(way):
+def test_owner_is_kept(method):
     save("x.npy")
     os.chown("x.npy", 1234, 4321)
     save("x.npy")
     assert (os.stat("x.npy").st_uid, os.stat("x.npy").st_gid) == (1234, 4321)
 
 
-def test_links_stay_and_their_targets_are_replaced(way):
+def test_targets_of_links_are_replaced(method):
     os.mkdir("d")
     with open("d/real.npy", "wb") as file:
         file.write(OLD)
@@ -190,7 +190,7 @@ def test_links_stay_and_their_targets_are_replaced(way):
 
 
 @pytest.mark.parametrize("alias", ["x.npy", "./d/../x.npy", "soft", "hard", "d/up/x.npy"])
-def test_output_is_an_input(way, alias):
+def test_output_is_an_input(method, alias):
     np.save("x.npy", LARGE)
     os.mkdir("d")
     os.symlink("..", "d/up")
@@ -250,15 +250,15 @@ try:
 except sinks.OutputError as exc:
     print(exc)
 """
-    for target, said in (
+    for target, expected_text in (
         ("d/x.npy", b"d/x.npy: Permission denied"),
         ("open/x.npy", b"open/x.npy is read-only"),
     ):
-        assert said in python(code, target, preexec_fn=without_overrides).out
+        assert expected_text in python(code, target, preexec_fn=without_overrides).out
     assert content("open/x.npy") == OLD
 
 
-def test_clobber(way):
+def test_clobber(method):
     save("x.npy", clobber=False)
     with pytest.raises(OutputError, match=r"x.npy exists and may not be replaced"):
         opened("x.npy", clobber=False)
@@ -279,7 +279,7 @@ def test_clobber(way):
     assert content("z.npy") == npy(ARRAY)
 
 
-def test_two_runs_on_one_output(way):
+def test_two_runs_on_one_output(method):
     with written("x.npy") as one, written("x.npy") as two:
         one.write(0, memoryview(ARRAY.tobytes()))
         two.write(0, memoryview((ARRAY + 1).tobytes()))
@@ -300,7 +300,7 @@ def test_two_runs_on_one_output(way):
         ("x.npz:\xe9/\u2203", "\xe9/\u2203"),
     ],
 )
-def test_archives(way, how, array, target, member):
+def test_archives(method, how, array, target, member):
     save(target, array, how)
     with np.load("x.npz") as archive:
         assert archive.files == [member]
@@ -368,14 +368,14 @@ def test_an_archive_of_more_than_4_gib():
     os.unlink("x.npz")
 
 
-def test_long_names(way):
+def test_long_names(method):
     for name in ("n" * 255, "\u2203" * 85, "\udcff" * 200):
         save(name)
         save(name)
         assert content(name) == npy(ARRAY)
 
 
-def test_space_is_reserved_first(way):
+def test_space_is_reserved_first(method):
     for count in (1 << 50, 1 << 60, 2**63 - 1):
         metadata = ArrayMetadata(dtypes.from_code("<f8"), (count,), "C", (count,), {})
         with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
@@ -385,7 +385,7 @@ def test_space_is_reserved_first(way):
 
 
 @pytest.mark.parametrize("target", ["x.npy", "x.npz"])
-def test_limit_on_the_size_of_files(way, target):
+def test_limit_on_the_size_of_files(method, target):
     with open(target, "wb") as file:
         file.write(OLD)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -423,7 +423,7 @@ except Exception as exc:
     assert os.listdir() == []
 
 
-def test_sync(way):
+def test_sync(method):
     save("x.npy", sync=True)
     assert content("x.npy") == npy(ARRAY)
 
@@ -544,16 +544,16 @@ def test_devices_and_fifos():
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
 
 
-def test_a_deleted_folder(here):
+def test_a_deleted_folder(workdir):
     os.mkdir("d")
     os.chdir("d")
     os.rmdir("../d")
     try:
         with pytest.raises(OutputError, match=r"x.npy: No such file"):
             opened("x.npy")
-        save(str(here / "y.npy"))
+        save(str(workdir / "y.npy"))
     finally:
-        os.chdir(here)
+        os.chdir(workdir)
     assert content("y.npy") == npy(ARRAY)
 
 
@@ -629,7 +629,7 @@ def test_file_systems_without_nameless_files(monkeypatch, code):
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
-def test_folders_that_cannot_be_synced(way, monkeypatch, code):
+def test_folders_that_cannot_be_synced(method, monkeypatch, code):
     real = os.fsync
 
     def fail(fd):
@@ -646,7 +646,7 @@ def test_folders_that_cannot_be_synced(way, monkeypatch, code):
     assert content("x.npy") == npy(ARRAY)
 
 
-def test_closes_and_unlinks_that_fail_while_all_is_dropped(way, monkeypatch):
+def test_failing_closes_and_unlinks_during_cleanup(method, monkeypatch):
     close, unlink = os.close, os.unlink
 
     def closed(fd):
@@ -692,7 +692,7 @@ def test_a_stream_that_fails(monkeypatch, code, kind):
 
 
 @pytest.mark.parametrize("wrong", [MemoryError, OSError(errno.EIO, "Input/output error")])
-def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
+def test_a_temporary_copy_without_space(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
@@ -708,7 +708,7 @@ def test_a_temporary_copy_that_cannot_be_had(monkeypatch, wrong):
 
 
 @pytest.mark.parametrize("how", ["write", "map"])
-def test_a_disk_that_fails(way, monkeypatch, how):
+def test_a_disk_that_fails(method, monkeypatch, how):
     with written("x.npy") as out:
         monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
         monkeypatch.setattr(sinks, "map_bytes", failing(errno.EIO))
@@ -716,12 +716,12 @@ def test_a_disk_that_fails(way, monkeypatch, how):
             out.map() if how == "map" else out.write(0, memoryview(bytes(8)))
 
 
-def test_the_map_is_made_once(way):
+def test_the_map_is_made_once(method):
     with written("x.npy") as out:
         assert out.map() is out.map()
 
 
-def test_an_archive_that_is_cut_before_its_sum_is_known(way):
+def test_an_archive_that_is_cut_before_its_sum_is_known(method):
     with written("x.npz") as out:
         os.ftruncate(out._file.descriptor, 100)
         with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
@@ -736,7 +736,7 @@ def test_systems_without_fallocate(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [errno.EIO, errno.ENOSPC, OverflowError])
-def test_room_that_cannot_be_had(way, monkeypatch, wrong):
+def test_insufficient_space(method, monkeypatch, wrong):
     def fail(*_):
         raise wrong if wrong is OverflowError else OSError(wrong, os.strerror(wrong))
 
@@ -749,7 +749,7 @@ def test_room_that_cannot_be_had(way, monkeypatch, wrong):
     assert os.listdir() == []
 
 
-def test_clean_leaves_what_is_somebody_elses(here):
+def test_clean_preserves_files_of_others(workdir):
     name = ".x.ndtool-0123456789ab"
     for folder, files in ((name, ()), (f"{name}-01234567", ("new",)), (f"{name}-89abcdef", ("a",))):
         os.mkdir(folder)
@@ -769,7 +769,7 @@ def test_a_member_of_a_file_of_one_array_that_is_not_there(target):
     assert os.listdir() == []
 
 
-def test_a_shared_file_is_locked_until_it_has_its_name(way, monkeypatch):
+def test_a_shared_file_is_locked_until_it_has_its_name(method, monkeypatch):
     """Or another run removes it as a file of a killed run."""
     move = newfile.NewFile._move
 
@@ -804,7 +804,7 @@ def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
     assert os.listdir() == [target.partition(":")[0]]
 
 
-def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):
+def test_clean_preserves_the_temporary_file_of_a_live_run(workdir, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     with written("live.npy") as out:
         fill(out, ARRAY)
@@ -813,7 +813,7 @@ def test_clean_leaves_the_hidden_file_of_a_live_run(here, monkeypatch):
     assert np.array_equal(np.load("live.npy"), ARRAY)
 
 
-def test_what_is_there_counts_when_the_sink_is_created(way):
+def test_the_target_is_checked_when_the_sink_is_created(method):
     """Not when the argument was resolved: preparation may take long."""
     resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
     Path("x.npy").write_bytes(npy(ARRAY))

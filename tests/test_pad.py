@@ -15,7 +15,7 @@ DATA = np.arange(12).reshape(4, 3)
 
 
 @pytest.fixture(autouse=True)
-def arrays(here: Path) -> None:
+def arrays(workdir: Path) -> None:
     save(data=DATA, ids=np.array([1, -1, 3, -1]), ones=np.ones((4, 3), int))
     save(bytes=np.array([1, 255, 3], np.uint8), pairs=np.array([[0, 1], [-1, 2], [9, -1]]))
 
@@ -83,17 +83,19 @@ def test_negative_indices_may_be_out_of_bounds(mode: str, expected: list[int]) -
         (DtypeError, {"pad": -1, "fill": "x"}),
     ],
 )
-def test_what_is_refused(kind: type[Exception], how: dict[str, Any]) -> None:
+def test_refused_arguments(kind: type[Exception], how: dict[str, Any]) -> None:
     with pytest.raises(kind):
         ndtool.gather(DATA, [0], **how)
 
 
 def test_questions_know_padding() -> None:
     pads = ("--pad", "-1")
-    told = command("explain", "gather", "data.npy", "ids.npy", *pads, "--at", "1,0").out.decode()
-    assert "ids.npy[1] = -1, padding" in told
-    told = command("explain", "gather", "data.npy", "ids.npy", *pads, "--from", "3,0").out.decode()
-    assert "went to 1 element" in told
+    report = command("explain", "gather", "data.npy", "ids.npy", *pads, "--at", "1,0").out.decode()
+    assert "ids.npy[1] = -1, padding" in report
+    report = command(
+        "explain", "gather", "data.npy", "ids.npy", *pads, "--from", "3,0"
+    ).out.decode()
+    assert "went to 1 element" in report
     found = command("stats", "gather", "data.npy", "ids.npy", *pads, "--json").json
     assert (found["tuples"], found["distinct"], found["duplicated"]) == (4, 2, 0)
     env = {"NDTOOL_PAD": "-1", "NDTOOL_NO_NEGATIVES": "1", "NDTOOL_FILL": "4"}

@@ -21,13 +21,13 @@ from ndtool.formats import locators
 from ndtool.publish import locking
 from ndtool.publish import newfile as publishing
 
-LOST = "(changed|was replaced|was removed|was created by another process) during the run"
+LOST = "(changed|was replaced|was removed|was created by (another process|others)) during the run"
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Iterator[Path]:
-    yield here
-    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+def workdir(workdir: Path) -> Iterator[Path]:
+    yield workdir
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
 def arrays(path: str) -> set[str]:
@@ -41,7 +41,7 @@ def content(path: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("there", [True, False], ids=["added", "made"])
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "s.zarr"])
-def test_of_two_runs_that_looked_at_the_same_one_is_refused(target: str, there: bool) -> None:
+def test_one_of_two_concurrent_runs_is_refused(target: str, there: bool) -> None:
     """Unless the arrays are separate folders of a store, which preserves both."""
     if target == "s.zarr":
         pytest.importorskip("zarr", exc_type=ImportError)
@@ -90,7 +90,7 @@ def test_an_archive_by_another_name_that_got_more_arrays_meanwhile_stays(target:
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
-def test_a_file_that_was_removed_meanwhile_does_not_come_back(target: str) -> None:
+def test_a_removed_file_is_not_restored(target: str) -> None:
     save(f"{target}:a")
     with written(f"{target}:b") as out:
         fill(out, ARRAY)
@@ -163,9 +163,7 @@ def test_no_file_takes_its_name_where_another_one_may_not(all_closed: None) -> N
 
 
 @pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_what_fails_after_one_has_its_name_leaves_nothing_of_the_others(
-    call: str, all_closed: None
-) -> None:
+def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_closed: None) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
     with written("a.npy") as one, written("s.zarr") as two:
@@ -195,7 +193,7 @@ def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatc
         assert arrays(target) == {"a", "b", "d"}
 
 
-def test_of_two_runs_that_make_a_file_one_is_refused_without_locks(
+def test_one_of_two_runs_that_create_a_file_is_refused_without_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", failing(37))
@@ -211,7 +209,7 @@ def test_of_two_runs_that_make_a_file_one_is_refused_without_locks(
     assert arrays("a.npz") == {"x"}
 
 
-def test_a_folder_that_may_not_be_read_is_written_to(here: Path) -> None:
+def test_a_folder_that_may_not_be_read_is_written_to(workdir: Path) -> None:
     os.mkdir("d")
     save("x.npy")
     save("d/a.npz:a")
@@ -224,7 +222,7 @@ def test_a_folder_that_may_not_be_read_is_written_to(here: Path) -> None:
     assert arrays("d/a.npz") == {"a", "b"}
 
 
-def test_a_store_that_was_replaced_meanwhile_gets_no_part_of_an_array() -> None:
+def test_a_replaced_store_gets_no_part_of_an_array() -> None:
     """Later writes of chunks do not recreate the temporary folder."""
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr:g/old")
@@ -283,14 +281,14 @@ def written_at_once(target: str, writers: int = 4, rounds: int = 6) -> set[str]:
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True)
         for _ in range(writers)
     ]
-    said = [run.communicate()[0].split() for run in runs]
+    message = [run.communicate()[0].split() for run in runs]
     assert [run.returncode for run in runs] == [0] * writers
-    assert [len(lines) for lines in said] == [rounds] * writers
-    return {name for lines in said for name in lines} - {"refused"}
+    assert [len(lines) for lines in message] == [rounds] * writers
+    return {name for lines in message for name in lines} - {"refused"}
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "s.zarr", "g.zarr"])
-def test_what_runs_at_once_wrote_is_there(target: str) -> None:
+def test_concurrent_results_are_present(target: str) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     if target == "g.zarr":  # whose metadata list all arrays
         zarr.create_group(target)
@@ -307,7 +305,7 @@ def test_what_runs_at_once_wrote_is_there(target: str) -> None:
 
 @pytest.mark.slow("runs at once on one object lose no array")
 @pytest.mark.parametrize("name", ["a.npz", "m.safetensors", "s.zarr"])
-def test_what_runs_at_once_wrote_is_in_the_object(s3: Bucket, name: str) -> None:
+def test_concurrent_results_are_in_the_object(s3: Bucket, name: str) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     done = written_at_once(f"s3://bucket/{name}", 3, 4)
     assert done
@@ -318,7 +316,7 @@ def test_what_runs_at_once_wrote_is_in_the_object(s3: Bucket, name: str) -> None
 
 
 @pytest.mark.slow("consolidated metadata lose no array")
-def test_consolidated_metadata_of_an_object_store_name_what_runs_at_once_wrote(s3: Bucket) -> None:
+def test_consolidated_metadata_list_arrays_of_concurrent_runs(s3: Bucket) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     zarr.create_group("g.zarr")
     zarr.consolidate_metadata("g.zarr")

@@ -28,7 +28,7 @@ LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
@@ -91,10 +91,10 @@ SCRIPTS = (
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_pipe_is_read_as_standard_input_is(script: str, here: Path) -> None:
-    before = state(here)
+def test_a_pipe_is_read_as_standard_input_is(script: str, workdir: Path) -> None:
+    before = state(workdir)
     assert bash(f"{script} -o -") == (0, npy(DATA[IDX[:, 0]]), "")
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def test_all_inputs_are_one_pipe() -> None:
@@ -113,17 +113,17 @@ def test_all_inputs_are_one_pipe() -> None:
 
 def test_types_and_shapes_of_a_pipe() -> None:
     feeder = feed(npy(DATA, IDX))
-    told = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
+    report = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
     feeder.join()
-    assert told["output"]["shape"] == [2, 3]
-    assert told["inputs"]["data"]["name"] == "fifo"
+    assert report["output"]["shape"] == [2, 3]
+    assert report["inputs"]["data"]["name"] == "fifo"
     feeder = feed(npy(DATA, IDX))
-    told = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
+    report = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
     feeder.join()
-    assert [entry["shape"] for entry in told["arrays"]] == [[4, 3], [4, 3], [2, 1]]
-    assert [entry["problem"] for entry in told["arrays"]] == ["a stream", None, "a stream"]
-    told = ndtool("inspect", "-", "-", "--json", stdin=npy(DATA, IDX)).json
-    assert [entry["shape"] for entry in told["arrays"]] == [[4, 3], [2, 1]]
+    assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [4, 3], [2, 1]]
+    assert [entry["problem"] for entry in report["arrays"]] == ["a stream", None, "a stream"]
+    report = ndtool("inspect", "-", "-", "--json", stdin=npy(DATA, IDX)).json
+    assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [2, 1]]
 
 
 def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b"", "fifo: no data"),
         (npy(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
@@ -151,12 +151,12 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
         (b"text" * 9, "fifo: not a .npy array"),
     ],
 )
-def test_a_pipe_that_gives_no_array(raw: bytes, said: str) -> None:
+def test_a_pipe_that_gives_no_array(raw: bytes, message: str) -> None:
     feeder = feed(raw)
     ran = ndtool("gather-nd", "fifo", "idx.npy", "-o", "out.npy")
     feeder.join()
     assert (ran.status, os.path.exists("out.npy")) == (3, False)
-    assert ran.err.startswith(f"error: {said}")
+    assert ran.err.startswith(f"error: {message}")
 
 
 def test_the_second_array_is_named_in_errors() -> None:

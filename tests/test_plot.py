@@ -11,14 +11,14 @@ from command import ndtool, save
 from hypothesis import assume, given
 from strategies import Case, cases
 from test_explain import opened
-from test_page import MARKUP, Page
-from test_properties import many, told
+from test_html_report import MARKUP, Page
+from test_properties import described, many
 from test_stats import named, sizes_of
 
 from ndtool.analysis import stats
 from ndtool.cli import pictures
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,8 +26,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.slow("random cases of each plotted figure")
 @many
 @given(case=cases)
-def test_a_picture_counts_what_brute_force_finds(case: Case) -> None:
-    told(case)
+def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
+    described(case)
     runs = sizes_of(case)
     assume(0 not in runs)
     counts = Counter(
@@ -115,7 +115,7 @@ def test_a_name_in_a_picture_is_text() -> None:
     assert f"fall in {name}.npy" in str(root.findtext(f"{SVG}title"))
 
 
-def test_a_picture_as_a_page() -> None:
+def test_a_picture_as_html() -> None:
     draw("p.html")
     page = Page("p.html")
     assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
@@ -123,7 +123,7 @@ def test_a_picture_as_a_page() -> None:
 
 
 @pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])
-def test_a_picture_of_little(indices: str) -> None:
+def test_a_picture_of_few_tuples(indices: str) -> None:
     save(data=np.arange(3))
     ran = ndtool("stats", "gather", "data.npy", indices, "--plot", "p.svg", "--json")
     assert ran.status == 0
@@ -162,7 +162,7 @@ def test_another_suffix_is_refused() -> None:
     assert "'p.pdf' does not end with any of .svg, .png, .html" in ran.err
 
 
-def test_a_picture_takes_no_other_files_place() -> None:
+def test_a_picture_replaces_no_other_file() -> None:
     save(data=np.arange(3))
     os.rename("data.npy", "data.svg")
     assert ndtool("stats", "gather", "data.svg", "[1]", "--plot", "data.svg").status == 2

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import sparse
 from strategies import Array, Case, cases, opaque, same
-from test_properties import call, many, told
+from test_properties import call, described, many
 
 from ndtool.analysis import preview
 from ndtool.analysis.oracle import reference
@@ -53,10 +53,10 @@ def part(whole: Array, seen: preview.Window) -> Array:
 @pytest.mark.slow("random cases of previews")
 @many
 @given(case=cases, **{name: st.sampled_from(values) for name, values in LIMITS.items()})
-def test_what_is_shown_is_what_the_reference_gives(
+def test_previews_equal_the_reference(
     limits: pytest.MonkeyPatch, case: Case, **values: int
 ) -> None:
-    told(case)
+    described(case)
     for name, value in values.items():
         limits.setattr(preview, name, value)
     expected = call(reference, case)
@@ -86,9 +86,9 @@ def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...
 def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: str) -> None:
     rng = np.random.default_rng(0)
     count = 5 * MANY if operator == "scatter_nd" else 2000
-    place = 999_998 if operator == "scatter_nd" else 1998
-    data = rng.random(place + 2, np.float32)
-    index, updates = np.full(count, place), rng.random(count, np.float32) + np.float32(0.5)
+    location = 999_998 if operator == "scatter_nd" else 1998
+    data = rng.random(location + 2, np.float32)
+    index, updates = np.full(count, location), rng.random(count, np.float32) + np.float32(0.5)
     arrays = {"data": data, "indices": index, "updates": updates}
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
@@ -97,7 +97,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     shown = preview.elements(found, arrays, seen)
     expected = data.copy()
     if reduction == "none":
-        expected[place] = updates[-1]
+        expected[location] = updates[-1]
     else:
         ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
         with np.errstate(all="ignore"):
@@ -106,7 +106,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_arrays_of_64_axes(operator: str, here: Any) -> None:
+def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
     index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
     index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
@@ -152,7 +152,7 @@ def traced(request: Request) -> tuple[str, int]:
         tracemalloc.stop()
 
 
-def test_a_preview_of_8_gib_takes_little_memory(here: Any) -> None:
+def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
@@ -166,17 +166,17 @@ def test_a_preview_of_8_gib_takes_little_memory(here: Any) -> None:
     assert took < 1 << 23
 
 
-def test_a_terminal_shows_8_gib_by_their_ends(here: Any) -> None:
+def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
-    before = state_of(here)
+    before = state_of(workdir)
     ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (ran.status, ran.err) == (0, "")
     title, *lines = ran.screen.splitlines()
     assert title == "float32[1048576,2048]"
     assert 3 < len(lines) < 20
     assert "..." in ran.screen
-    assert state_of(here) == before
+    assert state_of(workdir) == before
 
 
 def state_of(folder: Any) -> list[str]:
@@ -184,7 +184,7 @@ def state_of(folder: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
-def test_a_bad_index_is_refused_wherever_it_stands(number: int, here: Any) -> None:
+def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     index = np.zeros((1 << 20, 1), int)
     index[number] = 1 << 20
@@ -197,9 +197,9 @@ def test_a_bad_index_is_refused_wherever_it_stands(number: int, here: Any) -> No
     assert ran.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
 
 
-def test_json_at_a_terminal_computes_nothing(here: Any) -> None:
+def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
     save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
-    before = state(here)
+    before = state(workdir)
     program = (
         "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
         "assert 'ndtool.analysis.preview' not in sys.modules\n"
@@ -208,10 +208,10 @@ def test_json_at_a_terminal_computes_nothing(here: Any) -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "--json")
     ran = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
     assert (ran.status, ran.err) == (0, "")
-    said = json.loads(ran.screen)
+    message = json.loads(ran.screen)
     written = ndtool(*run, "-o", "out.npy").json
-    (here / "out.npy").unlink()
+    (workdir / "out.npy").unlink()
     for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
-        assert said[name] == written[name], name
-    assert (said["output"]["dtype"], said["output"]["shape"]) == ("float64", [2, 3])
-    assert state(here) == before
+        assert message[name] == written[name], name
+    assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
+    assert state(workdir) == before

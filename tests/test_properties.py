@@ -59,7 +59,7 @@ def call(module: Any, case: Case, **options: Any) -> np.ndarray:
     return getattr(module, case.operator)(*case.arrays, **case.arguments, **options)
 
 
-def told(case: Case) -> None:
+def described(case: Case) -> None:
     """Describe in failures the attributes that hypothesis does not print."""
     for array in case.arrays:
         note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
@@ -68,7 +68,7 @@ def told(case: Case) -> None:
 
 def check(case: Case, threads: int) -> None:
     """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
-    told(case)
+    described(case)
     before = [raw(array) for array in case.arrays]
     actual = call(ndtool, case, threads=threads)
     assert [raw(array) for array in case.arrays] == before
@@ -111,7 +111,7 @@ def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
 @many
 @given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
 def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
-    told(case)
+    described(case)
     expected = call(reference, case)
     out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
     assert call(ndtool, case, out=out, threads=threads) is out
@@ -121,7 +121,7 @@ def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) 
 @many
 @given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
 def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
-    told(case)
+    described(case)
     data, *others = case.arrays
     if not data.flags.writeable:
         data = data.copy(order="K")
@@ -236,7 +236,7 @@ def refusal(module: Any, case: Case, **options: Any) -> NdtoolError | np.ndarray
 def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObject) -> None:
     broken = breakage(case, draw)
     assume(broken is not None)
-    told(broken)
+    described(broken)
     before = [raw(array) for array in broken.arrays]
     expected = refusal(reference, broken)
     actual = refusal(ndtool, broken, threads=threads)
@@ -250,14 +250,14 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_a_bad_index_is_named_wherever_it_is(limits: None, order: str) -> None:
-    for place, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
+def test_an_index_out_of_bounds_is_located_everywhere(limits: None, order: str) -> None:
+    for location, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
         indices = np.ones((3, 9, 3), f"{order}i4")
-        indices[place][component:] = indices[2, 8] = value
+        indices[location][component:] = indices[2, 8] = value
         with pytest.raises(BoundsError) as caught:
             ndtool.gather_nd(np.zeros((2, 3, 4)), indices)
         error = caught.value
-        assert (error.position, error.component, error.axis) == (place, component, component)
+        assert (error.position, error.component, error.axis) == (location, component, component)
         assert (error.value, error.size, error.count) == (value, component + 2, 2)
 
 

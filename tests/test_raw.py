@@ -19,9 +19,9 @@ RAW = bytes(range(256)) * 2
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, all_closed: None) -> Path:
     Path("dump.bin").write_bytes(RAW)
-    return here
+    return workdir
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_bytes_too_many() -> None:
         ("raw:uint8[1]:nul\0", InputError, "is not a valid file name"),
     ],
 )
-def test_what_is_refused(argument: str, kind: type[NdtoolError], why: str) -> None:
+def test_refused_arguments(argument: str, kind: type[NdtoolError], why: str) -> None:
     for refuse in (lambda name: locators.open_source(name, Streams(-1)), locators.describe):
         with pytest.raises(kind) as caught:
             refuse(argument)

@@ -100,8 +100,8 @@ def test_duplicates_are_reduced_in_row_major_order(dtype: np.dtype) -> None:
         expected = data.copy()
         with np.errstate(all="ignore"):
             if reduction == "none":
-                for i, place in enumerate(indices[:, 0] % 5):
-                    expected[place : place + 1] = updates[i : i + 1]
+                for i, location in enumerate(indices[:, 0] % 5):
+                    expected[location : location + 1] = updates[i : i + 1]
             else:
                 UFUNCS[reduction].at(expected, indices[:, 0], updates)
             result = reference.scatter_nd(data, indices, updates, reduction)
@@ -128,7 +128,7 @@ def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None
         assert same(reference.scatter_nd(data, big, swapped[1], reduction), expected)
 
 
-def test_moves_copy_bytes() -> None:
+def test_copies_preserve_bytes() -> None:
     odd = np.array([0, 1, 2, 255], np.uint8).view("?")
     assert reference.gather_nd(odd, np.array([[3], [2]])).tobytes() == b"\xff\x02"
     assert reference.scatter_nd(odd, np.array([[0]]), odd[3:]).tobytes() == b"\xff\x01\x02\xff"

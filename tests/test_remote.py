@@ -107,7 +107,7 @@ def test_a_member_after_a_query(server: Server) -> None:
     assert np.array_equal(load(f"{url}?sig=a%3Ab:few"), ROWS[:3])
 
 
-def test_safetensors_and_tensors_of_onnx(server: Server, here: Path) -> None:
+def test_safetensors_and_tensors_of_onnx(server: Server, workdir: Path) -> None:
     saved = pytest.importorskip("safetensors.numpy")
     helper = pytest.importorskip("onnx.numpy_helper")
     raw = saved.save({"rows": ROWS, "few": ROWS[:3]})
@@ -117,7 +117,7 @@ def test_safetensors_and_tensors_of_onnx(server: Server, here: Path) -> None:
     assert np.array_equal(load(server.add("/t.pb", raw)), ROWS)
 
 
-def test_models_in_several_files(server: Server, here: Path) -> None:
+def test_models_in_several_files(server: Server, workdir: Path) -> None:
     """An index or a model at a URL refers only to files next to it on the server."""
     saved = pytest.importorskip("safetensors.numpy")
     onnx = pytest.importorskip("onnx")
@@ -142,15 +142,15 @@ def model(*tensors: Any) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def external(location: str, **told: str) -> Any:
+def external(location: str, **report: str) -> Any:
     onnx = pytest.importorskip("onnx")
     tensor = onnx.TensorProto(name="w", data_type=1, dims=ROWS.shape, data_location=1)
-    for key, value in {"location": location, **told}.items():
+    for key, value in {"location": location, **report}.items():
         tensor.external_data.add(key=key, value=value)
     return tensor
 
 
-def test_of_an_initializer_only_what_is_needed_is_read(server: Server, here: Path) -> None:
+def test_only_needed_bytes_of_an_initializer_are_read(server: Server, workdir: Path) -> None:
     helper = pytest.importorskip("onnx.numpy_helper")
     big = np.arange(1 << 20, dtype="<i8").reshape(-1, 16)
     raw = model(*(helper.from_array(big + i, f"w{i}") for i in range(3)))
@@ -186,11 +186,11 @@ def test_data_of_a_model_are_below_it(server: Server, location: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "file"])
-def test_files_here_name_none_elsewhere(server: Server, here: Path, scheme: str) -> None:
+def test_local_files_refer_to_no_remote_ones(server: Server, workdir: Path, scheme: str) -> None:
     """A local model or index must not cause requests to a server."""
     saved = pytest.importorskip("safetensors.numpy")
     Path("w").write_bytes(saved.save({"w": ROWS}))
-    url = server.add("/w", saved.save({"w": ROWS})) if scheme == "http" else f"file://{here}/w"
+    url = server.add("/w", saved.save({"w": ROWS})) if scheme == "http" else f"file://{workdir}/w"
     Path("m.onnx").write_bytes(model(external(url)))
     Path("m.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": url}}))
     with pytest.raises(InputError, match="expected a relative path inside the model's folder"):
@@ -200,7 +200,7 @@ def test_files_here_name_none_elsewhere(server: Server, here: Path, scheme: str)
     assert server.requests == []
 
 
-def test_raw_bytes(server: Server, here: Path) -> None:
+def test_raw_bytes(server: Server, workdir: Path) -> None:
     url = server.add("/dump.bin", bytes(100) + ROWS.tobytes())
     name = f"raw:float32[{len(ROWS)},{ROWS.shape[1]}]:{url}"
     assert np.array_equal(load(f"{name}@100"), ROWS)
@@ -230,26 +230,26 @@ def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
-def test_what_is_missing_is_what_was_not_noted(pieces: list[Any], data: st.DataObject) -> None:
-    room = ranged._Room("x", 100)
+def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
+    memory_block = ranged._SparseFile("x", 100)
     try:
         there: set[int] = set()
         for start, count in pieces:
-            room.take_note(start, start + count)
+            memory_block.take_note(start, start + count)
             there |= set(range(start, start + count))
         start = data.draw(st.integers(0, 80))
         stop = data.draw(st.integers(start, 100))
-        missing = [at for a, b in room.missing([(start, stop)]) for at in range(a, b)]
+        missing = [at for a, b in memory_block.missing([(start, stop)]) for at in range(a, b)]
         assert missing == [at for at in range(start, stop) if at not in there]
-        assert room.has(start, stop) == (not missing)
+        assert memory_block.has(start, stop) == (not missing)
     finally:
-        room.close()
+        memory_block.close()
 
 
 # Bytes requested
 
 
-def test_a_small_file_is_one_request_and_a_look_at_the_end(server: Server) -> None:
+def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
     with opened(url) as one:
         assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS[:10].ravel())
@@ -258,16 +258,16 @@ def test_a_small_file_is_one_request_and_a_look_at_the_end(server: Server) -> No
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
 
 
-def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, here: Path) -> None:
+def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 24, 16))
     save(idx=np.array([[5], [1 << 23], [-1]]))
-    got = gathered(server.add("/big.npy", here / "big.npy"), "idx.npy")
+    got = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
     assert np.array_equal(got, np.zeros((3, 16), "<f4"))
     assert server.sent < 1 << 20
     assert len(server.requests) == 5
 
 
-def test_a_thousand_rows_near_each_other_are_few_requests(server: Server, here: Path) -> None:
+def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path) -> None:
     rows = np.random.default_rng(0).integers(150_000, 250_000, 1000)
     save(idx=rows[:, None])
     got = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
@@ -276,18 +276,18 @@ def test_a_thousand_rows_near_each_other_are_few_requests(server: Server, here: 
     assert server.sent < 2 << 20
 
 
-def test_a_large_file_is_read_in_pieces_ten_at_a_time(server: Server, here: Path) -> None:
+def test_a_large_file_is_read_in_pieces_ten_at_a_time(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 22, 16))
-    url = server.add("/big.npy", here / "big.npy", before=lambda number: time.sleep(0.05))
+    url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
     with opened(url) as one:
         source.whole(one)
-    asked = [span for span in spans(server, "/big.npy") if span]
-    assert max(stop - start for start, stop in asked) <= MOST
-    assert len(asked) == 1 + 16
+    requested = [span for span in spans(server, "/big.npy") if span]
+    assert max(stop - start for start, stop in requested) <= MOST
+    assert len(requested) == 1 + 16
     assert 2 <= server.most_at_once <= 10
 
 
-def test_what_is_there_is_not_asked_for_again(server: Server) -> None:
+def test_present_ranges_are_not_requested_again(server: Server) -> None:
     with opened(server.add("/x.npy", npy(ROWS))) as one:
         source.whole(one)
         before = len(server.requests)
@@ -304,7 +304,7 @@ def test_a_deflated_member_is_read_ahead(server: Server) -> None:
 # Behaviour of servers
 
 
-def test_a_server_without_ranges_is_read_once(server: Server, here: Path) -> None:
+def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> None:
     save(idx=np.array([[7], [399_999]]))
     got = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
     assert np.array_equal(got, ROWS[[7, -1]])
@@ -317,14 +317,14 @@ def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
     assert np.array_equal(load(url), ROWS[:rows])
 
 
-def test_a_cut_reply_goes_on_where_it_was_cut(server: Server) -> None:
+def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
     with opened(url) as one:
         server.objects["/x.npy"].cuts = 2
         assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
-    asked = [span[0] for span in spans(server, "/x.npy")[1:] if span]
+    requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
-    assert asked == [first, first + (1 << 20), first + (2 << 20)]
+    assert requested == [first, first + (1 << 20), first + (2 << 20)]
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -337,7 +337,7 @@ def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     assert len(server.requests) == 4
 
 
-def test_a_server_that_recovers_is_asked_again(server: Server) -> None:
+def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), refusals=[500, 503])
     assert np.array_equal(load(url), ROWS)
 
@@ -361,7 +361,7 @@ def test_refusals(server: Server, status: int, words: str, requests: int) -> Non
     assert len(server.requests) == requests
 
 
-def test_a_length_that_is_a_lie(server: Server) -> None:
+def test_a_wrong_content_length(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]), claims=100)
     refused(url, "the connection was lost")
     url = server.add("/y.npy", npy(ROWS), claims=-100, ranges=False)
@@ -395,13 +395,13 @@ def test_redirects(server: Server) -> None:
     refused(server.add("/round.npy", b"", moved="/round.npy"), "/round.npy: ")
 
 
-def test_a_server_that_says_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_respond(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndtool.storage.failures.WAIT", 0.2)
     url = server.add("/x.npy", npy(ROWS), before=lambda number: time.sleep(1))
     refused(url, "the server did not respond in time")
 
 
-def test_a_server_that_is_not_there(server: Server) -> None:
+def test_an_unreachable_server(server: Server) -> None:
     refused("http://127.0.0.1:9/x.npy", r"http://127.0.0.1:9/x.npy: .*127\.0\.0\.1")
 
 
@@ -428,7 +428,7 @@ def test_a_file_that_becomes_shorter(server: Server) -> None:
             source.whole(one)
 
 
-def test_a_file_that_changes_before_the_output_is_there(server: Server, here: Path) -> None:
+def test_a_file_that_changes_before_the_output_is_there(server: Server, workdir: Path) -> None:
     save(idx=np.array([[3]]))
     with (
         OpenCall(
@@ -440,10 +440,10 @@ def test_a_file_that_changes_before_the_output_is_there(server: Server, here: Pa
         server.objects["/x.npy"].etag = '"2"'
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
             steps.execute(ready)
-    assert not (here / "out.npy").exists()
+    assert not (workdir / "out.npy").exists()
 
 
-def test_a_file_that_goes_away(server: Server) -> None:
+def test_a_file_that_is_removed(server: Server) -> None:
     with opened(server.add("/x.npy", npy(ROWS[:3]))) as one:
         del server.objects["/x.npy"]
         with pytest.raises(OutputError, match=r"x.npy can no longer be accessed: there is no"):
@@ -453,7 +453,7 @@ def test_a_file_that_goes_away(server: Server) -> None:
 # The command line
 
 
-def test_questions_about_urls(server: Server, here: Path) -> None:
+def test_questions_about_urls(server: Server, workdir: Path) -> None:
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
     ran = ndtool("inspect", x, "--json")
     assert ran.json["arrays"][0]["shape"] == [400_000, 4]
@@ -468,7 +468,7 @@ def test_questions_about_urls(server: Server, here: Path) -> None:
     assert ran.status == 8, ran.err
 
 
-def test_nothing_is_said_at_the_end(server: Server, here: Path) -> None:
+def test_no_message_at_exit(server: Server, workdir: Path) -> None:
     """No session remains open, and no thread blocks or disturbs the interpreter's exit."""
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
     program = "import sys; from ndtool.__main__ import main; sys.exit(main())"
@@ -485,7 +485,7 @@ def test_nothing_is_said_at_the_end(server: Server, here: Path) -> None:
         assert "Traceback" not in text
 
 
-def test_secrets_are_never_shown(server: Server, here: Path) -> None:
+def test_secrets_are_never_shown(server: Server, workdir: Path) -> None:
     save(i=np.array([[3]]))
     url = server.add("/x.npy", npy(ROWS[:10])).replace("://", "://me:PASSWORD@") + "?key=SIGNATURE"
     missing = url.replace("/x.npy", "/none.npz") + ":member"
@@ -509,7 +509,7 @@ def test_secrets_are_never_shown(server: Server, here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_slow_download_ends_when_asked_to(server: Server, here: Path, name: str) -> None:
+def test_a_slow_download_can_be_interrupted(server: Server, workdir: Path, name: str) -> None:
     save(i=np.zeros((400_000, 1), int))
     url = server.add("/x.npy", npy(ROWS), delay=30)
     with subprocess.Popen(
@@ -526,14 +526,14 @@ def test_a_slow_download_ends_when_asked_to(server: Server, here: Path, name: st
         assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
     assert time.monotonic() - started < 10
     assert err == b""
-    assert [path.name for path in here.iterdir()] == ["i.npy"]
+    assert [path.name for path in workdir.iterdir()] == ["i.npy"]
 
 
 @pytest.mark.slow("a remote file is never in memory as a whole")
-def test_private_memory_is_bounded(server: Server, here: Path) -> None:
+def test_private_memory_is_bounded(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 22, 16))  # 256 MB
     save(i=np.arange(1 << 22)[::-1, None])
-    url = server.add("/big.npy", here / "big.npy")
+    url = server.add("/big.npy", workdir / "big.npy")
     program = (
         "import sys, re; from ndtool.runs import steps\n"
         "from ndtool.runs.calls import OpenCall; from ndtool.runs.request import Request\n"
@@ -572,12 +572,12 @@ def test_private_memory_is_bounded(server: Server, here: Path) -> None:
         ("C://b/a.npz:x", "C://b/a.npz", "x"),
     ],
 )
-def test_how_urls_are_taken_apart(argument: str, path: str, member: str | None) -> None:
+def test_urls_are_parsed(argument: str, path: str, member: str | None) -> None:
     assert locators.parse(argument) == (path, member)
 
 
 @pytest.mark.parametrize("url", ["file://other/x.npy", "file://x.npy", "FILE://h:1/x", "file://"])
-def test_a_file_of_another_host_is_refused(url: str, here: Path) -> None:
+def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     save(x=ROWS[:9], other=ROWS[:3])
     for command in (("inspect", url), ("convert", "x.npy", url), ("clean", url)):
         ran = ndtool(*command)
@@ -585,21 +585,21 @@ def test_a_file_of_another_host_is_refused(url: str, here: Path) -> None:
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 
-def test_a_file_of_that_name_comes_first(here: Path) -> None:
-    (here / "memory:").mkdir()
+def test_an_existing_file_takes_precedence(workdir: Path) -> None:
+    (workdir / "memory:").mkdir()
     np.save("memory:/x.npy", ROWS[:3])
     assert np.array_equal(load("memory://x.npy"), ROWS[:3])
 
 
-def test_file_urls_are_files(here: Path) -> None:
+def test_file_urls_are_files(workdir: Path) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
-    output = f"file://{here}/out.npy"
-    with OpenCall(Request("gather_nd", f"file://{here}/x.npy", "i.npy", output=output)) as call:
+    output = f"file://{workdir}/out.npy"
+    with OpenCall(Request("gather_nd", f"file://{workdir}/x.npy", "i.npy", output=output)) as call:
         steps.run(call)
     assert np.array_equal(np.load("out.npy"), ROWS[[3]])
 
 
-def test_memory_urls(here: Path) -> None:
+def test_memory_urls(workdir: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/t/x.npy", npy(ROWS))
@@ -620,13 +620,13 @@ def test_memory_urls(here: Path) -> None:
     memory.rm("/t", recursive=True)
 
 
-def test_chained_urls(here: Path) -> None:
-    (here / "a.zip").write_bytes(npz(x=ROWS))
-    assert np.array_equal(load(f"zip://x.npy::file://{here}/a.zip"), ROWS)
+def test_chained_urls(workdir: Path) -> None:
+    (workdir / "a.zip").write_bytes(npz(x=ROWS))
+    assert np.array_equal(load(f"zip://x.npy::file://{workdir}/a.zip"), ROWS)
 
 
 @pytest.mark.parametrize("kind", ["http", "https", "ftp", "github"])
-def test_what_cannot_be_written_to(here: Path, kind: str) -> None:
+def test_unwritable_targets(workdir: Path, kind: str) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
     request = Request("gather_nd", "x.npy", "i.npy", output=f"{kind}://h/o.npy")
     refused = pytest.raises(OutputError, match=f"{kind}:// cannot be written to")
@@ -644,7 +644,7 @@ def test_what_cannot_be_written_to(here: Path, kind: str) -> None:
         ("aiohttp", "https://h/x.npy", "pip install 'ndtool[remote]' aiohttp"),
     ],
 )
-def test_a_package_that_is_missing(here: Path, missing: str, url: str, hint: str) -> None:
+def test_a_package_that_is_missing(workdir: Path, missing: str, url: str, hint: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from ndtool.__main__ import main; sys.exit(main())"
@@ -672,7 +672,7 @@ def test_a_url_without_a_host(url: str) -> None:
     refused(url, f"{url} is not a valid URL: expected one such as https://host/x.npy")
 
 
-def test_a_kind_of_url_that_nobody_knows() -> None:
+def test_an_unknown_url_scheme() -> None:
     refused("nonsense://h/x.npy", "nonsense://h/x.npy: Protocol not known", UsageError)
 
 
@@ -687,11 +687,11 @@ def test_a_kind_of_url_that_nobody_knows() -> None:
         ("are they 1-based?", "are they 1-based?"),
     ],
 )
-def test_what_is_secret_in_a_url(text: str, shown: str) -> None:
+def test_secrets_in_a_url(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
-def test_files_need_nothing_of_urls(here: Path) -> None:
+def test_files_need_nothing_of_urls(workdir: Path) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
     program = (
         "import sys; from ndtool.__main__ import main; main()\n"
@@ -718,13 +718,11 @@ def open_files() -> int:
     return sum(link.is_symlink() and "socket:" not in os.readlink(link) for link in links)
 
 
-def test_what_the_first_bytes_tell_needs_no_temporary_file(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_need_no_temporary_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("there is none")
 
-    monkeypatch.setattr(ranged, "_Room", refused)
+    monkeypatch.setattr(ranged, "_SparseFile", refused)
     (entry,) = locators.describe(server.add("/x.npy", npy(ROWS)))
     assert entry.metadata is not None
     assert entry.metadata.shape == ROWS.shape

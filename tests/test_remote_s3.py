@@ -41,7 +41,7 @@ def store(target: str, array: Any, **options: Any) -> Any:
         return out.kept
 
 
-def test_inputs_are_read_in_ranges(s3: Bucket, here: Path) -> None:
+def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
     data, indices = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [399_999]])))
     with OpenCall(Request("gather_nd", data, indices, output="out.npy")) as call:
         steps.run(call)
@@ -80,7 +80,7 @@ def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
         ("s3://bucket", "s3://bucket: a bucket, not an object"),
     ],
 )
-def test_what_is_not_there(s3: Bucket, url: str, words: str) -> None:
+def test_missing_files(s3: Bucket, url: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         load(url)
 
@@ -101,15 +101,15 @@ def test_no_credentials(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize("array", [ROWS[:5], LARGE, np.zeros((0, 3))], ids=["few", "parts", "none"])
-def test_outputs_are_what_they_are_in_files(s3: Bucket, here: Path, array: Any) -> None:
+def test_outputs_are_what_they_are_in_files(s3: Bucket, workdir: Path, array: Any) -> None:
     for name in ("x.npy", "x.npz", "x.safetensors", "x.pb"):
         store(f"s3://bucket/{name}", array)
         store(name, array)
-        assert s3.get(name) == (here / name).read_bytes()
+        assert s3.get(name) == (workdir / name).read_bytes()
     assert s3.uploads() == []
 
 
-def test_nothing_is_there_before_the_end(s3: Bucket) -> None:
+def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
     with written("s3://bucket/x.npy", LARGE) as out:
         out.write(0, LARGE.tobytes())
         assert s3.keys() == []
@@ -122,7 +122,7 @@ def test_nothing_is_there_before_the_end(s3: Bucket) -> None:
     assert s3.uploads() == []
 
 
-def test_what_fails_leaves_nothing(s3: Bucket) -> None:
+def test_a_failure_leaves_nothing(s3: Bucket) -> None:
     with written("s3://bucket/x.npy", LARGE) as out:
         out.write(0, LARGE.tobytes())
         out.finish()
@@ -165,21 +165,23 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
 
 
-def test_no_clobber_is_asked_of_parts_too(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_clobber_applies_to_multipart_uploads(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test server ignores it."""
-    call, asked = upload.remote.S3.call, {}
+    call, requested = upload.remote.S3.call, {}
 
     async def spy(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
-        asked[operation] = arguments
+        requested[operation] = arguments
         return await call(self, operation, *names, **arguments)
 
     monkeypatch.setattr(upload.remote.S3, "call", spy)
     store("s3://bucket/x.npy", LARGE, clobber=False)
-    assert asked["complete_multipart_upload"]["IfNoneMatch"] == "*"
+    assert requested["complete_multipart_upload"]["IfNoneMatch"] == "*"
     assert s3.get("x.npy") == npy(LARGE)
 
 
-def test_other_members_stay(s3: Bucket) -> None:
+def test_other_tensors_are_preserved(s3: Bucket) -> None:
     assert store("s3://bucket/a.npz:one", ROWS[:5]) is None
     assert store("s3://bucket/a.npz:two", LARGE) == ("one",)
     found = archive(s3.get("a.npz"))
@@ -193,7 +195,7 @@ def test_other_members_stay(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_work_of_others_is_not_lost(
+def test_changes_of_others_are_not_lost(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
     """A concurrent write to an archive is preserved, even at the last moment."""
@@ -228,7 +230,7 @@ def test_parts_become_an_object_on_the_same_condition(
     assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": found.etag if found else None}]
 
 
-def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, here: Path) -> None:
+def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, workdir: Path) -> None:
     for name in ("a.npz", "m.safetensors"):
         url = f"s3://bucket/{name}"
         store(url, ROWS[:5])
@@ -259,9 +261,7 @@ def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, there: bool) -
     assert "two" in archive(s3.get("a.npz"))
 
 
-def test_who_may_not_look_makes_an_archive_and_replaces_none(
-    s3: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_without_read_permission(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload, "existing", lambda *_, **__: None)
     store("s3://bucket/a.npz", ROWS[:5])
     before = s3.get("a.npz")
@@ -298,7 +298,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
-def test_a_lost_reply_is_no_other_writer(s3: Bucket, lossy: None, array: Any) -> None:
+def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy: None, array: Any) -> None:
     store("s3://bucket/x.npy", array, clobber=False)
     assert s3.get("x.npy") == npy(array)
     for member in ("one", "two", "one"):
@@ -317,7 +317,7 @@ def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy: None
     assert s3.get("a.npz") == b"theirs"
 
 
-def test_a_bucket_that_is_not_there(s3: Bucket, here: Path) -> None:
+def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
     with pytest.raises(OutputError, match=r"s3://none-here/x.npy: there is no such bucket"):
         store("s3://none-here/x.npy", ROWS)
 
@@ -328,7 +328,7 @@ def acted(act: Any, call: OpenCall) -> Any:
         return act(ready)
 
 
-def test_a_dry_run_looks_at_the_output(s3: Bucket, here: Path) -> None:
+def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     save(x=ROWS[:9], i=np.array([[3]]))
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
@@ -340,17 +340,17 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, here: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["x.npy", "a.npz:x", "x.zarr"])
-def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
-    s3: Bucket, here: Path, monkeypatch: pytest.MonkeyPatch, output: str
+def test_a_dry_run_checks_write_permission_without_effects(
+    s3: Bucket, workdir: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     if ".zarr" in output:
         pytest.importorskip("zarr")
     save(x=ROWS[:9], i=np.array([[3]]))
-    asked: list[str] = []
+    requested: list[str] = []
     call = remote.S3.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
-        asked.append(operation)
+        requested.append(operation)
         if operation == "complete_multipart_upload":  # moto responds with an internal error
             raise FileNotFoundError(2, "NoSuchUpload")
         return await call(self, operation, *names, **arguments)
@@ -364,8 +364,8 @@ def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
     monkeypatch.setattr(remote.S3, "call", noted)
     with OpenCall(request) as job:
         acted(steps.rehearse, job)
-    assert "complete_multipart_upload" in asked
-    assert not {"put_object", "create_multipart_upload", "delete_object"} & set(asked)
+    assert "complete_multipart_upload" in requested
+    assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
     monkeypatch.setattr(remote.S3, "call", refused)
     words = []
@@ -379,7 +379,7 @@ def test_a_dry_run_asks_whether_it_may_write_without_an_effect(
     assert words[0] == words[1] or ".zarr" in output  # a run is denied its lock object
 
 
-def test_an_object_may_be_input_and_output(s3: Bucket, here: Path) -> None:
+def test_an_object_may_be_input_and_output(s3: Bucket, workdir: Path) -> None:
     url = s3.put("x.npy", npy(ROWS))
     save(i=np.array([[3], [5]]))
     with OpenCall(Request("gather_nd", url, "i.npy", output=url)) as call:
@@ -388,7 +388,7 @@ def test_an_object_may_be_input_and_output(s3: Bucket, here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_an_upload_ends_when_asked_to_and_leaves_nothing(s3: Bucket, here: Path, name: str) -> None:
+def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: str) -> None:
     save(x=LARGE.reshape(-1, 1024), i=np.arange(len(LARGE) // 1024)[:, None])
     proxy = Proxy(s3.endpoint, PART // 2)
     try:
@@ -411,7 +411,7 @@ def test_an_upload_ends_when_asked_to_and_leaves_nothing(s3: Bucket, here: Path,
         proxy.close()
 
 
-def test_the_command_line(s3: Bucket, here: Path) -> None:
+def test_the_command_line(s3: Bucket, workdir: Path) -> None:
     x, i = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [9]])))
     env = settings(s3.endpoint)
     ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)

@@ -41,8 +41,8 @@ METADATA = {"format": "pt", "what": 'é "quoted"\n'}
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Path:
-    return here
+def workdir(workdir: Path, all_closed: None) -> Path:
+    return workdir
 
 
 def pack(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
@@ -355,7 +355,7 @@ def test_a_hostile_header_takes_little_more_memory_than_its_bytes(header: str) -
     tracemalloc.stop()
 
 
-def test_what_json_allows_is_the_same() -> None:
+def test_equivalent_json_is_accepted() -> None:
     header = (
         ' {\n"x"\t: { "shape" :[ 2 ],\r"data_offsets":[0 , 2] , "\\u0064type":"U8"} , '
         '"__metadata__" : { "a" : "b\\u00e9" } } \n'
@@ -397,7 +397,7 @@ def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
 @pytest.mark.parametrize("system", ["system copies", "copied here"])
 @pytest.mark.parametrize("name", ["new", *ARRAYS])
 @pytest.mark.parametrize("how", ["write", "pieces", "map"])
-def test_others_and_the_metadata_stay(
+def test_other_tensors_and_metadata_are_preserved(
     name: str, how: str, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system != "system copies":
@@ -443,7 +443,7 @@ def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
         check_file("m.safetensors", held, None)
 
 
-def test_tensors_that_stand_in_any_order() -> None:
+def test_tensors_in_any_order() -> None:
     header = {
         "z": {"dtype": "F64", "shape": [2], "data_offsets": [3, 19]},
         "__metadata__": {"k": "v"},
@@ -508,7 +508,7 @@ def test_a_file_that_is_no_safetensors_file_stays() -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_others_write_meanwhile_is_not_lost(there: bool) -> None:
+def test_concurrent_writes_are_not_lost(there: bool) -> None:
     if there:
         safetensors.numpy.save_file(ARRAYS, "m.safetensors")
     out = opened("m.safetensors:x", ARRAYS["a"])
@@ -588,28 +588,28 @@ def test_a_model_of_one_tensor() -> None:
         (".", "is a directory"),
     ],
 )
-def test_files_that_an_index_may_not_name(here: Path, file: str, why: str) -> None:
-    model = here / "model"
+def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, why: str) -> None:
+    model = workdir / "model"
     model.mkdir()
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "out.safetensors")
     safetensors.numpy.save_file({"other": ARRAYS["a"]}, "model/other.safetensors")
-    (model / "link").symlink_to(here / "out.safetensors")
-    (model / "folder").symlink_to(here)
+    (model / "link").symlink_to(workdir / "out.safetensors")
+    (model / "folder").symlink_to(workdir)
     (model / "text").write_text("text that is long enough")
     os.chdir(model)
     shards(a=file)
     assert why in str(attempt(f"{INDEX}:a"))
-    os.chdir(here)
+    os.chdir(workdir)
     assert why in str(attempt(f"model/{INDEX}:a"))
 
 
-def test_the_cache_of_a_hub(here: Path) -> None:
-    blobs, snapshot = here / "blobs", here / "snapshots" / "1"
+def test_the_cache_of_a_hub(workdir: Path) -> None:
+    blobs, snapshot = workdir / "blobs", workdir / "snapshots" / "1"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, str(blobs / "tensors"))
     shards(a="one.safetensors")
-    (here / INDEX).rename(blobs / "index")
+    (workdir / INDEX).rename(blobs / "index")
     (snapshot / INDEX).symlink_to("../../blobs/index")
     (snapshot / "one.safetensors").symlink_to("../../blobs/tensors")
     assert same(load(f"{snapshot}/{INDEX}:a"), ARRAYS["a"])
@@ -637,7 +637,7 @@ def test_the_cache_of_a_hub(here: Path) -> None:
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
     ],
 )
-def test_an_index_that_is_none(text: str, why: str) -> None:
+def test_a_malformed_index(text: str, why: str) -> None:
     Path(INDEX).write_text(text)
     assert why in str(attempt(f"{INDEX}:a"))
 
@@ -705,7 +705,7 @@ def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
     assert ran.err == ""
 
 
-def test_a_type_that_the_output_lacks_is_told_before_any_work() -> None:
+def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     np.save("data.npy", np.zeros(3, "c16"))
     before = state(Path())
     for more in ((), ("--dry-run", "--no-trace")):

@@ -127,7 +127,7 @@ import json, os, socket, sys, tempfile
 from ndtool import __main__ as main
 from ndtool.storage import failures
 from ndtool.runs.executors import dask
-failures.BACKOFF, dask.ANSWER = 0, 0.5
+failures.BACKOFF, dask.ANSWER_TIMEOUT = 0, 0.5
 look_up = socket.getaddrinfo
 def here_only(host, *rest, **options):  # no name server is asked: it may take minutes not to answer
     if host not in ("127.0.0.1", "localhost"):
@@ -197,8 +197,8 @@ def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     ran = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
     assert ran.status == 0, ran.err
     assert not any(secret in ran.err for secret in SECRETS)
-    told: list[tuple[int, str]] = ran.json
-    return told
+    report: list[tuple[int, str]] = ran.json
+    return report
 
 
 def with_secrets(url: str, suffix: str = "") -> str:
@@ -212,13 +212,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def call_files(here: Path) -> None:
+def call_files(workdir: Path) -> None:
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), out=np.zeros((2, 4)))
-    (here / "model.onnx").write_bytes(b"\x08\x0a")
+    (workdir / "model.onnx").write_bytes(b"\x08\x0a")
 
 
 @pytest.mark.slow("every option that takes a URL redacts it")
-def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> None:
+def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) -> None:
     """All parameters that take a file or an address, and all failures of a URL."""
     for path, changes in (
         ("/forbidden", {"refusals": [403] * 10**4}),
@@ -272,7 +272,7 @@ def test_no_option_says_secrets_of_its_url(server: Server, call_files: None) -> 
         assert not any(secret in text for secret in SECRETS), (case, text)
 
 
-def test_what_an_s3_server_says(call_files: None) -> None:
+def test_messages_of_an_s3_server(call_files: None) -> None:
     """S3's package repeats invalid bucket names in messages."""
     url = f"s3://{USER}:{PASSWORD}@bucket/x.npy"
     cases = [
@@ -302,7 +302,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_traceback_has_no_secrets(here: Path, more: list[str]) -> None:
+def test_a_traceback_has_no_secrets(workdir: Path, more: list[str]) -> None:
     ran = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
     text = ran.out.decode() + ran.err
     assert ran.status == 1

@@ -32,10 +32,10 @@ THREADS = (1, 2)
 
 
 @pytest.fixture
-def here(here: Path) -> Iterator[Path]:
+def workdir(workdir: Path) -> Iterator[Path]:
     """Change to a folder that is emptied afterwards: pytest would retain gigabytes."""
-    yield here
-    for path in here.iterdir():
+    yield workdir
+    for path in workdir.iterdir():
         path.unlink()
 
 
@@ -65,7 +65,7 @@ SPOTS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f8", "V3"])
-def test_elements_beyond_32_bits(dtype: str, here: Path, several_threads: None) -> None:
+def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: None) -> None:
     data = sparse((4 * G + 7,), dtype)
     data[SPOTS] = expected = marks(dtype, 8)
     tuples = SPOTS[:, None]
@@ -87,7 +87,7 @@ def test_elements_beyond_32_bits(dtype: str, here: Path, several_threads: None) 
         assert data[SPOTS[6]] == expected[6] + other[0] + other[1]
 
 
-def test_products_beyond_31_bits(here: Path) -> None:
+def test_products_beyond_31_bits(workdir: Path) -> None:
     """With 32-bit products, 46341 * 46341 would be negative."""
     data = sparse((1, 46342, 46341))
     data[0, 46341, 0], data[0, 46341, 46340] = 42, 43
@@ -104,7 +104,7 @@ def test_products_beyond_31_bits(here: Path) -> None:
     assert data[0, 46341, [0, 1, -1]].tolist() == [12, 5, 13]
 
 
-def test_strides_beyond_32_bits(here: Path, several_threads: None) -> None:
+def test_strides_beyond_32_bits(workdir: Path, several_threads: None) -> None:
     memory = sparse((5, 3, 2 * G + 1))
     memory[:, :, [0, 5, -1]] = values = marks("u1", 45).reshape(5, 3, 3)
     for data in (memory[:, ::-1, :], memory.transpose(1, 0, 2)):
@@ -123,7 +123,7 @@ def test_strides_beyond_32_bits(here: Path, several_threads: None) -> None:
         assert same(ndtool.gather_elements(data, last, 2, threads=2), small[:, :, [2, 2, 1]])
 
 
-def test_units_beyond_32_bits(here: Path, several_threads: None) -> None:
+def test_units_beyond_32_bits(workdir: Path, several_threads: None) -> None:
     """Elements operators along axes that are not the last, updated in place."""
     data = sparse((3, 2, 2 * G + 1))
     index, ones = np.ones((3, 1, 70), "i1"), np.ones((3, 1, 70), "u1")
@@ -139,7 +139,7 @@ def test_units_beyond_32_bits(here: Path, several_threads: None) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 70])
-def test_sorting_beyond_42_bits(width: int, here: Path, several_threads: None) -> None:
+def test_sorting_beyond_42_bits(width: int, workdir: Path, several_threads: None) -> None:
     """Partitions of more rows than 32 bits can number: 1024 are not enough."""
     rows = (5 << 40) // width
     data = sparse((rows, width))
@@ -154,7 +154,7 @@ def test_sorting_beyond_42_bits(width: int, here: Path, several_threads: None) -
     assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
 
 
-def test_the_command_line_beyond_32_bits(here: Path) -> None:
+def test_the_command_line_beyond_32_bits(workdir: Path) -> None:
     data = sparse((4 * G + 7,), "f8")
     data[SPOTS] = expected = marks("f8", 8)
     del data
@@ -180,7 +180,7 @@ def memory() -> None:
 
 
 @pytest.mark.slow("slices of more than 2^31 elements are copied whole")
-def test_one_huge_run(here: Path, memory: None) -> None:
+def test_one_huge_run(workdir: Path, memory: None) -> None:
     data = sparse((2, 2 * G + 5))
     data[1, SPOTS[:5]] = expected = marks("u1", 5)
     run = ndtool.gather_nd(data, np.array([[1]]))
@@ -193,7 +193,7 @@ def test_one_huge_run(here: Path, memory: None) -> None:
 
 
 @pytest.mark.slow("tuples are counted in 64 bits")
-def test_indices_beyond_31_bits(here: Path, memory: None) -> None:
+def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
     indices = sparse((2 * G + 5, 1), "i1")
     indices[SPOTS[:5]] = 1
     values = ndtool.gather_nd(np.array([3, 4], "u1"), indices)
@@ -210,7 +210,7 @@ def test_indices_beyond_31_bits(here: Path, memory: None) -> None:
 
 
 @pytest.mark.slow("offsets in files have 64 bits")
-def test_scatter_to_a_file_beyond_31_bits(here: Path, memory: None) -> None:
+def test_scatter_to_a_file_beyond_31_bits(workdir: Path, memory: None) -> None:
     sparse((2 * G + 10,))
     save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
     ran = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
@@ -255,7 +255,7 @@ def test_runs_are_taken_from_no_more_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(("itemsize", "count"), [(1, 3 << 20), (24, 99_999), (3 << 20, 2)])
-def test_elements_are_put_right_in_pieces(
+def test_elements_are_normalized_in_boxes(
     itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run between two kernel calls."""
@@ -285,7 +285,7 @@ def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
-def test_no_elements_are_put_right(shape: tuple[int, ...], order: str) -> None:
+def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None:
     data = bind.Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, order == "F"))
     copies.normalize(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
 
@@ -304,8 +304,10 @@ def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list
     runs = bind.Runs(None, None, width, 4, 10, 1, 10)
     pieces = list(gathers.pieces(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
-    places = [piece.place(runs.width) for piece in pieces]
-    assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
+    places = [piece.byte_range(runs.width) for piece in pieces]
+    assert [location.start for location in places[1:]] == [
+        location.stop for location in places[:-1]
+    ]
     assert gathers.whole_elements(40, 27) == 40
 
 
@@ -397,19 +399,22 @@ def shapes_of(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
 def empty_calls(ranks: tuple[int, ...]) -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
     """Yield a call for every combination of small shapes with an empty array."""
     shapes = shapes_of(ranks)
-    for shape, place in product(shapes, shapes):
-        data, indices = np.arange(np.prod(shape, dtype=int)).reshape(shape), np.zeros(place, "i8")
+    for shape, location in product(shapes, shapes):
+        data, indices = (
+            np.arange(np.prod(shape, dtype=int)).reshape(shape),
+            np.zeros(location, "i8"),
+        )
         for b in range(len(shape)):
-            if 0 in shape + place:
+            if 0 in shape + location:
                 yield "gather_nd", [data, indices], {"batch_dims": b}
-            if 0 in shape + place and len(shape) == len(place):
+            if 0 in shape + location and len(shape) == len(location):
                 yield "gather_elements", [data, indices], {"axis": b}
-                updates = np.full(place, 7)
+                updates = np.full(location, 7)
                 for reduction in ("none", "add"):
                     options = {"axis": b, "reduction": reduction}
                     yield "scatter_elements", [data, indices, updates], options
-        updates = np.full(place[:-1] + shape[place[-1] :], 7)
-        if 0 in shape + place + updates.shape:
+        updates = np.full(location[:-1] + shape[location[-1] :], 7)
+        if 0 in shape + location + updates.shape:
             for reduction in ("none", "add"):
                 yield "scatter_nd", [data, indices, updates], {"reduction": reduction}
 
@@ -437,20 +442,20 @@ def test_every_empty_combination(several_threads: None) -> None:
     results, refusals = 0, 0
     for operator, arrays, options in empty_calls((1, 2, 3)):
         expected = outcome(getattr(reference, operator), *arrays, **options)
-        function, told = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
+        function, report = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
         for threads in THREADS:
-            assert agree(outcome(function, *arrays, **options, threads=threads), expected), told
+            assert agree(outcome(function, *arrays, **options, threads=threads), expected), report
         if isinstance(expected, np.ndarray):
             results += 1
             out = np.full(expected.shape, -1)
-            assert function(*arrays, **options, out=out) is out, told
-            assert same(out, expected), told
+            assert function(*arrays, **options, out=out) is out, report
+            assert same(out, expected), report
         else:
             refusals += 1
     assert (results > 2000, refusals > 2000) == (True, True)
 
 
-def test_every_empty_combination_of_files(here: Path) -> None:
+def test_every_empty_combination_of_files(workdir: Path) -> None:
     for operator, arrays, options in empty_calls((1, 2)):
         names = ("data", "indices", "updates")[: len(arrays)]
         save(**dict(zip(names, arrays, strict=True)))

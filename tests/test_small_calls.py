@@ -40,7 +40,7 @@ CALLS: dict[str, Callable[..., Array]] = {
 }
 
 
-class Ways:
+class BothPaths:
     """Calls by the fast path, compared with the general path alone."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Ways:
 
 
 @pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    found = Ways()
+def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
+    found = BothPaths()
     calls = BoundCalls(np.ndarray, np.empty, inmemory.bind_small, found.otherwise, tuning)
     monkeypatch.setattr(ops, "_CALLS", calls)
     return found
@@ -69,10 +69,10 @@ def outcome(call: Callable[[], Array], *kept: Array | None) -> tuple[Any, ...]:
     """Return the result or error of a call, and the bytes of arrays after it."""
     try:
         result = call()
-        told = result.dtype, result.shape, raw(result)
+        report = result.dtype, result.shape, raw(result)
     except NdtoolError as error:
-        told = type(error), str(error), vars(error).keys()
-    return told, [raw(array) for array in kept if array is not None]
+        report = type(error), str(error), vars(error).keys()
+    return report, [raw(array) for array in kept if array is not None]
 
 
 def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
@@ -92,7 +92,7 @@ def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
 
 @many
 @given(drawn=beyond(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
-def test_the_outcome_is_that_of_the_general_way(
+def test_the_outcome_equals_the_general_path(
     drawn: tuple[Case, str], which: int, threads: int | None
 ) -> None:
     case, rule = drawn
@@ -115,50 +115,52 @@ def test_the_outcome_is_that_of_the_general_way(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_plain_call_takes_the_short_way(ways: Ways, name: str) -> None:
+def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> None:
     call = CALLS[name]
     expected = call(threads=2)
-    assert ways.are_short(call)
+    assert both_paths.are_short(call)
     out = np.empty_like(expected)
     assert call(out=out) is out
     assert same(out, expected)
-    assert ways.are_short(lambda: call(out=out))
+    assert both_paths.are_short(lambda: call(out=out))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "SMALL", 0)
-        assert not ways.are_short(call)
+        assert not both_paths.are_short(call)
         assert same(call(), expected)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_what_is_unusual_takes_the_general_way(ways: Ways) -> None:
+def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
     wide = np.zeros((3, 8), np.float32)
     unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
     for data in (
         DATA.tolist(), DATA.T.copy().T, wide[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
         np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
     ):  # fmt: skip
-        assert not ways.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
+        assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
     swapped = DATA.astype(">f4")
-    assert not ways.are_short(
+    assert not both_paths.are_short(
         lambda: ndtool.scatter_nd(swapped, ROWS, UPDATES.astype(">f4"), "add")
     )
-    assert not ways.are_short(lambda: ndtool.scatter_nd(unaligned, ROWS, UPDATES, "add"))
-    assert not ways.are_short(lambda: ndtool.gather_nd(DATA, ROWS.astype(">i8")))
-    assert not ways.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
-    assert not ways.are_short(lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]]))
+    assert not both_paths.are_short(lambda: ndtool.scatter_nd(unaligned, ROWS, UPDATES, "add"))
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, ROWS.astype(">i8")))
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA[:0], np.zeros((0, 1), int)))
+    assert not both_paths.are_short(
+        lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]])
+    )
     many_rows = np.zeros((tuning.SMALL // DATA.itemsize // 4 + 1, 1), np.int64)
-    assert not ways.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
-    assert ways.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
+    assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
+    assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
 
 
-def test_a_change_of_a_large_array_in_place_is_a_small_call(ways: Ways) -> None:
+def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
     data = np.zeros((tuning.SMALL, 4), np.float32)
-    assert ways.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
+    assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
     assert same(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
-    assert not ways.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
+    assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
 
 
-def test_arguments_that_are_equal_but_of_other_types_are_looked_at(ways: Ways) -> None:
+def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: BothPaths) -> None:
     assert same(ndtool.gather(DATA, ROWS, 1), DATA[:, ROWS])
     for axis in (True, 1.0, np.True_):
         with pytest.raises(NdtoolError, match="must be an integer"):
@@ -172,7 +174,7 @@ def test_arguments_that_are_equal_but_of_other_types_are_looked_at(ways: Ways) -
         ndtool.gather_nd(DATA, far, out_of_bounds="fill", fill=False)
 
 
-def test_types_that_are_equal_are_told_apart_where_they_differ(ways: Ways) -> None:
+def test_types_with_equal_names_are_distinguished(both_paths: BothPaths) -> None:
     marked = np.dtype(np.float32, metadata={"unit": "m"})
     for dtype in (np.dtype(np.float32), marked, np.dtype(np.float32)):
         made = ndtool.gather_nd(DATA.view(dtype), ROWS)
@@ -181,7 +183,7 @@ def test_types_that_are_equal_are_told_apart_where_they_differ(ways: Ways) -> No
         assert ndtool.gather_nd(DATA.astype(dtype), ROWS).dtype.char == dtype
 
 
-def test_an_output_stays_as_it_is_where_an_index_is_out_of_bounds(ways: Ways) -> None:
+def test_an_index_out_of_bounds_preserves_the_output(both_paths: BothPaths) -> None:
     out, wrong = np.full((2, 4), 5, np.float32), np.array([[0], [3]])
     data = DATA.copy()
     for _ in range(2):
@@ -193,15 +195,15 @@ def test_an_output_stays_as_it_is_where_an_index_is_out_of_bounds(ways: Ways) ->
     assert same(data, DATA)
 
 
-def test_kinds_of_calls_beyond_those_that_are_kept(ways: Ways) -> None:
+def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None:
     for size in range(1, 2100):
         data = np.arange(size, dtype=np.int16)
         last = ndtool.gather(data, np.array([-1]))
         assert same(last, data[-1:])
-    assert ways.general == 0
+    assert both_paths.general == 0
 
 
-def test_threads_that_call_at_once(ways: Ways) -> None:
+def test_threads_that_call_at_once(both_paths: BothPaths) -> None:
     def call(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(300):
@@ -211,4 +213,4 @@ def test_threads_that_call_at_once(ways: Ways) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call, range(4)))
-    assert ways.general == 0
+    assert both_paths.general == 0

@@ -116,7 +116,7 @@ def test_openvino_layers_on_arrays(layer: Any) -> None:
     actual = ndtool.gather_nd(data, indices, b, spec="openvino:8")
     assert actual.shape == layer.output
     for position in rng.integers(0, layer.indices[:-1], (500, len(layer.indices) - 1)):
-        place = tuple(position)
-        slice_ = data[place[:b] + tuple(indices[place])]
-        assert np.array_equal(actual[place], slice_)
+        location = tuple(position)
+        slice_ = data[location[:b] + tuple(indices[location])]
+        assert np.array_equal(actual[location], slice_)
     assert (data.tobytes(), indices.tobytes()) == before

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes
 from test_explain import opened
-from test_properties import many, told
+from test_properties import described, many
 
 from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
@@ -21,7 +21,7 @@ from ndtool.errors import OutputError
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> Case:
+def corrupted(draw: st.DrawFn) -> Case:
     """Draw a case in which some indices may be out of bounds."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
@@ -75,11 +75,11 @@ def spoilt(draw: st.DrawFn) -> Case:
 
 @pytest.mark.slow("random cases of each figure")
 @many
-@given(case=spoilt(), chosen=st.data())
-def test_every_figure_is_what_brute_force_finds(
+@given(case=corrupted(), chosen=st.data())
+def test_every_figure_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject
 ) -> None:
-    told(case)
+    described(case)
     for module, name, some in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "COUNTERS", (0, 1 << 23)),
@@ -154,7 +154,7 @@ def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> 
     assert len(found.histogram) <= stats.BINS
 
 
-def test_the_words() -> None:
+def test_explanations_as_text() -> None:
     idx = np.arange(400)[:, None] % 5
     idx[77] = -1
     idx[300] = 8
@@ -202,7 +202,7 @@ def test_the_words() -> None:
     ],
     ids=str,
 )
-def test_what_follows(call: tuple[str, ...], words: str) -> None:
+def test_inferred_symbols(call: tuple[str, ...], words: str) -> None:
     ran = ndtool("stats", *call)
     assert (ran.status, ran.err) == (0, "")
     assert words in ran.out.decode()
@@ -318,18 +318,20 @@ def test_an_array_on_standard_input() -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(call: tuple[str, ...], status: int) -> None:
+def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
     ran = ndtool("stats", *call)
     assert (ran.status, ran.out) == (status, b"")
 
 
 @pytest.mark.parametrize("rows", [1000, 1 << 23, 1 << 40])
-def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_depends_on_no_size(
+    rows: int, workdir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     count = 2_000_000
     idx = np.random.default_rng(0).integers(-rows, rows, (count, 1))
     save(idx=idx)
-    before = state(here)
+    before = state(workdir)
     shares: list[float] = []
     tracemalloc.start()
     try:
@@ -343,7 +345,7 @@ def test_memory_depends_on_no_size(rows: int, here: Any, monkeypatch: pytest.Mon
     assert [one.times for one in found.most] == sorted(times[times > 1].tolist())[::-1][:5]
     assert shares == sorted(shares)
     assert 0.99 < shares[-1] <= 1 or not found.most
-    assert state(here) == before
+    assert state(workdir) == before
 
 
 def test_counters_hold_as_much_as_there_are_tuples() -> None:
@@ -363,14 +365,14 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "COUNTERS", 0)
     save(idx=np.full((5, 1), 9))
 
-    def spoil(share: float) -> None:
+    def corrupt(share: float) -> None:
         with open("idx.npy", "r+b") as file:
             file.seek(-40, 2)
             file.write(np.zeros(5, "i8").tobytes())
 
     request = Request("gather_nd", "f4[9]", "idx.npy")
     with stats.open_call(request) as call, pytest.raises(OutputError, match=r"idx\.npy changed"):
-        stats.stats(call, spoil)
+        stats.stats(call, corrupt)
 
 
 def test_fortran_order_has_no_pages() -> None:

@@ -40,7 +40,7 @@ LITTLE = ("--memory", "1MiB")
 
 
 @pytest.fixture
-def there(here: Path) -> Path:
+def there(workdir: Path) -> Path:
     """Write data of 4 MiB, with random tuples, some of them duplicates."""
     rng = np.random.default_rng(7)
     save(
@@ -51,7 +51,7 @@ def there(here: Path) -> Path:
         rows=rng.integers(-2000, 2000, (300, 400), np.int32),
         changes=rng.random((300, 400), np.float32),
     )
-    return here
+    return workdir
 
 
 def refuse(outside: BoundsError) -> None:
@@ -69,11 +69,11 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
         cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
-        room = np.zeros(call.inference.nbytes, np.uint8)
-        sink = memory.BufferSink(room.data, call.metadata)
+        buffer = np.zeros(call.inference.nbytes, np.uint8)
+        sink = memory.BufferSink(buffer.data, call.metadata)
         phases = list(execution.run(call, cut, sink, silent, refuse))
         assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
-        return room.view(arrays[0].dtype).reshape(call.inference.plan.output)
+        return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
 @settings(max_examples=400, deadline=None)
@@ -88,16 +88,14 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE], ids=lambda call: call[0])
 @pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "out.safetensors:x", "-"])
-def test_a_sweep_gives_the_file_of_the_direct_way(
-    there: Path, call: tuple[str, ...], output: str
-) -> None:
+def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []
     for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
         ran = ndtool(*call, *more, "-o", output, "--json")
         assert ran.status == 0, ran.err
-        told = ran.json if output != "-" else json.loads(ran.err)
-        assert told["plan"]["way"] == way
+        report = ran.json if output != "-" else json.loads(ran.err)
+        assert report["plan"]["way"] == way
         results.append(ran.out if output == "-" else (there / name).read_bytes())
         (there / name).unlink(missing_ok=True)
     assert results[0] == results[1] == results[2]
@@ -130,8 +128,13 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     ],
     ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece", "few tuples"],
 )
-def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
-    here: Path, call: tuple[str, ...], data: tuple[int, ...], tuples: int, limit: str, reason: str
+def test_small_runs_are_direct(
+    workdir: Path,
+    call: tuple[str, ...],
+    data: tuple[int, ...],
+    tuples: int,
+    limit: str,
+    reason: str,
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
     for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
@@ -142,7 +145,7 @@ def test_what_a_sweep_is_too_small_for_goes_the_direct_way(
     assert reason in plan["reason"]
 
 
-def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
+def test_layouts_are_independent_of_first_rows(there: Path) -> None:
     idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
     idx[:, :64] = 0  # padded on the left
     save(idx=idx)
@@ -150,7 +153,7 @@ def test_what_rows_of_indices_begin_with_does_not_decide(there: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
-def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> None:
+def test_fast_accesses_are_direct(there: Path, kind: str) -> None:
     idx = np.load("idx.npy")
     if kind == "few":
         idx = idx[:1, :20]
@@ -181,8 +184,8 @@ def test_what_is_fast_already_goes_the_direct_way(there: Path, kind: str) -> Non
         "all in memory", "more than a limit allows",
     ],
 )  # fmt: skip
-def test_what_a_page_takes_decides(
-    here: Path, monkeypatch: pytest.MonkeyPatch,
+def test_the_cost_of_a_page_decides(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch,
     tuples: int, cached: float, page: int, limit: int | None, way: str,
 ) -> None:  # fmt: skip
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
@@ -197,7 +200,7 @@ def test_what_a_page_takes_decides(
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_what_a_page_takes_is_measured(there: Path, ahead: bool) -> None:
+def test_the_cost_of_a_page_is_measured(there: Path, ahead: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
         assert 0 < plan.page_cost(byte_range, ahead) <= tuning.RANDOM
@@ -210,27 +213,29 @@ def test_the_output_may_be_data(there: Path) -> None:
     assert Path("data.npy").read_bytes() == Path("direct.npy").read_bytes()
 
 
-@pytest.mark.parametrize("place", [(0, 0, 0), (31, 7, 1), (49, 999, 1)])
+@pytest.mark.parametrize("position", [(0, 0, 0), (31, 7, 1), (49, 999, 1)])
 def test_the_first_bad_index_of_any_block_is_named(
-    there: Path, place: tuple[int, int, int]
+    there: Path, position: tuple[int, int, int]
 ) -> None:
     idx = np.load("idx.npy")
-    idx[place], idx[49, 999, 1] = 1024, 5000
+    idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
     before = state(there)
     ran = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
-    value = idx[place]
+    value = idx[position]
     assert ran.status == 5
-    assert f"idx.npy[{', '.join(map(str, place))}] = {value}\n" in ran.err
+    assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in ran.err
     assert state(there) == before
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "report"),
     [("error", r"idx\.npy\[40, 500, 0\] = -1025"), ("fill", "changed during the run")],
     ids=["found by the sweep", "checked before"],
 )
-def test_an_index_that_changes_during_the_run_is_told(there: Path, rule: str, told: str) -> None:
+def test_an_index_that_changes_during_the_run_is_reported(
+    there: Path, rule: str, report: str
+) -> None:
     request = Request(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
@@ -240,13 +245,13 @@ def test_an_index_that_changes_during_the_run_is_told(there: Path, rule: str, to
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
-        with pytest.raises(NdtoolError, match=told):
+        with pytest.raises(NdtoolError, match=report):
             steps.execute(ready)
     assert not Path("out.npy").exists()
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER])
-def test_a_temporary_file_needs_room(there: Path, call: tuple[str, ...]) -> None:
+def test_a_temporary_file_needs_disk_space(there: Path, call: tuple[str, ...]) -> None:
     before = state(there)
     save(
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
@@ -258,7 +263,7 @@ def test_a_temporary_file_needs_room(there: Path, call: tuple[str, ...]) -> None
     assert state(there).keys() == before.keys()
 
 
-def test_a_temporary_file_goes_where_it_shall(there: Path) -> None:
+def test_the_directory_of_a_temporary_file(there: Path) -> None:
     save(idx=np.concatenate([np.load("idx.npy")] * 4))
     (there / "spill").mkdir()
     assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
@@ -278,7 +283,7 @@ def test_a_directory_for_temporary_files_must_exist(there: Path, name: str, prob
 
 
 @pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
-def test_every_temporary_file_goes_where_it_shall(
+def test_the_directory_of_every_temporary_file(
     there: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
@@ -353,7 +358,7 @@ sys.exit(main())
     assert state(there) == before
 
 
-def test_a_sweep_keeps_to_its_memory(here: Path) -> None:
+def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros(1 << 25, np.float32), idx=rng.integers(0, 1 << 25, (1 << 20, 1)))
     save(small=np.zeros(1 << 19, np.float32), few=np.arange(1 << 12)[::-64, None].copy())
@@ -366,7 +371,7 @@ def test_a_sweep_keeps_to_its_memory(here: Path) -> None:
 
 
 @pytest.fixture
-def repeated(here: Path) -> tuple[str, ...]:
+def repeated(workdir: Path) -> tuple[str, ...]:
     """Write data of 2 batches that share indices of 32 MiB."""
     rng = np.random.default_rng(5)
     save(
@@ -441,18 +446,18 @@ def test_files_from_python(there: Path) -> None:
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_only_what_memory_holds_is_asked_for_as_a_whole(
+def test_only_data_that_fit_in_memory_are_prefetched(
     there: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     monkeypatch.setattr(direct.ByteRange, "cached", lambda self: 0.0)
-    monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: asked.append(kind))
+    monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: requested.append(kind))
     monkeypatch.setattr(direct.memory, "holds", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
     with OpenCall(request) as call:
-        room = memory.BufferSink(memoryview(bytearray(200_000)), call.metadata)
-        assert list(direct.gather(operands.validate(call), room, silent)) == [""]
-    assert asked == ["willneed"] * 32 + ["random"] if fits else asked == []
+        buffer = memory.BufferSink(memoryview(bytearray(200_000)), call.metadata)
+        assert list(direct.gather(operands.validate(call), buffer, silent)) == [""]
+    assert requested == ["willneed"] * 32 + ["random"] if fits else requested == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import peak
 from strategies import Case, opaque, same
-from test_out_of_bounds import beyond, outcome, told
+from test_out_of_bounds import beyond, described, outcome
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
@@ -113,14 +113,14 @@ def test_chunks_give_the_bits_of_the_reference(
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, cut, sink, silent, counted.append))
-    assert [told(one) for one in counted] == ([] if outside is None else [told(outside)])
+    assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
 
 
 @pytest.fixture
-def stores(here: Path) -> Path:
+def stores(workdir: Path) -> Path:
     """Write data of 4 MiB in chunks of 64 KiB, and indices and updates of 2 MiB in other chunks."""
     rng = np.random.default_rng(7)
     arrays = {
@@ -134,7 +134,7 @@ def stores(here: Path) -> Path:
         )
         made[...] = array
     save(**{name: array for name, (array, _) in arrays.items()})
-    return here
+    return workdir
 
 
 CALLS = {
@@ -153,13 +153,13 @@ CALLS = {
         ("-", ()),
     ],
 )
-def test_a_sweep_of_stores_gives_what_the_direct_way_gives(
+def test_a_sweep_of_stores_equals_direct_execution(
     stores: Path, call: tuple[str, ...], output: str, more: tuple[str, ...]
 ) -> None:
     ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
     assert ran.status == 0, ran.err
-    told = ran.json if output != "-" else json.loads(ran.err)
-    assert told["plan"]["way"] == "sweep"
+    described = ran.json if output != "-" else json.loads(ran.err)
+    assert described["plan"]["way"] == "sweep"
     wanted = [one.replace(".zarr", ".npy") for one in call]
     checked = ndtool(
         "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
@@ -167,7 +167,7 @@ def test_a_sweep_of_stores_gives_what_the_direct_way_gives(
     assert checked.status == 0, checked.err
 
 
-def test_a_bad_index_in_a_store_is_named_before_there_is_an_output(stores: Path) -> None:
+def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     before = state(stores)
@@ -182,7 +182,7 @@ def test_a_bad_index_in_a_store_is_named_before_there_is_an_output(stores: Path)
     ("call", "rule"),
     [("gather", "fill"), ("gather", "wrap"), ("scatter", "drop"), ("scatter", "clip")],
 )
-def test_indices_that_a_rule_changes_are_counted_on_the_way(
+def test_indices_out_of_bounds_are_counted_during_the_sweep(
     stores: Path, call: str, rule: str
 ) -> None:
     idx = zarr.open_array("idx.zarr")
@@ -205,7 +205,7 @@ def test_indices_that_a_rule_changes_are_counted_on_the_way(
     ("bad", "first"), [({7: 999, 9: -999}, "7] = 999"), ({0: -999}, "0] = -999")]
 )
 def test_bad_indices_that_every_batch_has_are_all_seen(
-    here: Path, bad: dict[int, int], first: str
+    workdir: Path, bad: dict[int, int], first: str
 ) -> None:
     store = zarr.create_array("d.zarr", shape=(55, 111, 78), chunks=(12, 43, 33), dtype="f4")
     store[...] = 1
@@ -222,7 +222,7 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
             assert not Path("o.zarr").exists() or ran.status == 0
 
 
-def test_chunks_that_nothing_names_are_not_read(stores: Path) -> None:
+def test_unselected_chunks_are_not_read(stores: Path) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[...] = idx[...] % 128  # all within one chunk
     for path in Path("data.zarr/c").rglob("*"):
@@ -231,7 +231,7 @@ def test_chunks_that_nothing_names_are_not_read(stores: Path) -> None:
     assert ndtool(*CALLS["gather"], *LITTLE, "-o", "out.npy").status == 0
 
 
-def test_a_sweep_of_stores_keeps_to_its_memory(here: Path) -> None:
+def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
     big = zarr.create_array("data.zarr", shape=(1 << 25,), chunks=(1 << 18,), dtype="f4")
     small = zarr.create_array("small.zarr", shape=(1 << 12,), chunks=(1 << 10,), dtype="f4")
     big[...], small[...] = 1, 1

@@ -51,7 +51,7 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
         assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
-def test_what_cannot_be_decided_is_assumed_in_a_sentence() -> None:
+def test_undecidable_rules_are_assumed() -> None:
     found = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
     assert found.trace.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
     found = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
@@ -61,7 +61,7 @@ def test_what_cannot_be_decided_is_assumed_in_a_sentence() -> None:
     )
 
 
-def test_what_was_assumed_is_so_from_then_on() -> None:
+def test_assumptions_apply_to_later_rules() -> None:
     with pytest.raises(RuleError, match=r"data has 9, indices has B \(assumed to be 8\)"):
         inferred("gather_nd", "float32[8,9,D]", "int64[B,B,1]", batch_dims=2)
     with pytest.raises(RuleError, match=r"data has B \(assumed to be 8\), indices has 9"):
@@ -118,7 +118,7 @@ def numbered(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
 
 
 @given(st.data())
-def test_a_valid_call_stays_one_and_gives_the_same(data: st.DataObject) -> None:
+def test_a_valid_call_remains_valid_with_equal_results(data: st.DataObject) -> None:
     case = data.draw(cases)
     attributes = Attributes(**case.arguments)
     roles = OPERATORS[case.operator].inputs
@@ -156,7 +156,7 @@ def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None
                 shapes.infer(operator, plain, Attributes())
 
 
-def test_on_the_command_line(here: object) -> None:
+def test_on_the_command_line(workdir: object) -> None:
     types = ("float32[N,128,D]", "int64[B,M,1]", "--batch-dims", "1")
     ran = ndtool("infer", "gather-nd", *types)
     assert (ran.status, ran.err) == (0, "")
@@ -164,17 +164,17 @@ def test_on_the_command_line(here: object) -> None:
         "assumed: data's axis 0 (N) and indices' axis 0 (B) are equal",
         "output float32[B,M,D]",
     ]
-    told = ndtool("infer", "gather-nd", *types, "--json").json
-    assert told["output"] == {
+    report = ndtool("infer", "gather-nd", *types, "--json").json
+    assert report["output"] == {
         "name": None, "dtype": "float32", "shape": ["B", "M", "D"], "bytes": None,
     }  # fmt: skip
-    assert told["inputs"]["data"]["shape"] == ["N", 128, "D"]
-    assert told["assumed"] == ["data's axis 0 (N) and indices' axis 0 (B) are equal"]
+    assert report["inputs"]["data"]["shape"] == ["N", 128, "D"]
+    assert report["assumed"] == ["data's axis 0 (N) and indices' axis 0 (B) are equal"]
     np.save("data.npy", np.zeros((4, 3), np.float32))
-    told = ndtool("infer", "gather-nd", "data.npy", "int32[N,1]", "--json").json
-    assert (told["output"]["shape"], told["assumed"]) == (["N", 3], [])
-    told = ndtool("infer", "gather-nd", "data.npy", "int32[2,1]", "--json").json
-    assert (told["output"]["bytes"], told["assumed"]) == (24, [])
+    report = ndtool("infer", "gather-nd", "data.npy", "int32[N,1]", "--json").json
+    assert (report["output"]["shape"], report["assumed"]) == (["N", 3], [])
+    report = ndtool("infer", "gather-nd", "data.npy", "int32[2,1]", "--json").json
+    assert (report["output"]["bytes"], report["assumed"]) == (24, [])
 
 
 def test_known_numbers_that_contradict_are_an_error() -> None:
@@ -207,7 +207,7 @@ def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
         inferred("scatter_nd", f"int8[{2**62},4,N]", "int8[2,1]", "int8[2,4,N]")
 
 
-def test_only_inference_knows_names(here: object) -> None:
+def test_only_inference_uses_names(workdir: object) -> None:
     ran = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
     assert (ran.status, ran.out) == (2, b"")
     assert ran.err == "error: float32[N]: size N is a symbol: expected a number\n"

@@ -63,14 +63,14 @@ def test_a_reduction_of_bfloat16_rounds_after_each_update(torch: Any) -> None:
 
 def test_a_torch_tensor_is_not_copied(torch: Any) -> None:
     data = torch.zeros(3, 4, requires_grad=True)
-    room = torch.zeros(3, 4)
-    out = room.t()
+    buffer = torch.zeros(3, 4)
+    out = buffer.t()
     assert ndtool.gather_nd(torch.ones(4, 3), [[0], [1], [2], [3]], out=out) is out
-    assert room.tolist() == [[1.0] * 4] * 3
+    assert buffer.tolist() == [[1.0] * 4] * 3
     assert not ndtool.gather_nd(data, ROWS).requires_grad
-    place = torch.zeros(3, 4)
-    assert ndtool.scatter_nd(place, ROWS, torch.ones(2, 4), out=place) is place
-    assert place.sum() == 8
+    position = torch.zeros(3, 4)
+    assert ndtool.scatter_nd(position, ROWS, torch.ones(2, 4), out=position) is position
+    assert position.sum() == 8
 
 
 def test_torch_tensors_that_are_refused(torch: Any) -> None:
@@ -87,9 +87,9 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
     with pytest.raises(DtypeError, match="lazy conjugation"):
         ndtool.gather_nd(PLAIN.astype("c8"), ROWS, out=turned)
     assert ndtool.gather_nd((torch.ones(3, 4) * 1j).conj(), ROWS)[0, 0] == -1j
-    place = torch.zeros(3, 4)
+    position = torch.zeros(3, 4)
     with pytest.raises(RuleError, match="out overlaps"):
-        ndtool.gather_nd(place, [[0], [1], [2]], out=place)
+        ndtool.gather_nd(position, [[0], [1], [2]], out=position)
 
 
 def test_a_torch_tensor_without_memory_is_refused(torch: Any) -> None:
@@ -152,7 +152,7 @@ def test_polars_values_that_numpy_would_change() -> None:
         ("dask.array.core", "would load completely: pass a part of it"),
     ],
 )
-def test_arrays_that_are_elsewhere_are_refused(module: str, words: str) -> None:
+def test_arrays_outside_memory_are_refused(module: str, words: str) -> None:
     elsewhere = type("Array", (), {"__module__": module, "__array__": lambda *_: PLAIN})()
     for call in (
         lambda: ndtool.gather_nd(elsewhere, ROWS),

@@ -69,7 +69,7 @@ def test_processors(monkeypatch):
         (None, {}, 16),
     ],
 )
-def test_what_a_container_allows(monkeypatch, groups, limits, count):
+def test_limits_of_a_container(monkeypatch, groups, limits, count):
     files = {} if groups is None else {"/proc/self/cgroup": groups}
     for folder, text in limits.items():
         if groups.startswith("0:"):
@@ -89,7 +89,7 @@ def test_what_a_container_allows(monkeypatch, groups, limits, count):
 
 
 @pytest.mark.parametrize("startable", [0, 1, 2])
-def test_work_is_shared_by_as_many_threads_as_start(monkeypatch, startable):
+def test_work_is_divided_among_started_threads(monkeypatch, startable):
     start, started, done = Thread.start, [], []
 
     def start_some(thread):
@@ -118,7 +118,7 @@ def test_the_first_failure_ends_all_work(count):
     assert len(done) < 10**6
 
 
-def test_a_signal_ends_all_work():
+def test_a_signal_stops_all_tasks():
     """It is raised in the calling thread, which works or waits; no other thread remains."""
     for late in (0, 50):
         done, at_work = [], active_count()
@@ -137,18 +137,18 @@ def test_a_signal_ends_all_work():
 
 
 def test_a_buffer_is_lent_to_one_thread_at_a_time():
-    rooms, taken, seen = pool.BufferPool(10), set(), set()
+    scratch_bytes, taken, seen = pool.BufferPool(10), set(), set()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def work(_):
-        room = rooms.take()
-        assert len(room) == 10
-        assert id(room) not in taken
-        taken.add(id(room))
-        seen.add(id(room))
-        taken.remove(id(room))
-        rooms.give(room)
+        buffer = scratch_bytes.take()
+        assert len(buffer) == 10
+        assert id(buffer) not in taken
+        taken.add(id(buffer))
+        seen.add(id(buffer))
+        taken.remove(id(buffer))
+        scratch_bytes.give(buffer)
 
     try:
         pool.run_all(work, iter(range(20_000)), 8)
@@ -205,7 +205,7 @@ import resource, time
 from ndtool.engine import tuning
 updates, summed = idx[:, 0], data.copy()
 np.add.at(summed, updates, updates)
-tuning.PIECE, tuning.LARGEST_PART, tuning.SORTED, tuning.NEAR = 5 << 19, 1, 0, 2
+tuning.PIECE, tuning.LARGEST_PART, tuning.SORTED, tuning.LOCAL_SHARE = 5 << 19, 1, 0, 2
 
 def scatter(threads):  # pieces of data that are worth two threads, then tuples that are worth all
     got = ndtool.scatter_nd(data, idx, updates, "add", threads=threads)
@@ -230,7 +230,7 @@ rest(1)
 
 
 @linux
-def test_openmp_makes_no_team_smaller_than_it_is_told():
+def test_openmp_starts_the_requested_team():
     run("call(8); assert tasks() == alone + 7", OMP_DYNAMIC="true")
 
 

@@ -117,15 +117,15 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 
 
 @pytest.mark.slow("counts of touched elements beyond one table of flags")
-def test_numbers_too_many_for_flags_are_each_told_once() -> None:
+def test_many_numbers_are_yielded_once() -> None:
     marks = Marks(1 << 60)
     rng = np.random.default_rng(3)
     seen = []
     for _ in range(5):
         seen.append(rng.integers(0, 1 << 60, touched.SLAB))
         marks.add(np.repeat(seen[-1], 2))
-    told = [number for some in marks.ascending() for number in some]
-    assert told == np.unique(np.concatenate(seen)).tolist()
+    report = [number for some in marks.ascending() for number in some]
+    assert report == np.unique(np.concatenate(seen)).tolist()
 
 
 def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
@@ -138,19 +138,19 @@ def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
 
 
 @pytest.fixture
-def read(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def read(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Return the blocks read of each file, recorded as they are read."""
-    told: list[tuple[str, int]] = []
+    report: list[tuple[str, int]] = []
     block = Blocks.block
 
     def counted(self: Blocks, number: int) -> memoryview:
-        told.append((self.name, number))
+        report.append((self.name, number))
         return block(self, number)
 
     monkeypatch.setattr(Blocks, "block", counted)
     toy = Format(".toy", False, "toy_format")
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, toy))
-    return told
+    return report
 
 
 DATA = np.arange(24 * 10, dtype="<i4").reshape(24, 10)
@@ -198,7 +198,7 @@ def test_a_scatter_reads_every_block_once(read: Any) -> None:
     assert numbers(read, "data.toy") == list(range(15))
 
 
-def test_bounds_are_told_before_data_are_read(read: Any) -> None:
+def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
     put(data=DATA, indices=np.array([[24]]))
     request = Request("gather_nd", "data.toy", "indices.toy")
     with OpenCall(request) as call, pytest.raises(BoundsError):
@@ -215,7 +215,7 @@ def test_a_preview_reads_what_is_touched(read: Any) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_of_a_few_elements_only_their_bytes_are_told(order: str) -> None:
+def test_byte_ranges_of_few_elements(order: str) -> None:
     few = Positions((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
     array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
     kept = array.tobytes("A")
@@ -282,7 +282,7 @@ def test_holes_are_zeros_and_take_no_space(
     assert nbytes == (DATA.nbytes if many else held)
 
 
-def test_no_room_for_the_touched_blocks_is_told_before_they_are_read(
+def test_no_space_for_the_touched_blocks_is_reported_first(
     read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:

@@ -47,7 +47,7 @@ def test_the_literals_are_the_words_of_the_tables() -> None:
 
 
 @pytest.mark.slow("mypy completes and refuses arguments in a program of a user")
-def test_mypy_knows_them(tmp_path: Path) -> None:
+def test_mypy_accepts_them(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "torch").mkdir()  # mypy on the package takes minutes
     (tmp_path / "torch" / "__init__.pyi").write_text(STUB)
@@ -55,11 +55,11 @@ def test_mypy_knows_them(tmp_path: Path) -> None:
     (tmp_path / "case.py").write_text("\n".join(lines) + "\n")
     run = (sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path / "c"))
     ran = subprocess.run([*run, "case.py"], cwd=tmp_path, capture_output=True, text=True)
-    said = ran.stdout.splitlines()
-    notes = [line.partition("Revealed type is ")[2] for line in said if "Revealed" in line]
+    message = ran.stdout.splitlines()
+    notes = [line.partition("Revealed type is ")[2] for line in message if "Revealed" in line]
     assert [("Tensor" in note, "ndarray" in note) for note in notes] == [
         (True, False), (True, False), (False, True), (False, True),
     ]  # fmt: skip
     first = len(lines) - len(BAD) + 1
-    wrong = {int(line.split(":")[1]) for line in said if ": error:" in line}
+    wrong = {int(line.split(":")[1]) for line in message if ": error:" in line}
     assert wrong == set(range(first, len(lines) + 1)), ran.stdout

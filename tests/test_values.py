@@ -54,7 +54,7 @@ def test_a_preview_of_the_most_axes(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_what_is_no_character_is_escaped(order: str) -> None:
+def test_invalid_characters_are_escaped(order: str) -> None:
     codes = NO_TEXT.astype(f"{order}u4")
     single, double = codes.view(f"{order}U1"), codes.view(f"{order}U2")
     assert "'\\\\U00110000' 'b' '\\\\Uffffffff' ''" in previewed(single, "title")
@@ -67,7 +67,7 @@ def test_what_is_no_character_is_escaped(order: str) -> None:
     assert "..." in previewed(many_texts, "title")
 
 
-def test_what_numpy_cannot_write_is_shown_as_bytes() -> None:
+def test_elements_unknown_to_numpy_are_shown_as_bytes() -> None:
     dates = np.array([1, 2]).view("<M8")
     assert r"b'\x01\x00\x00\x00\x00\x00\x00\x00'" in previewed(dates, "title")
     assert values.element(dates[1, ...]) == r"b'\x02\x00\x00\x00\x00\x00\x00\x00'"

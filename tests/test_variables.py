@@ -36,7 +36,7 @@ WELL_FORMED = {
 
 
 @pytest.fixture(autouse=True)
-def files(here: Path) -> None:
+def files(workdir: Path) -> None:
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), upd=np.ones((2, 4)))
     save(out=np.load("data.npy")[[0, 2]])
 
@@ -91,8 +91,8 @@ print(json.dumps(told))
 def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
     ran = python(CHILD, stdin=json.dumps(calls).encode())
     assert ran.status == 0, ran.err
-    told: list[tuple[int, str]] = ran.json
-    return told
+    report: list[tuple[int, str]] = ran.json
+    return report
 
 
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
@@ -135,13 +135,13 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter-elements",
     }  # require other files
     calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
-    asked = [(list(words), given) for words, given in calls.items()]
-    for (words, _), (status, text) in zip(asked, run(asked), strict=True):
+    requested = [(list(words), given) for words, given in calls.items()]
+    for (words, _), (status, text) in zip(requested, run(requested), strict=True):
         assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
 
 
 @pytest.mark.slow("a variable for another kind of output changes no run")
-def test_what_variables_say_of_outputs_that_this_one_is_not() -> None:
+def test_variables_for_other_outputs_are_ignored() -> None:
     plain = ["gather-nd", "data.npy", "idx.npy"]
     for name, value, explicit in (
         ("CHUNKS", "1,4", 2),
@@ -172,13 +172,13 @@ def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     for name, what in (("nowhere", "does not exist"), ("idx.npy", "is not a directory")):
         ran = ndtool(*run, env={"NDTOOL_SPILL": name})
-        said = f"error: NDTOOL_SPILL is {name}, which {what}: expected a directory\n"
-        assert (ran.status, ran.err) == (2, said)
+        message = f"error: NDTOOL_SPILL is {name}, which {what}: expected a directory\n"
+        assert (ran.status, ran.err) == (2, message)
         assert f"--spill {name} {what}" in ndtool(*run, "--spill", name).err
     assert ndtool(*run, "--spill", ".", env={"NDTOOL_SPILL": "nowhere"}).status == 0
 
 
-def test_an_option_comes_before_a_variable_that_it_excludes() -> None:
+def test_an_option_overrides_a_conflicting_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     env = {"NDTOOL_WORKERS": "2"}
     assert "no-file.json" in ndtool(*run, "--scheduler", "no-file.json", env=env).err

@@ -32,7 +32,7 @@ REFUSALS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 class Case(NamedTuple):
     """A run with one algorithm: shapes of data and indices, and the axis."""
 
-    way: str
+    algorithm: str
     operator: str
     data: tuple[int, ...]
     indices: tuple[int, ...]
@@ -56,7 +56,9 @@ CASES = (
     Case("gather_piece", "gather_nd", (400, 300), (5000, 1)),
     Case("gather_units", "gather_elements", (400, 300), (200, 300)),
 )
-WHERE = {case.way: gathers if case.way.startswith("gather") else scatters for case in CASES}
+WHERE = {
+    case.algorithm: gathers if case.algorithm.startswith("gather") else scatters for case in CASES
+}
 
 
 @pytest.fixture
@@ -111,24 +113,24 @@ def make_inputs(case: Case) -> None:
 
 @pytest.mark.parametrize("reading", [False, True], ids=["writing", "reading too"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.way} {case.reduction}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.algorithm} {case.reduction}")
 def test_a_run_gives_the_same_file(
     case: Case, threads: int, reading: bool, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_inputs(case)
     monkeypatch.setattr(tuning, "SORTED", 0)
-    monkeypatch.setattr(tuning, "NEAR", 2)
+    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)
         for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MEMORY", memory)
                 refused = refuse_maps(patch, disk, number, reading=reading)
-                way = Mock(wraps=getattr(WHERE[case.way], case.way))
-                patch.setattr(WHERE[case.way], case.way, way)
+                algorithm = Mock(wraps=getattr(WHERE[case.algorithm], case.algorithm))
+                patch.setattr(WHERE[case.algorithm], case.algorithm, algorithm)
                 assert run(case, name, threads) == wanted
-                assert way.called
-                assert refused or (case.way == "gather_piece" and not reading)
+                assert algorithm.called
+                assert refused or (case.algorithm == "gather_piece" and not reading)
 
 
 def test_a_large_input_is_read_within_the_memory_bound(
@@ -173,9 +175,7 @@ def test_temporary_files_that_cannot_be_mapped_either(
     assert "TMPDIR" in caught.value.hint
 
 
-def test_what_is_stored_where_no_map_is_goes_to_the_output(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_without_maps_are_written(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=False)
     metadata = ArrayMetadata(dtypes.from_code("|u1"), (6,), "C", (6,), {})
     for target in ("out.npy", "out.npz", "/dev/null"):

@@ -33,8 +33,8 @@ RNG = np.random.default_rng(12)
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
-    return here
+def workdir(workdir: Path) -> Path:
+    return workdir
 
 
 def put(path: str, array: Any, **settings: Any) -> Any:
@@ -101,7 +101,7 @@ def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ways_to_store(way: str) -> None:
+def test_encodings_of_values(way: str) -> None:
     array = some("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[way])
     got = load("x.zarr")
@@ -178,11 +178,11 @@ def test_runs_on_stores(
 def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.arange(64).reshape(8, 8)
     put("x.zarr", array, chunks=(2, 2), shards=shards)
-    told = []
+    report = []
     read = ZarrSource._read
 
     def counted(self: Any, key: str, at: Any) -> Any:
-        told.append(at)
+        report.append(at)
         return read(self, key, at)
 
     monkeypatch.setattr(ZarrSource, "_read", counted)
@@ -190,7 +190,7 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     with OpenCall(Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as call:
         steps.run(call)
     assert np.load("o.npy").tolist() == [0, 9, 63, 5]
-    assert sorted(told) == [(0, 0), (0, 2), (3, 3)]
+    assert sorted(report) == [(0, 0), (0, 2), (3, 3)]
 
 
 # Refusals
@@ -230,14 +230,18 @@ def test_elements_without_a_fixed_size_are_refused() -> None:
     refused("x.zarr", InputError, "expected a type of fixed size$")
 
 
-@pytest.mark.parametrize("place", ["filters", "compressor"])
+@pytest.mark.parametrize("position", ["filters", "compressor"])
 @pytest.mark.parametrize("code", ["<i8", "|S8", "|O"])
-def test_pickled_elements_are_never_read(place: str, code: str) -> None:
+def test_pickled_elements_are_never_read(position: str, code: str) -> None:
     made = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
     del made
     meta = json.loads(Path("x.zarr/.zarray").read_text())
     pickled = {"id": "pickle", "protocol": 5}
-    meta |= {"dtype": code, "fill_value": None, place: [pickled] if place == "filters" else pickled}
+    meta |= {
+        "dtype": code,
+        "fill_value": None,
+        position: [pickled] if position == "filters" else pickled,
+    }
     Path("x.zarr/.zarray").write_text(json.dumps(meta))
     Path("x.zarr/0").write_bytes(pickle.dumps(Path("x.zarr")))
     refused("x.zarr", InputError, "^x.zarr: codec pickle is for variable-length elements: expected")
@@ -263,7 +267,7 @@ def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
     assert np.load("o.npy").tolist() == [1, 3, 0]
 
 
-def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.zarr", np.zeros(3))
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
     with pytest.raises(UsageError, match="needs the zarr package") as caught:
@@ -338,7 +342,7 @@ def test_chunks_cut_short_at_every_length(how: Any) -> None:
             assert (got == array).all(), length
 
 
-def test_a_damaged_chunk_is_told_in_one_sentence() -> None:
+def test_a_damaged_chunk_gives_one_sentence() -> None:
     put("x.zarr", np.arange(1000))
     np.save("i.npy", np.array([[0]]))
     Path("x.zarr/c/0").write_bytes(b"nonsense")
@@ -366,7 +370,7 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
     if shards and version == 2:
         pytest.skip("version 2 has no shards")
     chunk = "x.zarr/{}".format if version == 2 else "x.zarr/c/{}".format
-    for change, told in (
+    for change, report in (
         (lambda: touch(chunk(0)), True),
         (lambda: touch(chunk(1)), False),  # which was not read
         (lambda: os.unlink(chunk(0)), True),
@@ -384,7 +388,7 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
             one.block(0)
             one.recheck()
             change()
-            if told:
+            if report:
                 with pytest.raises(OutputError, match=" during the run"):
                     one.recheck()
             else:

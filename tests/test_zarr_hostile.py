@@ -43,8 +43,8 @@ VERSIONS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
-    return here
+def workdir(workdir: Path) -> Path:
+    return workdir
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_several_streams_in_a_chunk(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "size", "said"),
+    ("offset", "size", "expected_text"),
     [
         (0, 1 << 63, "c/0 has a chunk of 9223372036854775808 bytes: at most 1048576 are valid"),
         ((1 << 64) - 500, 1000, "c/0 is truncated"),
@@ -281,10 +281,10 @@ def test_several_streams_in_a_chunk(name: str) -> None:
         (0, CHUNK - 1, "a chunk has 1048575 bytes: expected 1048576"),
     ],
 )
-def test_an_index_of_a_shard_that_lies(offset: int, size: int, said: str) -> None:
+def test_a_false_shard_index(offset: int, size: int, expected_text: str) -> None:
     _, shard = store(**VERSIONS[2])
     shard.write_bytes(in_shard(bytes(CHUNK), offset, size))
-    assert said in said_of()
+    assert expected_text in said_of()
 
 
 def test_a_shard_of_more_chunks_than_an_index_may_have() -> None:
@@ -337,16 +337,16 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
 def test_a_chunk_that_is_no_file_of_the_store(how: Any, kind: str) -> None:
-    make, said = KINDS[kind]
+    make, expected_text = KINDS[kind]
     _, chunk = store(**how)
     chunk.unlink()
     make(chunk)
     if kind == "a long file" and "shards" in how:
-        said = "crc32c checksum do not match"
-    assert said in said_of()
+        expected_text = "crc32c checksum do not match"
+    assert expected_text in said_of()
 
 
-def test_a_folder_of_chunks_that_is_elsewhere() -> None:
+def test_a_folder_of_chunks_outside_the_store() -> None:
     store()
     os.rename("x.zarr/c", "elsewhere")
     os.symlink("../elsewhere", "x.zarr/c")
@@ -380,7 +380,7 @@ def test_metadata_that_are_no_file_of_the_store(how: Any, kind: str) -> None:
 def test_metadata_that_would_fill_the_memory(how: Any, remote: bool, web: Server) -> None:
     meta, _ = store(**how)
     text = meta.read_bytes().rstrip()
-    for body, said in (
+    for body, expected_text in (
         (text + b" " * BOMB, f"has {len(text) + BOMB} bytes: at most 16777216 are valid"),
         (text[:-1] + b',"attributes":{"a":[' + b"[]," * (5 << 20) + b"[]]}}", "more than 1048576"),
         (b"[" * (8 << 20), "more than 1048576 values"),
@@ -389,7 +389,7 @@ def test_metadata_that_would_fill_the_memory(how: Any, remote: bool, web: Server
     ):
         meta.write_bytes(body)
         ran = gathered(serve(web, "x.zarr") if remote else "x.zarr")
-        assert said in ran.err or (remote and body[:1] == b"["), "which is no metadata"
+        assert expected_text in ran.err or (remote and body[:1] == b"["), "which is no metadata"
 
 
 TYPES = [
@@ -426,12 +426,14 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "said"), FILTERS, ids=[str(one[0]["id"]) for one in FILTERS])
-def test_filters_that_are_not_bounded(value: Any, said: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "expected_text"), FILTERS, ids=[str(one[0]["id"]) for one in FILTERS]
+)
+def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=2)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "filters": [value]}))
-    assert said in said_of()
+    assert expected_text in said_of()
     meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
     assert said_of()
 
@@ -461,12 +463,12 @@ CHAINS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("chain", "said"), CHAINS, ids=str)
-def test_codecs_that_are_not_allowed(chain: Any, said: str) -> None:
+@pytest.mark.parametrize(("chain", "expected_text"), CHAINS, ids=str)
+def test_codecs_that_are_not_allowed(chain: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=3)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "codecs": chain}))
-    assert said in said_of()
+    assert expected_text in said_of()
 
 
 def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ GATHER = ("gather-nd", "data.npy", "[[3]]", "-o")
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
-    return here
+def workdir(workdir: Path) -> Path:
+    return workdir
 
 
 def like(version: int) -> ChunkLayout:
@@ -124,7 +124,7 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
         ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
@@ -132,8 +132,8 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
         ({"shards": (6, 5), "like": like(2)}, "Zarr version 2 has no shards"),
     ],
 )
-def test_wrong_options_are_refused(how: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_wrong_options_are_refused(how: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         write("x.zarr", DATA, **how)
     assert os.listdir() == []
 
@@ -194,7 +194,7 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_attributes_beside_a_new_array_keep_their_numbers(version: int) -> None:
+def test_attributes_of_other_arrays_keep_their_numbers(version: int) -> None:
     """Also numbers beyond Python's types, or that it writes differently."""
     put("x.zarr:a", DATA, zarr_format=version)
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
@@ -274,7 +274,7 @@ location.write_below(sys.argv[1], "c/0/0", b"a chunk")
 """
 
 
-def test_a_worker_that_was_killed_leaves_nothing_in_the_store() -> None:
+def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
     """Nor next to it if the client is killed, too."""
     save(data=DATA)
     for killed in (False, True):
@@ -307,7 +307,7 @@ def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> No
     assert os.listdir() == []
 
 
-def test_what_is_planned_of_an_array_is_what_is_made() -> None:
+def test_the_planned_metadata_equal_the_arrays() -> None:
     """Version 2 has no shards, whatever the layout of data; with --only, the version may change."""
     put("x.zarr:a", DATA, zarr_format=2)
     put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
@@ -323,7 +323,7 @@ def test_what_is_planned_of_an_array_is_what_is_made() -> None:
         assert out._chunks._array.chunks == planned.metadata.layout.chunks
 
 
-def test_a_gather_of_slices_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     save(data=DATA, indices=np.arange(24)[::-1, None])
     monkeypatch.setattr(tuning, "PIECE", 4 * DATA[0].nbytes)
     shares: list[float] = []
@@ -358,7 +358,7 @@ def test_only_and_no_clobber() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ("x.zarr:a/b", "x.zarr/a is not a group"),
         ("x.zarr:g", "x.zarr/g is a group: only an array is replaced"),
@@ -372,7 +372,7 @@ def test_only_and_no_clobber() -> None:
         ("x.npy", "x.npy is a directory: expected a file"),
     ],
 )
-def test_what_no_array_can_replace(argument: str, said: str) -> None:
+def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     put("x.zarr:a", DATA)
     put("x.zarr:g/b", DATA)
     os.makedirs("x.zarr/other")
@@ -381,7 +381,7 @@ def test_what_no_array_can_replace(argument: str, said: str) -> None:
     put("x.npy", DATA)
     before = everything()
     for act in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
-        with pytest.raises(NdtoolError, match=said):
+        with pytest.raises(NdtoolError, match=message):
             act()
     assert everything() == before
 
@@ -403,7 +403,7 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
 @pytest.mark.parametrize(
     "argument", ["x.zarr", "x.zarr:g/a", "old.zarr", "old.zarr:a", "old.zarr:g/b"]
 )
-def test_what_is_not_committed_was_never_there(argument: str) -> None:
+def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     put("old.zarr:a" if ":" in argument else "old.zarr", DATA)
     before = everything()
     dtype = dtypes.from_code("<i4")
@@ -434,7 +434,7 @@ def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("clobber", [False, True])
-def test_somebody_was_faster(clobber: bool) -> None:
+def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
     metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
@@ -552,7 +552,7 @@ STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunk
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU])
-def test_signals_of_which_a_process_dies(number: signal.Signals) -> None:
+def test_fatal_signals(number: signal.Signals) -> None:
     save(data=DATA)
     with subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child:
         assert child.stderr is not None
@@ -597,7 +597,7 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
     assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | kept
 
 
-def test_a_store_between_two_names_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = newfolder.NewFolder("x.zarr", False, True, False)
     os.mkdir(os.path.join(first._hidden, "old"))
     os.close(first._lock)
@@ -643,7 +643,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
     assert ndtool("convert", "data.npy", output).status == 0
 
 
-def test_what_stays_of_a_replaced_store_is_named() -> None:
+def test_remains_of_a_replaced_store_are_reported() -> None:
     """Too few descriptors to descend, or permissions that change meanwhile."""
     put("one.zarr", np.arange(4))
     new = newfolder.NewFolder("one.zarr", True, True, False)
@@ -663,7 +663,7 @@ def test_what_stays_of_a_replaced_store_is_named() -> None:
     assert Path("one.zarr/new").exists()
 
 
-def test_clean_names_what_it_cannot_remove() -> None:
+def test_clean_reports_failures() -> None:
     hidden = Path(".one.zarr.ndtool-0123456789ab")
     (hidden / "new" / "c").mkdir(parents=True)
     (hidden / "new" / "c" / "0").touch()

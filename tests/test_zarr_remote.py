@@ -42,8 +42,8 @@ ROWS = np.array([[3], [-1], [4]])
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path) -> Path:
-    return here
+def workdir(workdir: Path) -> Path:
+    return workdir
 
 
 @pytest.fixture
@@ -82,12 +82,12 @@ def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
     return f"s3://bucket/{at}"
 
 
-def asked(web: Server, ending: str) -> list[Any]:
+def requested(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ways_to_store(way: str, web: Server, memory: Any) -> None:
+def test_encodings_of_values(way: str, web: Server, memory: Any) -> None:
     array = some("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[way])
     assert same(load(serve(web, "x.zarr")), load("x.zarr"))
@@ -105,9 +105,9 @@ def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> No
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == DATA[[5, 4, -1, 5]]).all()
-    assert asked(web, "c/0/0") == asked(web, "c/2/0") == []
+    assert requested(web, "c/0/0") == requested(web, "c/2/0") == []
     for chunk in ("c/1/0", "c/5/0"):
-        first, last = asked(web, chunk)
+        first, last = requested(web, chunk)
         assert first[1] > 1
         assert last == (0, 1), "which version is there at the end"
 
@@ -121,13 +121,13 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
         got = [bytes(one.block(number)) for number in (1, 2)]
         one.recheck()
     assert got == [data[8:16].tobytes(), data[16:24].tobytes()]
-    spans = asked(web, "c/0/0")
+    spans = requested(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
-    assert asked(web, "c/1/0") == []
+    assert requested(web, "c/1/0") == []
     assert same(load(url), data)
 
 
-def test_chunks_are_asked_for_several_at_once(web: Server) -> None:
+def test_chunks_are_requested_concurrently(web: Server) -> None:
     put("x.zarr", DATA, chunks=(1, 10))
     url = serve(web, "x.zarr", delay=0.0)
     wait = __import__("threading").Barrier(2, timeout=20)
@@ -239,7 +239,7 @@ def test_an_array_whose_attributes_say_group() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
-def test_what_is_written_is_what_a_folder_gets(code: Any, version: int, memory: Any) -> None:
+def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
     array = some(code, (7, 5, 3))
     how = {"like": like(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **how)
@@ -313,7 +313,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
         ("memory://x.zarr", "g", "memory://.x.zarr.g.ndtool"),
     ],
 )
-def test_a_mark_has_no_login(url: str, path: str, mark: str) -> None:
+def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
     ours = claims._ours(mark, claims._folder(url, path))
     assert b"SEC" not in ours.body
@@ -321,7 +321,7 @@ def test_a_mark_has_no_login(url: str, path: str, mark: str) -> None:
     assert inside(mark, folder, beside=True) == inside(url, path)
 
 
-def test_a_whole_bucket_is_no_store(s3: Bucket) -> None:
+def test_a_bucket_is_no_store(s3: Bucket) -> None:
     for attempt in (write, checked):
         with pytest.raises(OutputError, match=r"^s3://x.zarr is a bucket: expected a folder"):
             attempt("s3://x.zarr", DATA)
@@ -353,7 +353,7 @@ def test_an_array_is_no_group(memory: Any) -> None:
         write("memory://x.zarr:a", DATA)
 
 
-def test_places_that_are_not_written_to(web: Server) -> None:
+def test_locations_that_are_not_writable(web: Server) -> None:
     with pytest.raises(OutputError, match="cannot be written to"):
         write(f"http://127.0.0.1:{web.server_address[1]}/x.zarr", DATA)
     with pytest.raises(UsageError, match="has no chunks"):
@@ -369,7 +369,7 @@ def begun(target: str) -> Any:
     return outputs.create(outputs.resolve(target, metadata, encoding=encoding))
 
 
-def test_it_is_seen_only_when_it_is_complete(memory: Any) -> None:
+def test_it_is_visible_only_when_complete(memory: Any) -> None:
     out = begun("memory://x.zarr:g/a")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
@@ -456,7 +456,9 @@ def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
     assert s3.keys() == ["x.zarr/c/1/0"]
 
 
-def test_a_lost_reply_about_a_chunk_or_a_mark(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_response_about_a_chunk_or_lock_object(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then botocore repeats the request, which finds the object of the first one."""
     call = remote.S3.call
 
@@ -498,7 +500,7 @@ def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
     assert s3.keys() == []
 
 
-def test_conversions_tell_how_far_they_are(memory: Any) -> None:
+def test_conversions_report_progress(memory: Any) -> None:
     put("x.zarr", DATA, chunks=(1, 10))
     shares: list[float] = []
     with convert.Conversion(convert.Request("x.zarr", "memory://y.zarr")) as conversion:

@@ -17,14 +17,14 @@ Table = Mapping[tuple[Any, str], int]  # the value of a module's constant
 # Of the kernels: work items, partitions, tiles and threads.
 KERNELS: Table = {
     (tuning, "PIECE"): 192, (tuning, "STREAMED"): 100, (tuning, "CACHED"): 128,
-    (tuning, "SORTED"): 1, (tuning, "NEAR"): 2, (tuning, "FEW"): 2, (tuning, "SMALL"): 0,
+    (tuning, "SORTED"): 1, (tuning, "LOCAL_SHARE"): 2, (tuning, "FEW"): 2, (tuning, "SMALL"): 0,
     (threads, "WORTH"): 1,
 }  # fmt: skip
 # The same for arrays of some kilobytes.
 TEAMS: Table = {
     (tuning, "PIECE"): 1 << 15, (tuning, "STREAMED"): 1 << 12, (tuning, "CACHED"): 1 << 11,
     (tuning, "TILE"): 1 << 12, (tuning, "ASIDE"): 0, (tuning, "FEW"): 256, (tuning, "LONG"): 32,
-    (tuning, "SORTED"): 0, (tuning, "NEAR"): 2, (threads, "WORTH"): 1,
+    (tuning, "SORTED"): 0, (tuning, "LOCAL_SHARE"): 2, (threads, "WORTH"): 1,
 }  # fmt: skip
 # Of files and streams: what is mapped, read at once, and spooled.
 STORAGE: Table = {

@@ -21,7 +21,7 @@ class Toy:
 
     def __init__(self, seed: int, memory: int = 1 << 20) -> None:
         self.memory = memory
-        self.fates: Counter[str] = Counter()
+        self.attempt_results: Counter[str] = Counter()
         self._random = Random(seed)
         self._waiting: list[Task] = []
         self._lost: Counter[Task] = Counter()
@@ -50,14 +50,16 @@ class Toy:
         call(*arguments)
 
     def _attempts(self, task: Task) -> list[Any]:
-        fate = self._random.choice(("done", "lost before", "lost after", "first", "second", "both"))
-        if fate.startswith("lost"):
+        attempt_result = self._random.choice(
+            ("done", "lost before", "lost after", "first", "second", "both")
+        )
+        if attempt_result.startswith("lost"):
             self._lost[task] += 1
             if self._lost[task] > MOST:
-                fate = "done"
-        self.fates[fate] += 1
-        times = {"done": 1, "lost before": 0, "lost after": 1}.get(fate, 2)
+                attempt_result = "done"
+        self.attempt_results[attempt_result] += 1
+        times = {"done": 1, "lost before": 0, "lost after": 1}.get(attempt_result, 2)
         outcomes = [task.outcome() for _ in range(times)]
-        if fate.startswith("lost"):
+        if attempt_result.startswith("lost"):
             return [Lost()]
-        return {"first": outcomes[:1], "second": outcomes[1:]}.get(fate, outcomes)
+        return {"first": outcomes[:1], "second": outcomes[1:]}.get(attempt_result, outcomes)

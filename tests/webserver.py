@@ -83,8 +83,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         path = self.path.partition("?")[0]
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        span = (int(asked[1]), int(asked[2]) + 1) if asked else None
+        requested = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        span = (int(requested[1]), int(requested[2]) + 1) if requested else None
         with server.lock:
             server.requests.append((path, span))
             server.headers.append(dict(self.headers))

@@ -48,11 +48,11 @@ def diagnose(
     """
     if not len(wrong):
         return Diagnosis()
-    wrong, met = _met(plan, arrays, handling, wrong)
+    wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
     old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
     lost = doubled = otherwise = 0
     with np.errstate(all="ignore"):
-        for n, updates in enumerate(met):
+        for n, updates in enumerate(updates_of):
             one = slice(n, n + 1)
             chain = np.concatenate([old[one], updates])
             if reduction in ("max", "min") and _compared_otherwise(chain, reduction, found[one]):
@@ -67,7 +67,7 @@ def diagnose(
     return Diagnosis(len(wrong), lost, doubled, otherwise)
 
 
-def _met(
+def _updates_of_each(
     plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
     """Return linear indices of elements, ascending, and the updates of each, in order.
@@ -75,19 +75,21 @@ def _met(
     Halves the number of elements for as long as their updates are too many.
     """
     few = min(len(wrong), EXAMINED)
-    examined, stays = np.sort(wrong[:few]), np.ones(few, np.bool_)
-    who, what = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
-    for elements, updates in tuples.meetings(plan, arrays["indices"], handling, examined):
-        who = np.concatenate([who, elements[stays[elements]]])
-        what = np.concatenate([what, updates[stays[elements]]])
-        while len(who) > _MOST and few > 1:
+    examined, chosen = np.sort(wrong[:few]), np.ones(few, np.bool_)
+    owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
+    for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
+        owners = np.concatenate([owners, elements[chosen[elements]]])
+        ids = np.concatenate([ids, updates[chosen[elements]]])
+        while len(owners) > _MOST and few > 1:
             few //= 2
-            stays = np.isin(examined, wrong[:few])
-            what, who = what[stays[who]], who[stays[who]]
-    order = np.argsort(who, kind="stable")
-    taken, who = _taken(arrays["updates"], what[order]), who[order]
-    begin, end = (np.searchsorted(who, np.flatnonzero(stays), side) for side in ("left", "right"))
-    return examined[stays], [taken[a:b] for a, b in zip(begin, end, strict=True)]
+            chosen = np.isin(examined, wrong[:few])
+            ids, owners = ids[chosen[owners]], owners[chosen[owners]]
+    order = np.argsort(owners, kind="stable")
+    taken, owners = _taken(arrays["updates"], ids[order]), owners[order]
+    begin, end = (
+        np.searchsorted(owners, np.flatnonzero(chosen), side) for side in ("left", "right")
+    )
+    return examined[chosen], [taken[a:b] for a, b in zip(begin, end, strict=True)]
 
 
 def _taken(array: Array, numbers: Numbers) -> Array:

@@ -16,7 +16,7 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import in_order, silent
 from ndtool.analysis.oracle.distances import opaque
 from ndtool.analysis.tuples import Search, Tuples
-from ndtool.analysis.typed import Typed
+from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError
@@ -112,7 +112,7 @@ def _positions(shape: Shape) -> list[Position]:
 
 def _grid(call: OpenCall, role: str) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    return Grid(shape, None if isinstance(origin, Typed) else elements(origin, dtype))
+    return Grid(shape, None if isinstance(origin, TypeSource) else elements(origin, dtype))
 
 
 def elements(origin: Source, dtype: Dtype) -> list[NDArray[Any]]:
@@ -155,15 +155,17 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
 def _without_output(call: Tuples, number_of: dict[Position, int]) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
     plan = call.plan
-    hunts = [Search(place, True) for place in _positions(plan.data)]
-    call.search(hunts, call.blocks(silent))
+    searches = [Search(target, True) for target in _positions(plan.data)]
+    call.search(searches, call.blocks(silent))
     links = []
-    for hunt in hunts:
-        for at in (call.position(hunt.place, number) for number in hunt.told.tolist()):
-            links.append(Link(None, hunt.place, number_of[at], _update(call, plan, hunt, at), None))
+    for search in searches:
+        for at in (call.position(search.target, number) for number in search.stored.tolist()):
+            links.append(
+                Link(None, search.target, number_of[at], _update(call, plan, search, at), None)
+            )
     return links
 
 
-def _update(call: Tuples, plan: Plan, hunt: Search, at: Position) -> Position | None:
+def _update(call: Tuples, plan: Plan, search: Search, at: Position) -> Position | None:
     scatters = call.call.inference.scatters
-    return mapping.update_for(plan, hunt.place, at) if scatters else None
+    return mapping.update_for(plan, search.target, at) if scatters else None

@@ -19,7 +19,7 @@ from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
 from ndtool.analysis.tuples import Search, Tuples
-from ndtool.analysis.typed import Typed
+from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
 from ndtool.errors import UsageError
 from ndtool.rules.plans import ElementsPlan, Shape
@@ -111,8 +111,8 @@ def explain(
     plan = call.inference.plan
     at = [_position("--at", one, plan.output, "the output") for one in at]
     origins = [_position("--from", one, plan.data, "data") for one in origins]
-    asked = _Call(call, every)
-    answer = asked.scattered if call.inference.scatters else asked.gathered
+    requested = _Call(call, every)
+    answer = requested.scattered if call.inference.scatters else requested.gathered
     explained = answer(at, origins, progress)
     call.recheck()
     return explained
@@ -120,16 +120,16 @@ def explain(
 
 def _position(option: str, given: Position, shape: Shape, what: str) -> Position:
     """Return a validated position without negative components."""
-    said = f"{option} {','.join(map(str, given))}"
+    prefix = f"{option} {','.join(map(str, given))}"
     if len(given) != len(shape):
         raise UsageError(
-            f"{said}: {what} has shape {written(shape)}: expected one number for each of its"
+            f"{prefix}: {what} has shape {written(shape)}: expected one number for each of its"
             f" {len(shape)} axes"
         )
     for axis, (number, size) in enumerate(zip(given, shape, strict=True)):
         if not -size <= number < size:
             valid = f"valid {-size}..{size - 1}" if size else "no number is valid"
-            raise UsageError(f"{said}: axis {axis} of {what} has size {size}: {valid}")
+            raise UsageError(f"{prefix}: axis {axis} of {what} has size {size}: {valid}")
     return tuple(number % size for number, size in zip(given, shape, strict=True))
 
 
@@ -144,21 +144,23 @@ class _Call:
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
         plan = self.plan
-        hunts = [Search(place, self.every) for place in origins]
-        self.tuples.search(hunts, self.tuples.checked(progress))
-        where = [mapping.tuple_of(plan, place) for place in at]
+        searches = [Search(target, self.every) for target in origins]
+        self.tuples.search(searches, self.tuples.checked(progress))
+        where = [mapping.tuple_of(plan, target) for target in at]
         taken = [self.tuples.taken(self._index(one)) or () for one in where]
-        came = [mapping.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]]
-        data = self._elements("data", came + origins)
-        found = zip(came, data, strict=False)
+        sources_at = [
+            mapping.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]
+        ]
+        data = self._elements("data", sources_at + origins)
+        found = zip(sources_at, data, strict=False)
         elements = []
-        for place, named, front in zip(at, where, taken, strict=True):
+        for target, named, front in zip(at, where, taken, strict=True):
             role, (origin, value) = ("data", next(found)) if front else ("fill", self._filling())
             step = Step(role, origin, value, named, self._index(named), front, value)
-            elements.append(Element(place, value, [step], 0))
+            elements.append(Element(target, value, [step], 0))
         return elements, [
-            Origin(hunt.place, value, self._copies(hunt), hunt.count, None)
-            for hunt, value in zip(hunts, data[len(came) :], strict=True)
+            Origin(search.target, value, self._copies(search), search.count, None)
+            for search, value in zip(searches, data[len(sources_at) :], strict=True)
         ]
 
     def _filling(self) -> tuple[Position, Array]:
@@ -166,22 +168,22 @@ class _Call:
         inference = self.call.inference
         return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
 
-    def _copies(self, hunt: Search) -> Listing[Copy]:
+    def _copies(self, search: Search) -> Listing[Copy]:
         """Return the copies that the tuples found by a search make of its element."""
-        place = hunt.place
+        target = search.target
 
         def copies() -> Iterator[Copy]:
-            for numbers in _blocks(hunt.told):
-                for where, named, _ in self._met(place, numbers):
-                    yield Copy(mapping.copied_to(self.plan, place, where), where, named)
+            for numbers in _blocks(search.stored):
+                for where, named, _ in self._selecting(target, numbers):
+                    yield Copy(mapping.copied_to(self.plan, target, where), where, named)
 
-        return Listing(len(hunt.told), copies)
+        return Listing(len(search.stored), copies)
 
-    def _met(
-        self, place: Position, numbers: Array
+    def _selecting(
+        self, target: Position, numbers: Array
     ) -> Iterator[tuple[Position, Position, Position]]:
         """Yield the positions of tuples that a search found, each as stored and as used."""
-        call, at = self.tuples, self.tuples.positions(place, numbers)
+        call, at = self.tuples, self.tuples.positions(target, numbers)
         if isinstance(self.plan, ElementsPlan):
             named = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
         else:
@@ -199,10 +201,10 @@ class _Call:
         old = self._elements("data", at + origins)
         updates = self._updates()
         every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
-        asked = zip(at + origins, old, every, strict=True)
-        trails = [_Trail(self, *one, updates) for one in asked]
-        self.tuples.search([trail.hunt for trail in trails], self.tuples.checked(progress))
-        elements = [trail.element() for trail in trails]
+        requested = zip(at + origins, old, every, strict=True)
+        finders = [_ElementFinder(self, *one, updates) for one in requested]
+        self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
+        elements = [finder.element() for finder in finders]
         gone = zip(elements[len(at) :], old[len(at) :], strict=True)
         return elements[: len(at)], [self._stayed(*one) for one in gone]
 
@@ -214,15 +216,15 @@ class _Call:
 
     def steps(
         self,
-        place: Position,
+        target: Position,
         numbers: Array,
         values: Sequence[Array | None],
         results: Sequence[Array | None],
     ) -> Iterator[Step]:
         """Yield the steps of updates, with their values and the results after each."""
-        met = self._met(place, numbers)
-        for (where, named, taken), value, result in zip(met, values, results, strict=True):
-            at = mapping.update_for(self.plan, place, where)
+        updated = self._selecting(target, numbers)
+        for (where, named, taken), value, result in zip(updated, values, results, strict=True):
+            at = mapping.update_for(self.plan, target, where)
             yield Step("updates", at, value, where, named, taken, result)
 
     def _index(self, where: Position) -> Position:
@@ -238,27 +240,27 @@ class _Call:
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
         """Return elements of an input, reading only these where its format allows."""
         origin, (_, dtype, shape) = self.call.sources[role], self.call.inference.inputs[role]
-        if isinstance(origin, Typed) or not positions:
+        if isinstance(origin, TypeSource) or not positions:
             return [None] * len(positions)
         byte_range = source.whole(origin, Positions(shape, positions))
         array = values.as_array(byte_range.buffer, dtype, shape, origin.metadata.order == "F")
         return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
 
     def _updates(self) -> Array | None:
-        if isinstance(self.call.sources["updates"], Typed):
+        if isinstance(self.call.sources["updates"], TypeSource):
             return None
         loaded = operands.load(self.call, "updates")
         _, dtype, shape = loaded.given
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 
 
-class _Trail:
+class _ElementFinder:
     """An element of a scatter's output, and the updates applied to it."""
 
     def __init__(
-        self, call: _Call, place: Position, old: Array | None, every: bool, updates: Array | None
+        self, call: _Call, target: Position, old: Array | None, every: bool, updates: Array | None
     ) -> None:
-        self.hunt = Search(place, every, self._go_on)
+        self.search = Search(target, every, self._apply_between)
         self._call, self._every, self._updates = call, every, updates
         self._steps: list[Step] = []
         self._untouched = old
@@ -267,45 +269,47 @@ class _Trail:
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
-        hunt = self.hunt
-        if not hunt.count:
-            return Element(hunt.place, self._untouched, [self._first(self._untouched)], 0)
+        search = self.search
+        if not search.count:
+            return Element(search.target, self._untouched, [self._first(self._untouched)], 0)
         if self._every:
-            self._meet_all(hunt.told)
-            steps = Listing(1 + hunt.count, self._all_steps)
-            return Element(hunt.place, self._result, steps, hunt.count)
-        self._tell(hunt.told[len(self._steps) :])
-        return Element(hunt.place, self._result, [self._first(self._old), *self._steps], hunt.count)
+            self._apply_all(search.stored)
+            steps = Listing(1 + search.count, self._all_steps)
+            return Element(search.target, self._result, steps, search.count)
+        self._list_steps(search.stored[len(self._steps) :])
+        return Element(
+            search.target, self._result, [self._first(self._old), *self._steps], search.count
+        )
 
     def _first(self, old: Array | None) -> Step:
-        return Step("data", self.hunt.place, old, None, (), (), old)
+        return Step("data", self.search.target, old, None, (), (), old)
 
-    def _go_on(self, numbers: Array) -> None:
+    def _apply_between(self, numbers: Array) -> None:
         """Apply updates that the answer does not list."""
-        self._tell(np.array(self.hunt.first[len(self._steps) :], np.int64))
-        self._meet_all(numbers)
+        self._list_steps(np.array(self.search.first[len(self._steps) :], np.int64))
+        self._apply_all(numbers)
 
-    def _meet_all(self, numbers: Array) -> None:
+    def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
         if self._result is None or self._updates is None:
             return
         step = max(1, PIECE // self._result.itemsize)
         for some in _blocks(numbers, step):
             there = np.zeros((len(some), 1), np.int64)
-            met = self._applied(self._result.reshape(1), there, self._taken(some))
-            self._result = met[0, ...]
+            updated = self._applied(self._result.reshape(1), there, self._taken(some))
+            self._result = updated[0, ...]
 
-    def _tell(self, numbers: Array) -> None:
-        for step in self._told(numbers, self._result):
+    def _list_steps(self, numbers: Array) -> None:
+        for step in self._update_steps(numbers, self._result):
             self._steps.append(step)
             self._result = step.result
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the original element and for every update, in order."""
         yield self._first(self._old)
-        yield from self._told(self.hunt.told, self._old)
+        yield from self._update_steps(self.search.stored, self._old)
 
-    def _told(self, numbers: Array, result: Array | None) -> Iterator[Step]:
+    def _update_steps(self, numbers: Array, result: Array | None) -> Iterator[Step]:
         """Yield the steps of updates, starting from the value `result`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
@@ -313,9 +317,11 @@ class _Trail:
             results = values
             if result is not None and self._updates is not None:
                 taken = self._taken(some)
-                met = self._one_by_one(result, taken)
-                values, results = ([one[n, ...] for n in range(len(some))] for one in (taken, met))
-            for step in self._call.steps(self.hunt.place, some, values, results):
+                updated = self._one_by_one(result, taken)
+                values, results = (
+                    [one[n, ...] for n in range(len(some))] for one in (taken, updated)
+                )
+            for step in self._call.steps(self.search.target, some, values, results):
                 yield step
                 result = step.result
 
@@ -327,8 +333,8 @@ class _Trail:
         """
         update, result = np.triu_indices(len(taken))
         before = np.broadcast_to(values.opaque(old.reshape(1)), len(taken)).copy()
-        met = values.opaque(taken)[update].view(taken.dtype)
-        return self._applied(before.view(old.dtype), result[:, None], met)
+        updated = values.opaque(taken)[update].view(taken.dtype)
+        return self._applied(before.view(old.dtype), result[:, None], updated)
 
     def _applied(self, old: Array, there: Array, taken: Array) -> Array:
         """Return elements after updates: `taken` applied at `there`."""
@@ -340,7 +346,9 @@ class _Trail:
         """Return the updates of the element by the linear indices of their tuples."""
         assert self._updates is not None
         at = mapping.update_for(
-            self._call.plan, self.hunt.place, self._call.tuples.positions(self.hunt.place, numbers)
+            self._call.plan,
+            self.search.target,
+            self._call.tuples.positions(self.search.target, numbers),
         )
         picked = pick(values.opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
         return picked.view(self._updates.dtype)

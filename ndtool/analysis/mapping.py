@@ -41,27 +41,27 @@ def runs(plan: Plan) -> Shape:
     return plan.groups + plan.sizes
 
 
-def named(plan: Plan, place: Position) -> Position:
+def named(plan: Plan, target: Position) -> Position:
     """Return the index tuple, without negative components, that selects an element of data."""
     if isinstance(plan, ElementsPlan):
-        return (place[plan.axis],)
-    return place[len(plan.batch) :][: plan.k]
+        return (target[plan.axis],)
+    return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, place: Position, where: Position) -> Position:
+def copied_to(plan: Plan, target: Position, where: Position) -> Position:
     """Return the position in a gather's output of the copy that the tuple at `where` makes."""
     if isinstance(plan, ElementsPlan):
         return where
     b = len(plan.batch)
-    return (*place[:b], *where[len(plan.groups) :], *place[b + plan.k :])
+    return (*target[:b], *where[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, place: Position, where: Position) -> Position:
+def update_for(plan: Plan, target: Position, where: Position) -> Position:
     """Return the position of the update that the tuple at `where` applies to an element of data.
 
     It is where a gather would copy the element to.
     """
-    return copied_to(plan, place, where)
+    return copied_to(plan, target, where)
 
 
 class Positions:

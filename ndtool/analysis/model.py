@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ndtool.analysis import modelcheck, modelinputs
-from ndtool.analysis.engines import LISTED, Asked, How, Report, Told, disagreement, require_any
+from ndtool.analysis.engines import (
+    LISTED,
+    EngineCall,
+    EngineProgress,
+    EngineSettings,
+    Report,
+    disagreement,
+    require_any,
+)
 from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.verify import recomputed
 from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode
@@ -72,13 +80,13 @@ def _described(model: KnownModel) -> list[ModelNode]:
 
 
 def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
-    node, place, types = known
+    node, path, types = known
 
     def of(name: str) -> Known:
         if types[name].shape is not None:
             return types[name]
-        said = (given.get(around + name) for around in modelproto.outwards(place))
-        return next(filter(None, said), types[name])
+        declared = (given.get(around + name) for around in modelproto.outwards(path))
+        return next(filter(None, declared), types[name])
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
     inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
@@ -152,8 +160,8 @@ def run(
     path: str,
     where: str,
     against: tuple[str, ...],
-    how: How,
-    progress: Told = lambda share, who: None,
+    engine_settings: EngineSettings,
+    progress: EngineProgress = lambda share, engine_name: None,
 ) -> Outcome:
     """Run a model on inputs, and compare engines with the outputs of our nodes.
 
@@ -166,7 +174,7 @@ def run(
         )
     if against:
         require_any(against)
-    running = _Running(_described(model), against, how, progress)
+    running = _Running(_described(model), against, engine_settings, progress)
     try:
         modelcheck.check(path)
         feeds = modelinputs.read(where, model)
@@ -184,7 +192,7 @@ def _disagreement(found: list[ModelNode]) -> DifferenceError | None:
         if error := disagreement(one.node.operator, one.reports):
             name = printable(one.node.node)
             wrong.append(f"{name}: {error.message}")
-            places += [f"{name}: {place}" for place in error.places]
+            places += [f"{name}: {line}" for line in error.places]
     if not wrong:
         return None
     more = f"; {len(wrong) - LISTED} more nodes" if len(wrong) > LISTED else ""
@@ -199,10 +207,14 @@ class _Running:
     """A run of a model: records the inputs and outputs of our nodes as the evaluator runs them."""
 
     def __init__(
-        self, found: list[ModelNode], against: tuple[str, ...], how: How, progress: Told
+        self,
+        found: list[ModelNode],
+        against: tuple[str, ...],
+        engine_settings: EngineSettings,
+        progress: EngineProgress,
     ) -> None:
         self.nodes = [one._replace(runs=0) for one in found]
-        self._against, self._how, self._progress = against, how, progress
+        self._against, self._settings, self._progress = against, engine_settings, progress
         self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
@@ -233,7 +245,7 @@ class _Running:
         running = self
 
         def watched(kind: Any) -> Any:
-            class Watched(kind):  # type: ignore[misc]
+            class Recorded(kind):  # type: ignore[misc]
                 def _run(self, *inputs: Any, **attributes: Any) -> Any:
                     number = int(self.onnx_node.doc_string)
                     compute = super()._run
@@ -241,8 +253,8 @@ class _Running:
                         number, inputs, attributes, lambda: compute(*inputs, **attributes)
                     )
 
-            Watched.__name__ = kind.__name__
-            return Watched
+            Recorded.__name__ = kind.__name__
+            return Recorded
 
         kinds = [watched(kind) for kind in ours.OPS]
 
@@ -270,9 +282,9 @@ class _Running:
             raise _RefusedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         given = zip(one.inputs.items(), arrays, strict=True)
-        met = {role: (name, _known(array)) for (role, (name, _)), array in given}
+        actual = {role: (name, _known(array)) for (role, (name, _)), array in given}
         runs = (one.runs or 0) + 1
-        self.nodes[number] = one._replace(inputs=met, runs=runs, found=_known(result))
+        self.nodes[number] = one._replace(inputs=actual, runs=runs, found=_known(result))
         return (result,)
 
     def _compared(
@@ -287,13 +299,15 @@ class _Running:
         called: dict[str, Any] = {**_called(one)}
         request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
-        asked = Asked(request, arrays, expected, self._how)
+        engine_call = EngineCall(request, arrays, expected, self._settings)
         done, name = number / len(self.nodes), printable(one.node.node, 40)
 
-        def tell(share: float, who: str) -> None:
-            self._progress(done + share / len(self.nodes), f"{name}: {who}" if who else name)
+        def report_progress(share: float, engine_name: str) -> None:
+            self._progress(
+                done + share / len(self.nodes), f"{name}: {engine_name}" if engine_name else name
+            )
 
-        return tuple(asked.reports(self._against, tell))
+        return tuple(engine_call.reports(self._against, report_progress))
 
 
 def _known(array: NDArray[Any]) -> Known:

@@ -76,8 +76,8 @@ def _fill(model: Any) -> None:
 
 def _load_small(path: str, model: Any) -> None:
     """Load the external data of small tensors into a model; the others' types need no values."""
-    with closing(locations.open_storage(path)) as place:
-        folder = Folder(path, place)
+    with closing(locations.open_storage(path)) as model_file:
+        folder = Folder(path, model_file)
         for tensor in _external(model):
             label = f"{path}:{tensor.name}"
             known = _header(tensor.SerializeToString(), label)

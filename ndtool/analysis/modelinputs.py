@@ -51,8 +51,8 @@ def _listed(found: list[str]) -> str:
 
 def _tensors(folder: str) -> list[str]:
     """Return the files input_0.pb and so on of a folder, or of the data set in it."""
-    for place in (folder, os.path.join(folder, _DATA_SET)):
-        files = (os.path.join(place, f"input_{number}.pb") for number in count())
+    for directory in (folder, os.path.join(folder, _DATA_SET)):
+        files = (os.path.join(directory, f"input_{number}.pb") for number in count())
         if found := list(takewhile(os.path.exists, files)):
             return found
     raise InputError(
@@ -78,12 +78,12 @@ def _array(argument: str, name: str, known: Known) -> NDArray[Any]:
 
 def _require_as_declared(argument: str, given: Known, name: str, known: Known) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
-    said = f"{printable(argument)} is {given.described}: the model's input {printable(name)} is"
+    prefix = f"{printable(argument)} is {given.described}: the model's input {printable(name)} is"
     if known.dtype is not None and given.dtype != known.dtype:
-        raise DtypeError(f"{said} {known.described}")
+        raise DtypeError(f"{prefix} {known.described}")
     if known.shape is None or given.shape is None:
         return
     sizes = zip(given.shape, known.shape, strict=False)
     fixed = (isinstance(size, int) and size >= 0 and have != size for have, size in sizes)
     if len(given.shape) != len(known.shape) or any(fixed):
-        raise RuleError(f"{said} {known.described}")
+        raise RuleError(f"{prefix} {known.described}")

@@ -25,7 +25,9 @@ from ndtool.runs.bounds import within
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
-Met = Iterator[tuple[Array, Array]]  # linear indices of shown elements, and their updates
+ElementUpdates = Iterator[
+    tuple[Array, Array]
+]  # linear indices of shown elements, and their updates
 
 _SHOWN = 1000  # elements of a preview
 _WHOLE = 100  # elements up to which an array is shown without gaps
@@ -111,13 +113,15 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
         shown = _flat(_open(seen.positions), plan.data).reshape(-1)
-        meetings = tuples.meetings(plan, arrays["indices"], rule, shown)
+        element_updates = tuples.element_updates(plan, arrays["indices"], rule, shown)
         brought = in_order(arrays["updates"])
-        met: Met = ((place, np.asarray(brought[number])) for place, number in meetings)
+        updated: ElementUpdates = (
+            (ordinal, np.asarray(brought[number])) for ordinal, number in element_updates
+        )
     else:
-        met = _meet_elements(plan, arrays, seen, rule)
+        updated = _updates_of(plan, arrays, seen, rule)
     reduction: Any = inference.attributes.reduction
-    for at, updates in met:
+    for at, updates in updated:
         flat = ops.scatter_nd(result.reshape(-1), at[:, None], updates.view(right), reduction)
         result = flat.reshape(result.shape)
     return result
@@ -138,9 +142,9 @@ def _gathered(
     return found.reshape(seen.shape)
 
 
-def _meet_elements(
+def _updates_of(
     plan: ElementsPlan, arrays: dict[str, Array], seen: Window, rule: Handling
-) -> Met:
+) -> ElementUpdates:
     """Yield linear indices in the window and their updates, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
     off = [
@@ -156,11 +160,11 @@ def _meet_elements(
         values = within(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
-        place, meets = _found(np.array(seen.positions[a]), values.reshape(-1))
-        if len(place):
-            ordinals = list(np.unravel_index(meets, values.shape))
-            ordinals[a] = place
-            updates = pick(arrays["updates"], at, shown).reshape(-1)[meets]
+        ordinal, hits = _found(np.array(seen.positions[a]), values.reshape(-1))
+        if len(ordinal):
+            ordinals = list(np.unravel_index(hits, values.shape))
+            ordinals[a] = ordinal
+            updates = pick(arrays["updates"], at, shown).reshape(-1)[hits]
             yield _flat(ordinals, seen.shape), updates
 
 
@@ -172,10 +176,10 @@ def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:
     """Return the positions of values in `shown`, which ascends, and the values' own positions."""
-    place = np.searchsorted(shown, values)
-    place[place == len(shown)] = 0
-    (meets,) = np.nonzero(shown[place] == values)
-    return place[meets], meets
+    ordinal = np.searchsorted(shown, values)
+    ordinal[ordinal == len(shown)] = 0
+    (hits,) = np.nonzero(shown[ordinal] == values)
+    return ordinal[hits], hits
 
 
 def element_at(array: Array, position: tuple[int, ...]) -> Array:

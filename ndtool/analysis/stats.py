@@ -16,7 +16,7 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, part, silent
 from ndtool.analysis.tally import Numbers, Tally
 from ndtool.analysis.tuples import Search, Tuples
-from ndtool.analysis.typed import Typed, typed
+from ndtool.analysis.typed import TypeSource, typed
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
 from ndtool.formats import locators
@@ -115,48 +115,48 @@ def open_call(request: Request) -> OpenCall:
     if OPERATORS[request.operator].scatters:
         data, indices = given["data"].metadata, given["indices"].metadata
         shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
-        given["updates"] = Typed("updates", ArrayMetadata(data.dtype, shape, "C", shape, {}))
+        given["updates"] = TypeSource("updates", ArrayMetadata(data.dtype, shape, "C", shape, {}))
     return OpenCall(request, given)
 
 
 def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     """Return the statistics of a call's indices; counts those out of bounds without raising."""
     walk = tuples.of(call)
-    first_look = _Look(walk)
+    first_pass = _TuplePass(walk)
     for first, block in walk.blocks(part(progress, 0, 0.4)):
-        first_look.meet(first, block)
-    tally = first_look.tally
+        first_pass.meet(first, block)
+    tally = first_pass.tally
     if tally.again:
         try:
             for first, block in walk.blocks(part(progress, 0.4, 0.6)):
-                tally.sort(first_look.rows(first, block))
+                tally.sort(first_pass.rows(first, block))
         except ValueError:  # fewer numbers in the first pass
             raise operands.changed(call.inference) from None
-    spread = _Spread(call, first_look.runs)
+    spread = _Spread(call, first_pass.runs)
     for rows, counts in tally.ascending(part(progress, 0.6, 0.8)):
         spread.meet(rows, counts)
     most = spread.most
-    hunts = [Search(first_look.place(row), False) for row, _ in most]
-    if hunts:
-        walk.search(hunts, walk.blocks(part(progress, 0.8, 1)))
+    searches = [Search(first_pass.first_element(row), False) for row, _ in most]
+    if searches:
+        walk.search(searches, walk.blocks(part(progress, 0.8, 1)))
     call.recheck()
     return Stats(
         len(walk.rows),
-        first_look.out_of_bounds,
-        first_look.absent,
-        [look.component for look in first_look.columns],
-        first_look.beyond,
-        first_look.ascending,
-        first_look.runs,
+        first_pass.out_of_bounds,
+        first_pass.absent,
+        [look.component for look in first_pass.columns],
+        first_pass.beyond,
+        first_pass.ascending,
+        first_pass.runs,
         spread.distinct,
         spread.duplicated,
         [
             Frequent(
-                layouts.unravel(row, first_look.runs),
+                layouts.unravel(row, first_pass.runs),
                 count,
-                [walk.position(hunt.place, number) for number in hunt.told.tolist()],
+                [walk.position(search.target, number) for number in search.stored.tolist()],
             )
-            for hunt, (row, count) in zip(hunts, most, strict=True)
+            for search, (row, count) in zip(searches, most, strict=True)
         ],
         spread.distinct * spread.nbytes,
         spread.pages if spread.follows else None,
@@ -167,7 +167,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     )
 
 
-class _Look:
+class _TuplePass:
     """The pass that checks each index tuple and counts the slices."""
 
     def __init__(self, call: Tuples) -> None:
@@ -223,7 +223,7 @@ class _Look:
                 kept, block = kept[~bad], block[~bad]
         return tuples.runs(call.plan, first, block, kept)
 
-    def place(self, row: int) -> Position:
+    def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
         plan, at = self._call.plan, layouts.unravel(row, self.runs)
         if isinstance(plan, ElementsPlan):

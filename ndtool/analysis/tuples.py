@@ -39,15 +39,15 @@ class Search:
     """
 
     def __init__(
-        self, place: Position, every: bool, between: Callable[[Array], None] = lambda _: None
+        self, target: Position, every: bool, between: Callable[[Array], None] = lambda _: None
     ) -> None:
-        self.place, self.count = place, 0
+        self.target, self.count = target, 0
         self.first: list[int] = []
         self.last = np.empty(0, np.int64)
         self._all = Spool() if every else None
         self._between = between
 
-    def meet(self, numbers: Array) -> None:
+    def add(self, numbers: Array) -> None:
         """Add the linear indices of the next tuples found."""
         self.count += len(numbers)
         if self._all is not None:
@@ -61,7 +61,7 @@ class Search:
             self.last = self.last[-FEW:]
 
     @cached_property
-    def told(self) -> Numbers:
+    def stored(self) -> Numbers:
         """The linear indices stored, after the search."""
         if self._all is not None:
             return np.frombuffer(self._all.finish(), np.int64)
@@ -125,53 +125,53 @@ class Tuples(NamedTuple):
         _, rows = settled(self.plan, block, self.handling)
         return tuple(rows[0].tolist()) if len(rows) else None
 
-    def search(self, hunts: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
+    def search(self, searches: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
         """Pass over all blocks; add to every search the tuples that select its element."""
         plan = self.plan
         for first, block in blocks:
             if isinstance(plan, NdPlan):
-                for hunt in hunts:
-                    self._look(hunt, first, block)
+                for search in searches:
+                    self._look(search, first, block)
         if isinstance(plan, ElementsPlan):
-            for hunt in hunts:
-                for first, block in self._line(plan, hunt.place):
-                    self._look(hunt, first, block)
+            for search in searches:
+                for first, block in self._line(plan, search.target):
+                    self._look(search, first, block)
 
-    def _look(self, hunt: Search, first: int, block: Array) -> None:
+    def _look(self, search: Search, first: int, block: Array) -> None:
         """Add the tuples of a block to a search; skip other batches than its own."""
         plan, skipped = self.plan, 0
         if isinstance(plan, NdPlan) and plan.groups:
-            batch = int(np.ravel_multi_index(hunt.place[: len(plan.groups)], plan.groups))
+            batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        named, sizes = mapping.named(plan, hunt.place), mapping.sizes(plan)
+        named, sizes = mapping.named(plan, search.target), mapping.sizes(plan)
         kept = None
         if self.handling.drops:
             kept, block = settled(plan, block, self.handling)
         hits = found(block, named, sizes, self.negatives)
-        hunt.meet(first + skipped + (hits if kept is None else kept[hits]))
+        search.add(first + skipped + (hits if kept is None else kept[hits]))
 
-    def _line(self, plan: ElementsPlan, place: Position) -> Iterator[tuple[int, Array]]:
+    def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the indices that can select an element: its line along the axis."""
         a = plan.axis
-        off = (*place[:a], 0, *place[a + 1 :])
+        off = (*target[:a], 0, *target[a + 1 :])
         if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
             return
-        along: Any = (*place[:a], slice(None), *place[a + 1 :])
+        along: Any = (*target[:a], slice(None), *target[a + 1 :])
         line = self.indices[along]
         for first in range(0, len(line), BLOCK):
             yield first, line[first : first + BLOCK, None]
 
-    def position(self, place: Position, number: int) -> Position:
+    def position(self, target: Position, number: int) -> Position:
         """Return the position in indices of a tuple that a search found."""
-        coordinates = self.positions(place, np.array([number]))
+        coordinates = self.positions(target, np.array([number]))
         return tuple(int(i if np.ndim(i) == 0 else i[0]) for i in coordinates)
 
-    def positions(self, place: Position, numbers: Array) -> tuple[Any, ...]:
+    def positions(self, target: Position, numbers: Array) -> tuple[Any, ...]:
         """Return the coordinates in indices of tuples that a search found, as index arrays."""
         plan = self.plan
         if isinstance(plan, ElementsPlan):
-            return (*place[: plan.axis], numbers, *place[plan.axis + 1 :])
+            return (*target[: plan.axis], numbers, *target[plan.axis + 1 :])
         return np.unravel_index(numbers, plan.positions) if plan.positions else ()
 
 
@@ -229,7 +229,7 @@ def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Num
     return result
 
 
-def meetings(
+def element_updates(
     plan: Plan, indices: Array, handling: Handling, wanted: Numbers
 ) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the updates applied to some elements of a scatter's output, in order, by blocks.
@@ -274,11 +274,11 @@ def of(call: OpenCall) -> Tuples:
 def found(block: Array, wanted: Shape, sizes: Shape, negatives: bool) -> Array:
     """Return the rows of a block that select an element; negatives: whether these are valid."""
     numbers = np.arange(len(block)) if not wanted else None
-    for column, place, size in zip(block.T, wanted, sizes, strict=True):
+    for column, target, size in zip(block.T, wanted, sizes, strict=True):
         left = column if numbers is None else column[numbers]
-        hits = left == place
+        hits = left == target
         if negatives and block.dtype.kind == "i":
-            hits |= left == place - size
+            hits |= left == target - size
         (some,) = np.nonzero(hits)
         numbers = some if numbers is None else numbers[some]
     assert numbers is not None

@@ -23,7 +23,7 @@ _SIZE = "(?:[0-9]{1,19}|[A-Za-z_][A-Za-z0-9_]{0,99})"
 _SIZES = re.compile(f"(?:{_SIZE}(?:, ?{_SIZE})*)?")
 
 
-class Typed:
+class TypeSource:
     """A Source with a type and shape but no values."""
 
     warning: str | None = None
@@ -58,7 +58,7 @@ class Typed:
         """Do nothing: no file is open."""
 
 
-def typed(argument: str, named: bool = False) -> Typed | None:
+def typed(argument: str, named: bool = False) -> TypeSource | None:
     """Return a Typed if an argument is `dtype[d0,d1,...]`, and not the name of a file.
 
     named: whether sizes may be symbolic.
@@ -70,7 +70,7 @@ def typed(argument: str, named: bool = False) -> Typed | None:
     dtype = dtypes.from_name(match[1])
     if dtype.kind in "mM" and "[" not in dtype.name and match[2].isalpha():
         raise _no_type(argument)  # a unit in brackets, without a shape
-    return Typed(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
+    return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
 def opened(request: Request) -> OpenCall:

@@ -10,7 +10,7 @@ from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, pieces, silent
-from ndtool.analysis.oracle.distances import FAR, Ulps, bits, distances, opaque
+from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.oracle.reference import New
 from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
@@ -190,7 +190,7 @@ def compare(
     within: int = 0,
 ) -> Comparison:
     """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
-    comparing = _Comparing(result, expected, within)
+    comparing = _ComparisonPass(result, expected, within)
     comparing.go(progress)
     blamed = None
     if "updates" in arrays:
@@ -276,7 +276,7 @@ def _code(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.kind == "V" else dtype.str
 
 
-class _Comparing:
+class _ComparisonPass:
     """The pass that compares all elements, in row-major order."""
 
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
@@ -341,11 +341,11 @@ class _Comparing:
         )
 
     def _difference(self, number: int) -> "Difference":
-        place = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
-        whole: Any = (*place, ...)  # a 0-d array, not a scalar
+        position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
+        whole: Any = (*position, ...)  # a 0-d array, not a scalar
         found, wanted = self._result[whole].copy(), self._expected[whole].copy()
         ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
-        return Difference(place, found, wanted, None if ulps == FAR else ulps)
+        return Difference(position, found, wanted, None if ulps == INFINITE else ulps)
 
 
 def exactly(one: NDArray[Any]) -> str:

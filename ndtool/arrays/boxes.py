@@ -199,8 +199,8 @@ class GridReader:
         counts = tuple(map(len, along[:axes]))
         over: Iterable[Shape] = product(*along[:axes])
         if chosen is not None:
-            places = (layouts.unravel(number, counts) for number in chosen)
-            over = (tuple(map(range.__getitem__, along, bounds)) for bounds in places)
+            coordinates = (layouts.unravel(number, counts) for number in chosen)
+            over = (tuple(map(range.__getitem__, along, bounds)) for bounds in coordinates)
         numbers = ((*one, *rest) for one in over for rest in product(*along[axes:]))
         pool.run_all(put, numbers, self._at_once)
 

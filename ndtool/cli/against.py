@@ -12,68 +12,74 @@ from ndtool.cli.console import put
 from ndtool.cli.reporter import Reporter, table
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import How, Report, Told, Verdict
+    from ndtool.analysis.engines import EngineProgress, EngineSettings, Report, Verdict
     from ndtool.analysis.verify import Comparison
     from ndtool.runs.request import Request
 
 COLUMNS = ("engine", "threads", "answer")
 
 
-def how(asked: dict[str, Any]) -> How:
+def settings(given: dict[str, Any]) -> EngineSettings:
     """Pop the settings for engines from the options."""
-    from ndtool.analysis.engines import How
+    from ndtool.analysis.engines import EngineSettings
 
-    return How(**{name: asked.pop(name) for name in How._fields})
+    return EngineSettings(**{name: given.pop(name) for name in EngineSettings._fields})
 
 
 @contextmanager
-def telling(reporter: Reporter) -> Iterator[Told]:
+def engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
     """Yield a progress callback that shows the fraction done and the engine at work."""
 
-    def tell(share: float, who: str) -> None:
-        bar.begin(who)
+    def report_progress(share: float, engine_name: str) -> None:
+        bar.begin(engine_name)
         progress(share)
 
     with reporter.progress() as bar:
         progress = bar.of(0)
-        yield tell
+        yield report_progress
 
 
 def verify(
-    reporter: Reporter, request: Request, names: tuple[str, ...], how: How, html: str | None
+    reporter: Reporter,
+    request: Request,
+    names: tuple[str, ...],
+    engine_settings: EngineSettings,
+    html: str | None,
 ) -> None:
     """Print the reports on engines, and the comparison of the output if any; raise the error."""
     from ndtool.analysis import engines
 
     with reporting_on(html, request, reporter) as report:
-        with telling(reporter) as tell:
-            verdict = engines.verify(request, names, how, tell)
-        told = records(verdict.reports)
+        with engine_progress(reporter) as report_progress:
+            verdict = engines.verify(request, names, engine_settings, report_progress)
+        engine_records = records(verdict.reports)
         if report:
             report.answered(verdict.reports)
         if not reporter.json:
             put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
         if verdict.error is not None:
-            verdict.error.more["engines"] = told
+            verdict.error.more["engines"] = engine_records
             raise verdict.error
         if report and verdict.compared is not None:
             report.compared(verdict.compared)
     if reporter.json:
-        reporter.put_json(_record(request, verdict, told))
+        reporter.put_json(_record(request, verdict, engine_records))
     elif request.output is not None and verdict.compared is not None:
         reporter.verified(request.output, verdict.compared)
 
 
-def _record(request: Request, verdict: Verdict, told: list[dict[str, Any]]) -> dict[str, Any]:
+def _record(
+    request: Request, verdict: Verdict, engine_records: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Return a successful verdict as a JSON object."""
     known = {"version": __version__, "output": request.output, "verified": True}
-    return {**known, **_compared(verdict.compared), "engines": told}
+    return {**known, **_compared(verdict.compared), "engines": engine_records}
 
 
 def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
-    told = [report._asdict() for report in reports]
-    return [{**_compared(one.pop("compared")), **one} for one in told]
+    engine_records = [report._asdict() for report in reports]
+    return [{**_compared(one.pop("compared")), **one} for one in engine_records]
 
 
 def _compared(compared: Comparison | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ndtool import __version__
 from ndtool.analysis import mapping, values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.tuples import FEW
-from ndtool.analysis.typed import Typed
+from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
 from ndtool.errors import called, counted
 from ndtool.rules.modes import MODES
@@ -24,15 +24,15 @@ _HEAD = 3  # cells of a row that stay on its first line
 
 
 def explained_record(
-    call: OpenCall, elements: list[Element], origins: list[Origin], asked: bool
+    call: OpenCall, elements: list[Element], origins: list[Origin], single: bool
 ) -> dict[str, Any]:
     """Return an explanation as a JSON object, with iterators for long lists.
 
-    asked: whether the answer is about one element.
+    single: whether the answer is about one element.
     """
     listed = chain(map(_element_record, elements), map(_origin_record, origins))
-    told = next(listed) if asked else {"explained": listed}
-    return {"version": __version__, "operator": call.inference.operator, **told}
+    answer_texts = next(listed) if single else {"explained": listed}
+    return {"version": __version__, "operator": call.inference.operator, **answer_texts}
 
 
 def _element_record(element: Element) -> dict[str, Any]:
@@ -80,14 +80,14 @@ class Names:
         plan = self._call.inference.plan
         return isinstance(plan, ElementsPlan) or plan.plain
 
-    def place(self, role: str, position: tuple[int, ...]) -> str:
+    def name_of(self, role: str, position: tuple[int, ...]) -> str:
         """Return the name of an element: `table.npy[3, 0]`."""
         where = f"[{', '.join(map(str, position))}]" if position else ""
         return self._name(role) + where
 
     def index(self, position: tuple[int, ...], index: tuple[int, ...], more: str = "") -> str:
         """Return the text of an index tuple, with a remark: `rows.npy[7] = (-876)`."""
-        return f"{self.place('indices', position)} = {self.written(index)}{more}"
+        return f"{self.name_of('indices', position)} = {self.written(index)}{more}"
 
     def written(self, index: tuple[int, ...]) -> str:
         """Return a tuple as text; a single integer has no parentheses."""
@@ -108,49 +108,51 @@ class Names:
 
     def _name(self, role: str) -> str:
         given = self._call.sources.get(role)
-        if given is None or isinstance(given, Typed) or given.name.startswith("["):
+        if given is None or isinstance(given, TypeSource) or given.name.startswith("["):
             return role
         return called(given.name)
 
 
-class Told(NamedTuple):
-    """An answer: a title, rows, and before row `place` a remark `more` on the rows omitted."""
+class AnswerText(NamedTuple):
+    """An answer: a title, rows, and before row `remark_row` a remark `more` on the rows omitted."""
 
     title: str
     rows: Rows
-    place: int = 0
+    remark_row: int = 0
     more: str = ""
 
 
 def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) -> Iterator[str]:
     """Yield an explanation as text, by lines."""
-    for number, one in enumerate(told(call, elements, origins)):
+    for number, one in enumerate(answer_texts(call, elements, origins)):
         yield "\n" * bool(number)
         yield from _written(one)
 
 
-def told(call: OpenCall, elements: list[Element], origins: list[Origin]) -> list[Told]:
+def answer_texts(
+    call: OpenCall, elements: list[Element], origins: list[Origin]
+) -> list[AnswerText]:
     """Return an explanation, one answer per element."""
     names = Names(call)
     return [_element(call, names, one) for one in elements] + [_origin(names, o) for o in origins]
 
 
-def _written(one: Told) -> Iterator[str]:
+def _written(one: AnswerText) -> Iterator[str]:
     yield lines([one.title], 1)
     for number, row in enumerate(_fitted(one.rows)):
-        if one.more and number == one.place:
+        if one.more and number == one.remark_row:
             yield lines([f"  ... {one.more}"], 1)
         yield lines(row.splitlines(), 1)
 
 
-def _element(call: OpenCall, names: Names, element: Element) -> Told:
-    title = names.place("output", element.at) + _equals(element.value)
+def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
+    title = names.name_of("output", element.at) + _equals(element.value)
     if not call.inference.scatters:
-        return Told(title, _gathered(names, next(iter(element.steps))))
+        return AnswerText(title, _gathered(names, next(iter(element.steps))))
     mark = REDUCTIONS[call.inference.attributes.reduction].symbol
 
     def row(step: Step) -> tuple[str, ...]:
-        name, value = names.place(step.role, step.position), _shown(step.value)
+        name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "old", name, value, "", ""
         index = names.index(step.indices, step.named, names.bent(step))
@@ -158,7 +160,9 @@ def _element(call: OpenCall, names: Names, element: Element) -> Told:
 
     left_out = element.updates - len(element.steps) + 1
     more = f"{left_out} more updates: --all lists them" if left_out else ""
-    return Told(title, Listing(len(element.steps), lambda: map(row, element.steps)), 1 + FEW, more)
+    return AnswerText(
+        title, Listing(len(element.steps), lambda: map(row, element.steps)), 1 + FEW, more
+    )
 
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
@@ -167,22 +171,22 @@ def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     if not which and step.taken != step.named:
         which = f", which is {names.written(step.taken)}"
     index = "index", names.index(step.indices, step.named, which)
-    return [index, ("data", names.place("data", step.position))] if step.taken else [index]
+    return [index, ("data", names.name_of("data", step.position))] if step.taken else [index]
 
 
-def _origin(names: Names, origin: Origin) -> Told:
-    title = names.place("data", origin.position) + _equals(origin.value)
+def _origin(names: Names, origin: Origin) -> AnswerText:
+    title = names.name_of("data", origin.position) + _equals(origin.value)
     if origin.element is not None:
-        return Told(f"{title} {_stayed(names, origin, origin.element)}", [])
+        return AnswerText(f"{title} {_stayed(names, origin, origin.element)}", [])
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.place("output", copy.at), names.index(copy.indices or (), copy.named)
+        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.named)
 
-    told = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
-    left_out = origin.total - len(told)
+    answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
+    left_out = origin.total - len(answer_texts)
     more = f"{left_out} more: --all lists them" if left_out else ""
-    return Told(f"{title} went to {count} of the output", told, FEW, more)
+    return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
 
 
 def _stayed(names: Names, origin: Origin, element: Element) -> str:
@@ -190,10 +194,10 @@ def _stayed(names: Names, origin: Origin, element: Element) -> str:
     updates = counted(element.updates, "update")
     if not origin.total:
         *_, step = element.steps
-        last = names.place("updates", step.position)
+        last = names.name_of("updates", step.position)
         return f"was overwritten by {last}, the last of {updates}"
-    met = f" and got {updates}" if element.updates else " unchanged"
-    return f"went to {names.place('output', origin.position)}{met}"
+    suffix = f" and got {updates}" if element.updates else " unchanged"
+    return f"went to {names.name_of('output', origin.position)}{suffix}"
 
 
 def _equals(value: Any) -> str:

@@ -48,7 +48,7 @@ def _run(
     dry_run: bool,
     no_clobber: bool,
     html: str | None,
-    **asked: Any,
+    **kwargs: Any,
 ) -> None:
     from ndtool.machine import endings
     from ndtool.runs import steps
@@ -61,12 +61,12 @@ def _run(
         _require_lasting(output)
         _require_no_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    variables.drop_idle(output or "-", asked)
-    attributes = attributes_of(operator, asked)
+    variables.drop_idle(output or "-", kwargs)
+    attributes = attributes_of(operator, kwargs)
     request = Request(
-        operator, output=output, clobber=not no_clobber, attributes=attributes, **asked
+        operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
-    endings.prepare(*reporter.last_words())
+    endings.prepare(*reporter.final_messages())
     with OpenCall(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
@@ -99,16 +99,16 @@ def _run(
 
 
 @click.pass_obj
-def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **asked: Any) -> None:
+def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: Any) -> None:
     from ndtool.machine import endings
     from ndtool.runs import convert
 
     _require_lasting(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
-    endings.prepare(*reporter.last_words())
-    variables.drop_idle(output, asked)
-    request = convert.Request(output=output, clobber=not no_clobber, **asked)
+    endings.prepare(*reporter.final_messages())
+    variables.drop_idle(output, kwargs)
+    request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.warn(conversion.warnings)
         with reporter.progress() as bar:
@@ -133,8 +133,8 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
     for one in others:
-        who = f"process {one.process} on {printable(one.host)}"
-        lines.append(f"not removed: {printable(one.folder)}: {who} may be using it\n")
+        owner = f"process {one.process} on {printable(one.host)}"
+        lines.append(f"not removed: {printable(one.folder)}: {owner} may be using it\n")
     kept = [{"name": one.folder, "host": one.host, "process": one.process} for one in others]
     if not lines and not failed:
         lines.append("nothing to remove\n")
@@ -198,12 +198,12 @@ def reporting_on(
         yield report
 
 
-def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
+def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
-    variables.drop_idle_rule(OPERATORS[operator].scatters, asked)
+    variables.drop_idle_rule(OPERATORS[operator].scatters, kwargs)
     names = (*OPERATORS[operator].attributes, *COMMON)
-    asked["negatives"] = not asked.pop("no_negatives", False)
-    return Attributes(**{name: asked.pop(name) for name in names if name in asked})
+    kwargs["negatives"] = not kwargs.pop("no_negatives", False)
+    return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
 
 
 def asks_for_array(words: list[str]) -> bool:
@@ -277,7 +277,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.DRY_RUN,
             options.TRACE,
             options.HTML,
-            *options.TOLD,
+            *options.REPORTING,
             options.NO_CLOBBER,
             options.ONLY,
             options.SYNC,
@@ -315,7 +315,7 @@ def convert() -> click.Command:
             options.NO_CLOBBER,
             options.ONLY,
             options.SYNC,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         "Copy an array to another file or format. The values are unchanged, in C order.",
         "stored.npz:data table.npy",
@@ -330,7 +330,7 @@ def clean() -> click.Command:
         (
             click.Argument(["folder"], metavar="DIR", type=click.Path()),
             options.FORCE,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         "Remove temporary files of killed runs. DIR is a directory or a URL. Files in use are not"
         " removed.",

@@ -89,7 +89,7 @@ def _beyond(names: Names, found: Stats) -> list[str]:
     if not found.out_of_bounds:
         return []
     first = ", ".join(
-        names.place("indices", one.position if names.alone else (*one.position, one.component))
+        names.name_of("indices", one.position if names.alone else (*one.position, one.component))
         + f" = {one.value}"
         for one in found.beyond
     )
@@ -113,7 +113,7 @@ def _duplicates(call: OpenCall, names: Names, found: Stats) -> list[str]:
 
 def _frequent(names: Names, one: Frequent) -> str:
     """Describe how often tuples select a slice, and which ones do."""
-    by = [names.place("indices", where) for where in one.tuples]
+    by = [names.name_of("indices", where) for where in one.tuples]
     if one.times > _FEW:
         by[_FEW - 1 : -1] = ["..."]
     return f"  [{', '.join(map(str, one.row))}]: {one.times} times, by {', '.join(by)}"
@@ -212,9 +212,9 @@ def differences(compared: Comparison) -> list[str]:
     largest, lines = compared.largest, list[str]()
     if largest is not None and measurable(largest.output.dtype):
         far = "infinitely many" if largest.ulps is None else largest.ulps
-        place = f"[{', '.join(map(str, largest.position))}]"
+        position = f"[{', '.join(map(str, largest.position))}]"
         found, wanted = values.shown(largest.output), values.shown(largest.expected)
-        lines.append(f"largest: {place} is {found}, not {wanted}: {far} ulps apart")
+        lines.append(f"largest: {position} is {found}, not {wanted}: {far} ulps apart")
     if blamed := (compared.lost or 0) + (compared.doubled or 0):
         lines.append(
             f"{blamed} of {compared.looked_into} are off by exactly one update:"

@@ -11,8 +11,8 @@ def columns(fd: int) -> int:
     """Return the columns of a stream's terminal, or a very large number if it is none."""
     if not os.isatty(fd):
         return _UNLIMITED
-    asked = os.environ.get("COLUMNS", "")
-    wanted = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0
+    variable = os.environ.get("COLUMNS", "")
+    wanted = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
     return wanted or os.get_terminal_size(fd).columns or _WIDTH
 
 

@@ -30,12 +30,12 @@ def _model(
     inputs: str | None,
     engines: tuple[str, ...] | None,
     html: str | None,
-    **asked: Any,
+    **given: Any,
 ) -> None:
     from ndtool.analysis.model import Outcome, nodes, run
     from ndtool.machine import endings
 
-    endings.prepare(*reporter.last_words())
+    endings.prepare(*reporter.final_messages())
     if html is not None:
         from ndtool.cli.html import page
 
@@ -45,8 +45,8 @@ def _model(
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
         outcome = Outcome(nodes(model), None)
     else:
-        with against.telling(reporter) as tell:
-            outcome = run(model, inputs, engines or (), against.how(asked), tell)
+        with against.engine_progress(reporter) as report_progress:
+            outcome = run(model, inputs, engines or (), against.settings(given), report_progress)
     if html is not None:
         page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
     _tell(reporter, outcome)
@@ -54,7 +54,7 @@ def _model(
 
 def _tell(reporter: Reporter, outcome: Outcome) -> None:
     """Print nodes; raise the error of one."""
-    told = [_record(one) for one in outcome.nodes]
+    node_records = [_record(one) for one in outcome.nodes]
     if not reporter.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
@@ -68,10 +68,10 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
             put("\n")
             put(table(("node", *against.COLUMNS), rows, ("node", *against.COLUMNS[2:]), 1))
     if outcome.error is not None:
-        outcome.error.more["nodes"] = told
+        outcome.error.more["nodes"] = node_records
         raise outcome.error
     if reporter.json:
-        reporter.put_json({"version": __version__, "nodes": told})
+        reporter.put_json({"version": __version__, "nodes": node_records})
 
 
 def _record(one: ModelNode) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def model() -> click.Command:
             *options.ENGINES,
             options.THREADS,
             options.HTML,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         "Show the gather and scatter nodes of an ONNX model. --inputs runs the model, with ndtool"
         " for these nodes and the onnx package for the others.",

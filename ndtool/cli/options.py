@@ -251,8 +251,7 @@ TRACE = _reporter_flag(
 )
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
-TOLD = (QUIET, JSON)
-TOLD = (QUIET, JSON)
+REPORTING = (QUIET, JSON)
 GROUPS = {  # in the help; options without a group come first
     "Special indices": (PAD, NO_NEGATIVES),
     "Other engines": ENGINES,

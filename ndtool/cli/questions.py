@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 @click.pass_obj
-def _infer(reporter: Reporter, /, *, operator: str, **asked: Any) -> None:
+def _infer(reporter: Reporter, /, *, operator: str, **given: Any) -> None:
     from ndtool.analysis import infer
 
     reporter.trace = True  # the trace is the result, also if a rule is broken
-    arguments = {role: asked.pop(role) for role in OPERATORS[operator].inputs}
-    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, asked), **asked))
+    arguments = {role: given.pop(role) for role in OPERATORS[operator].inputs}
+    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, given), **given))
 
 
 @click.pass_obj
@@ -46,7 +46,7 @@ def _explain(
     origins: tuple[tuple[int, ...], ...],
     every: bool,
     html: str | None,
-    **asked: Any,
+    **given: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
     from ndtool.cli import answers
@@ -55,8 +55,8 @@ def _explain(
 
     if not at and not origins:
         raise UsageError("missing element: expected --at or --from with a position")
-    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
-    endings.prepare(*reporter.last_words())
+    request = Request(operator, attributes=attributes_of(operator, given), **given)
+    endings.prepare(*reporter.final_messages())
     with typed.opened(request) as call:
         reporter.warn(call.warnings)
         with reporting(html, call, reporter) as report:
@@ -75,7 +75,7 @@ def _explain(
 
 @click.pass_obj
 def _stats(
-    reporter: Reporter, /, *, operator: str, html: str | None, plot: str | None, **asked: Any
+    reporter: Reporter, /, *, operator: str, html: str | None, plot: str | None, **given: Any
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.cli import figures
@@ -84,8 +84,8 @@ def _stats(
 
     if plot is not None:
         from ndtool.cli.html import page
-    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
-    endings.prepare(*reporter.last_words())
+    request = Request(operator, attributes=attributes_of(operator, given), **given)
+    endings.prepare(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.warn(call.warnings)
         if plot is not None:
@@ -123,23 +123,23 @@ def _verify(
     operator: str,
     engines: tuple[str, ...] | None,
     html: str | None,
-    **asked: Any,
+    **given: Any,
 ) -> None:
     from ndtool.analysis import verify
     from ndtool.machine import endings
     from ndtool.runs.request import Request
 
-    how = against.how(asked)
-    request = Request(operator, attributes=attributes_of(operator, asked), **asked)
+    engine_settings = against.settings(given)
+    request = Request(operator, attributes=attributes_of(operator, given), **given)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    endings.prepare(*reporter.last_words())
+    endings.prepare(*reporter.final_messages())
     if engines is not None:
-        against.verify(reporter, request, engines, how, html)
+        against.verify(reporter, request, engines, engine_settings, html)
         return
     with reporting_on(html, request, reporter) as report:
         with reporter.progress() as bar:
-            compared = verify.verify(request, bar.of(0), how.within)
+            compared = verify.verify(request, bar.of(0), engine_settings.within)
         if report:
             report.compared(compared)
     reporter.verified(request.output or "", compared)
@@ -211,7 +211,7 @@ def explain(operator: Operator) -> click.Command:
             options.SPEC,
             options.DTYPE,
             options.HTML,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
         " computed from: index tuple, data and updates. --from shows where an element of DATA"
@@ -232,7 +232,7 @@ def stats(operator: Operator) -> click.Command:
             options.DTYPE,
             options.HTML,
             options.PLOT,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
         " bounds, bytes of DATA selected. DATA may also be dtype[d0,d1,...].",
@@ -255,7 +255,7 @@ def verify(operator: Operator) -> click.Command:
             options.THREADS,
             options.DTYPE,
             options.HTML,
-            *options.TOLD,
+            *options.REPORTING,
         ),
         f"Check an output of {operator.command} against a slow reference: dtype, shape and every"
         " bit. --against also checks other engines. The exit status is 8 if they differ.",
@@ -268,7 +268,7 @@ def inspect() -> click.Command:
     return command(
         "inspect",
         _inspect,
-        (argument("names", nargs=-1, required=True, metavar="FILE..."), *options.TOLD),
+        (argument("names", nargs=-1, required=True, metavar="FILE..."), *options.REPORTING),
         "List the arrays in files and the nodes of ONNX models. Only headers are read.",
         "data.npy stored.npz",
     )

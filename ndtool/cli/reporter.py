@@ -232,7 +232,7 @@ class Reporter:
         if self._for_people():
             _tell(f"wrote {printable(name)}")
 
-    def last_words(self) -> tuple[bytes, int, bytes]:
+    def final_messages(self) -> tuple[bytes, int, bytes]:
         """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
         clear = b"\r\x1b[K" if self._for_people() else b""
         exc = OutputError(LOST)

@@ -20,12 +20,12 @@ def is_by_variable(name: str) -> bool:
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def drop_idle(output: str, asked: dict[str, Any]) -> None:
+def drop_idle(output: str, given: dict[str, Any]) -> None:
     """Drop cluster and chunk options from variables if they do not apply."""
-    if "workers" in asked:
-        _drop_idle_cluster(output, asked)
-    if asked.get("spill") is not None and is_by_variable("spill"):
-        _require_directory(asked["spill"])
+    if "workers" in given:
+        _drop_idle_cluster(output, given)
+    if given.get("spill") is not None and is_by_variable("spill"):
+        _require_directory(given["spill"])
     idle = list(filter(is_by_variable, STORING))
     if not idle:
         return
@@ -35,33 +35,33 @@ def drop_idle(output: str, asked: dict[str, Any]) -> None:
     known = outputs.by_name(output)
     is_store = local.is_store(locators.parse(output).path)
     if not is_store and not (known and known.chunks):
-        asked.update(dict.fromkeys(idle))
+        given.update(dict.fromkeys(idle))
 
 
-def drop_idle_rule(scatters: bool, asked: dict[str, Any]) -> None:
+def drop_idle_rule(scatters: bool, given: dict[str, Any]) -> None:
     """Drop out-of-bounds options from variables if the operator or mode lacks them."""
     others = "fill" if scatters else "drop"
-    if asked.get("out_of_bounds") == others and is_by_variable("out_of_bounds"):
-        del asked["out_of_bounds"]
-    fills = asked.get("out_of_bounds") == "fill" or asked.get("pad") is not None
+    if given.get("out_of_bounds") == others and is_by_variable("out_of_bounds"):
+        del given["out_of_bounds"]
+    fills = given.get("out_of_bounds") == "fill" or given.get("pad") is not None
     if not fills and is_by_variable("fill"):
-        del asked["fill"]
+        del given["fill"]
 
 
-def _drop_idle_cluster(output: str, asked: dict[str, Any]) -> None:
+def _drop_idle_cluster(output: str, given: dict[str, Any]) -> None:
     """Drop a variable's cluster if an option sets another, or it cannot write the output."""
     from ndtool.storage import locations
 
-    clusters = {name for name in ("scheduler", "workers") if asked[name] is not None}
+    clusters = {name for name in ("scheduler", "workers") if given[name] is not None}
     by_variable = set(filter(is_by_variable, clusters))
     if by_variable != clusters or not _is_for_workers(output):
-        asked.update(dict.fromkeys(by_variable))
-    if asked["scheduler"] is not None or asked["workers"] is not None:
+        given.update(dict.fromkeys(by_variable))
+    if given["scheduler"] is not None or given["workers"] is not None:
         return
     if is_by_variable("resume"):
-        asked["resume"] = False
-    if is_by_variable("spill") and locations.is_url(locations.local_path(asked["spill"])):
-        asked["spill"] = None
+        given["resume"] = False
+    if is_by_variable("spill") and locations.is_url(locations.local_path(given["spill"])):
+        given["spill"] = None
 
 
 def _require_directory(spill: str) -> None:

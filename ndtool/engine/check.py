@@ -59,24 +59,24 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     for first in range(0, tuples, step):
         number, which, bad = _kernels.find(addressing, indices, first, min(step, tuples - first))
         if bad and not count:
-            place, component = number, which
+            tuple_number, component = number, which
         count += bad
     if not count:
         return OutputError("indices changed during the run")
-    value = indices.value(place * entries + component)
-    return bounds_error(plan, (place, component, value), count, negatives)
+    value = indices.value(tuple_number * entries + component)
+    return bounds_error(plan, (tuple_number, component, value), count, negatives)
 
 
 def bounds_error(
     plan: Plan, first: tuple[int, int, int], count: int, negatives: bool
 ) -> BoundsError:
     """Return the error about indices out of bounds; first: its tuple, component and value."""
-    place, component, value = first
+    tuple_number, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
     alone = isinstance(plan, ElementsPlan) or plan.plain
     return BoundsError(
-        position=layouts.unravel(place, plan.positions),
+        position=layouts.unravel(tuple_number, plan.positions),
         component=None if alone else component,
         axis=axis,
         value=value,

@@ -24,11 +24,11 @@ from ndtool.machine.threads import team
 class Block(NamedTuple):
     """Some columns of a band of a panel's rows.
 
-    place: the position of the first index in these columns. data: the offset of the first element
+    first_index: its position for these columns. data: the offset of the first element
     of data. first, rows: the band. panels: the bound columns.
     """
 
-    place: int
+    first_index: int
     data: int
     first: int
     rows: int
@@ -63,13 +63,13 @@ def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
     edges = _edges(p, limit, _kernels.within_page(out))
     for panel in range(prod(p.sizes)):
         at = layouts.unravel(panel, p.sizes)
-        place = sum(map(int.__mul__, at, p.index_strides))
+        first_index = sum(map(int.__mul__, at, p.index_strides))
         data = sum(map(int.__mul__, at, p.data_strides))
         for column, stop in pairwise(edges):
             part = p._replace(sizes=(), index_strides=(), data_strides=(), columns=stop - column)
             for first in range(0, rows, band):
                 yield Block(
-                    place + column,
+                    first_index + column,
                     data + column * p.column_stride,
                     first,
                     min(band, rows - first),

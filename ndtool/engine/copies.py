@@ -51,12 +51,12 @@ def normalize(
 class Box(NamedTuple):
     """A box of an array: the same contiguous elements of successive rows.
 
-    data: the offset of its first element in the source. place: the offset in row-major order.
+    data: the offset of its first element in the source. offset: the offset in row-major order.
     pitch: bytes from row to row in row-major order. shape: its first axis counts the rows.
     """
 
     data: int
-    place: int
+    offset: int
     pitch: int
     shape: Shape
     strides: Strides
@@ -79,10 +79,10 @@ def write_normalized(
         normalize(source, box.shape, dtype, order, to, 1)
         width = len(to) // box.shape[0]
         if width == box.pitch:
-            write(box.place, to)
+            write(box.offset, to)
         else:
             for row in range(box.shape[0]):
-                write(box.place + row * box.pitch, to[row * width : (row + 1) * width])
+                write(box.offset + row * box.pitch, to[row * width : (row + 1) * width])
         buffers.give(buffer)
 
     buffers = BufferPool(min(size, max(tuning.TURNED, item)))
@@ -95,8 +95,8 @@ def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[B
 
     Longer rows are divided, and a box has enough of them to fill cache lines in Fortran order.
     """
-    most, places = max(1, limit // itemsize), layouts.contiguous(sizes, itemsize)
-    pitch = places[0]
+    most, strides_out = max(1, limit // itemsize), layouts.contiguous(sizes, itemsize)
+    pitch = strides_out[0]
     tall = min(sizes[0], max(limit // pitch, min(LINE, most)))
     axis, inner = len(sizes) - 1, 1  # the axis that is divided, elements after it
     while axis > 1 and sizes[axis] * inner * tall <= most:
@@ -112,7 +112,7 @@ def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[B
     for at in product(*starts):
         yield Box(
             sum(map(int.__mul__, at, steps)),
-            sum(map(int.__mul__, at, places)),
+            sum(map(int.__mul__, at, strides_out)),
             pitch,
             (min(tall, sizes[0] - at[0]), min(wide, sizes[axis] - at[-1]), *sizes[axis + 1 :]),
             (steps[0], *steps[axis:]),

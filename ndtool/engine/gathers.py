@@ -49,10 +49,10 @@ def gather(
         whole = WorkItem(0, runs.tuples, 0, runs.width)
         return gather_piece(runs, data, indices, whole, out, threads, streamed)
     for piece in pieces(runs, tuning.PIECE):
-        place = piece.place(runs.width)
-        if not gather_piece(runs, data, indices, piece, out[place], threads, streamed):
+        byte_range = piece.byte_range(runs.width)
+        if not gather_piece(runs, data, indices, piece, out[byte_range], threads, streamed):
             return False
-        progress(place.stop / size)
+        progress(byte_range.stop / size)
     return True
 
 
@@ -147,7 +147,7 @@ def gather_columns(
     for block in columns.blocks(p, p.length, out, p.length):
         part = block.panels._replace(length=block.rows)
         units = bind_units(part, (0, p.size, block.width))
-        first = block.place + block.first * p.index_step
+        first = block.first_index + block.first * p.index_step
         source = data._replace(origin=data.origin + block.data)
         to = buffer[: block.nbytes]
         if not gather_units(units, source, indices.since(first), to, threads):

@@ -49,7 +49,9 @@ def checked(
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
         to = numbers[first * itemsize : (first + n) * itemsize]
-        if _kernels.number(addressing, indices, first, n, to, itemsize, team(threads, n * pitch)):
+        if _kernels.linearize_rows(
+            addressing, indices, first, n, to, itemsize, team(threads, n * pitch)
+        ):
             raise check.refusal(plan, indices, negatives)
     of_rows = Indices(numbers, itemsize, itemsize == 2, False, below=prod(sizes))
     yield Checked(_by_row(plan), of_rows, False)

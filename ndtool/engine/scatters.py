@@ -95,7 +95,11 @@ def scatter(s: Scatter) -> bool:
         return _by_copies(s, runs, threads)
     many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
     far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
-    far = far and not _kernels.near(runs.addressing, s.indices, runs.tuples) >= tuning.NEAR
+    far = (
+        far
+        and not _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
+        >= tuning.LOCAL_SHARE
+    )
     if many and far and not wide and (one_line or line > tuning.CACHED):
         return _by_destination(s, runs, rows)
     with _guarded(s) as work:
@@ -246,7 +250,10 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         work = units.work + 2 * units.scratch
         threads = team(s.threads, units.grid.units * work)
         how = KernelOptions(threads, s.streamed, memoryview(bytearray(threads * units.scratch)))
-        indices, updates = s.indices.since(block.place), s.updates[block.place * itemsize :]
+        indices, updates = (
+            s.indices.since(block.first_index),
+            s.updates[block.first_index * itemsize :],
+        )
         change = UpdateSpec(updates, itemsize, s.reduction, s.dtype.name)
         source, step = data[block.data :], max(threads, tuning.PIECE // work)
         for first in range(0, units.grid.units, step):
@@ -340,9 +347,9 @@ def _store_parts(
     step = max(how.threads, tuning.PIECE // size)
     for part in range(0, parts.parts, step):
         stop = min(parts.parts, part + step)
-        place = parts.place(part, stop)
-        source = None if data is None else data[place]
-        _kernels.apply_partitions(parts, change, source, s.out[place], part, stop, how)
+        byte_range = parts.byte_range(part, stop)
+        source = None if data is None else data[byte_range]
+        _kernels.apply_partitions(parts, change, source, s.out[byte_range], part, stop, how)
         s.progress(before + share_of_all * stop / parts.parts)
 
 
@@ -354,13 +361,13 @@ def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
 
     def finish(part: int) -> None:
         stop = min(parts.parts, part + step)
-        place = parts.place(part, stop)
+        byte_range = parts.byte_range(part, stop)
         buffer = buffers.take()
-        to = buffer[: place.stop - place.start]
-        to[:] = data[place]
+        to = buffer[: byte_range.stop - byte_range.start]
+        to[:] = data[byte_range]
         _kernels.apply_partitions(parts, change, None, to, part, stop, how)
         assert s.write is not None
-        s.write(place.start, to)
+        s.write(byte_range.start, to)
         buffers.give(buffer)
         s.progress(stop / parts.parts)
 

@@ -73,10 +73,10 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
             _refuse(argument, f"rank above {shapes.MOST_RANK}: valid 0..{shapes.MOST_RANK}")
         sizes = [len(one) if type(one) is list else -1 for one in level]
         if len(set(sizes)) > 1:
-            odd = next(n for n, size in enumerate(sizes) if size != sizes[0])
+            other = next(n for n, size in enumerate(sizes) if size != sizes[0])
             _refuse(
                 argument,
-                f"ragged: axis {len(shape)} has {_counted(level[0])} and {_counted(level[odd])}:"
+                f"ragged: axis {len(shape)} has {_counted(level[0])} and {_counted(level[other])}:"
                 " expected lists of equal length",
             )
         shape.append(sizes[0])

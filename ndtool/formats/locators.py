@@ -220,14 +220,14 @@ def _object_or_store(url: str) -> File | Folder:
     store_first = path.endswith((".zarr", "/"))
     if store_first and (folder := locations.open_folder(url)):
         return folder
-    asked = store_first or bool(table.suffixed(path))
+    tried = store_first or bool(table.suffixed(path))
     try:
         file = locations.open_storage(url)
     except InputError as reason:
-        if not asked and (folder := _store(url)):
+        if not tried and (folder := _store(url)):
             return folder
         raise reason from None
-    if not asked and not table.recognised(file, url) and (folder := _store(url)):
+    if not tried and not table.recognised(file, url) and (folder := _store(url)):
         file.close()  # the server's HTML listing of a folder
         return folder
     return file

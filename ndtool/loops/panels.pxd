@@ -11,7 +11,7 @@ from ndtool.loops.indices cimport (
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block, prefetch_slices
-from ndtool.loops.runs cimport SINK, Updates, apply_block, sink_offset
+from ndtool.loops.scatters cimport SINK, Updates, apply_block, sink_offset
 from ndtool.loops.views cimport copy_line
 
 cdef enum:

@@ -9,15 +9,15 @@ def lowest(controller: str, limit: Callable[[str], int | None], otherwise: int) 
 
     limit: returns the limit set in a group's directory, None if unlimited.
     """
-    places = {"": "/sys/fs/cgroup", controller: f"/sys/fs/cgroup/{controller}"}
+    roots = {"": "/sys/fs/cgroup", controller: f"/sys/fs/cgroup/{controller}"}
     limits = [otherwise]
     try:
         with open("/proc/self/cgroup") as lines:
             for line in lines:
                 _, names, path = line.rstrip("\n").split(":", 2)
                 for name in names.split(","):
-                    if name in places:
-                        limits += _limits(places[name], path, limit)
+                    if name in roots:
+                        limits += _limits(roots[name], path, limit)
     except (OSError, ValueError):
         pass
     return min(limits)

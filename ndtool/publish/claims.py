@@ -22,7 +22,7 @@ from ndtool.storage.remotefolder import RemoteFolder
 
 _LONGEST = 1 << 16  # maximum bytes of a lock object
 _LOCK_NAME = re.compile(r"\..+\.ndtool", re.DOTALL)
-_NOBODY = 0  # process ID in the lock object of a folder that any run may resume
+_NO_PROCESS = 0  # process ID in the lock object of a folder that any run may resume
 
 
 class LockObject(NamedTuple):
@@ -55,7 +55,7 @@ class Owner(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether the process is known to have ended; False for other machines."""
-        if self.process == _NOBODY:
+        if self.process == _NO_PROCESS:
             return True
         return self.machine == _machine() and not _runs(self.process)
 
@@ -116,7 +116,7 @@ class Claim:
             self._end()
             with suppress(NdtoolError):  # if it fails, the folder is free when this process ends
                 self.mark.require()
-                _ours(self.mark.url, self._folder, _NOBODY).put({})
+                _ours(self.mark.url, self._folder, _NO_PROCESS).put({})
 
     def _end(self) -> None:
         self._held = False
@@ -130,9 +130,11 @@ class Claim:
             if _replaced(self.mark, body, version):
                 return
             owner = None
-        who = f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
+        owner_name = (
+            f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
+        )
         raise OutputError(
-            f"{printable(self.inside)}: {who} writes there, or was killed",
+            f"{printable(self.inside)}: {owner_name} writes there, or was killed",
             hint="`ndtool clean URL` removes the files of killed runs",
         )
 
@@ -253,7 +255,7 @@ def _lock_url(url: str, path: str) -> str:
 def _read(url: str) -> tuple[bytes | None, Version | None]:
     """Read a small object with its version, None if it does not exist."""
 
-    async def asked() -> tuple[bytes | None, Version | None]:
+    async def attempt() -> tuple[bytes | None, Version | None]:
         requests = remote.requests(url)
         try:
             opened = await failures.persist(lambda: requests.open(_LONGEST))
@@ -263,7 +265,7 @@ def _read(url: str) -> tuple[bytes | None, Version | None]:
                 return None, None
             raise
 
-    return requests.wait(asked(), redacted(url), OutputError)
+    return requests.wait(attempt(), redacted(url), OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:

@@ -50,15 +50,15 @@ class Encoding(NamedTuple):
     as_void: bool = True
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def given(self) -> tuple[str, ...]:
         """The options that were given."""
         return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
 
     def refuse(self, argument: str) -> None:
         """Raise UsageError if options were given, as the output has no chunks."""
-        if self.asked:
+        if self.given:
             raise UsageError(
-                f"{' and '.join(self.asked)}: {printable(argument)} has no chunks:"
+                f"{' and '.join(self.given)}: {printable(argument)} has no chunks:"
                 " expected a Zarr store, such as out.zarr"
             )
 

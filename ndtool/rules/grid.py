@@ -33,20 +33,20 @@ def box(shape: Shape, grid: Shape, number: int) -> Box:
     >>> box((5, 4), (2, 4), 2)
     ((4, 5), (0, 4))
     """
-    place = []
+    bounds = []
     along = blocks_along(shape, grid)
     for size, step, count in zip(reversed(shape), reversed(grid), reversed(along), strict=True):
         number, at = divmod(number, count)
-        place.append((at * step, min(size, (at + 1) * step)))
-    return tuple(reversed(place))
+        bounds.append((at * step, min(size, (at + 1) * step)))
+    return tuple(reversed(bounds))
 
 
-def sizes(place: Box) -> Shape:
+def sizes(bounds: Box) -> Shape:
     """Return the shape of a block."""
-    return tuple(stop - first for first, stop in place)
+    return tuple(stop - first for first, stop in bounds)
 
 
-def runs(shape: Shape, place: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
+def runs(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
     """Yield (offset in the array, offset in the block, bytes) of each contiguous byte range.
 
     >>> list(runs((5, 4), ((4, 5), (1, 3)), 8))
@@ -55,11 +55,11 @@ def runs(shape: Shape, place: Box, itemsize: int) -> Iterator[tuple[int, int, in
     length, axis, step = itemsize, len(shape), itemsize
     while axis and length == step:  # a complete axis extends the byte range
         axis -= 1
-        length *= place[axis][1] - place[axis][0]
+        length *= bounds[axis][1] - bounds[axis][0]
         step *= shape[axis]
     steps = [itemsize * prod(shape[d + 1 :]) for d in range(len(shape))]
-    inner = sum(place[d][0] * steps[d] for d in range(axis, len(shape)))
-    ranges = (range(first, stop) for first, stop in place[:axis])
+    inner = sum(bounds[d][0] * steps[d] for d in range(axis, len(shape)))
+    ranges = (range(first, stop) for first, stop in bounds[:axis])
     for number, at in enumerate(product(*ranges)):
         outer = sum(i * s for i, s in zip(at, steps, strict=False))
         if length:

@@ -201,7 +201,7 @@ def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -
 
 
 # Operators to suggest if the shapes do not fit the operator of the call.
-_KIN = {
+_RELATED = {
     "scatter_nd": ("scatter", "scatter_elements"),
     "scatter": ("scatter_nd", "scatter_elements"),
     "scatter_elements": ("scatter", "scatter_nd"),
@@ -220,7 +220,7 @@ def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
         return ""  # shapes are not what was refused
     except NdtoolError:
         pass
-    for name in _KIN.get(operator, ()):
+    for name in _RELATED.get(operator, ()):
         other = OPERATORS[name]
         axes: Sequence[int | None] = (attributes.axis,)
         if attributes.axis is None and "axis" in other.attributes:

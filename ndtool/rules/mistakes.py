@@ -53,11 +53,11 @@ def padding(count: int, total: int, looked_at: str = "", components: int = 1) ->
     if count < 2:  # a single -1 means the last element
         return ""
     if components > 1:
-        said = f"index tuples{looked_at} are all -1, and no index is lower"
+        subject = f"index tuples{looked_at} are all -1, and no index is lower"
     else:
-        said = f"indices{looked_at} are -1, and no other is negative"
+        subject = f"indices{looked_at} are -1, and no other is negative"
     return (
-        f"{count} of {total} {said}: -1 selects the last element of an axis; is it padding?"
+        f"{count} of {total} {subject}: -1 selects the last element of an axis; is it padding?"
         " --pad -1 lets it select nothing"
     )
 

@@ -114,10 +114,10 @@ def _gather_pieces(
         to = buffer[: piece.tuples * piece.width]
         if not gathers.gather_piece(runs, data, indices, piece, to, each):
             raise operands.changed(inference)
-        place = piece.place(runs.width)
-        sink.write(place.start, to)
+        byte_range = piece.byte_range(runs.width)
+        sink.write(byte_range.start, to)
         buffers.give(buffer)
-        progress(place.stop / nbytes)
+        progress(byte_range.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(tuning.WRITTEN, runs.itemsize)))
     run_all(move, gathers.pieces(runs, tuning.WRITTEN), writers)

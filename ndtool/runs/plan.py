@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import MARKED, WorkItem
+from ndtool._kernels import MAX_BYTE_IDS, WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import tuning
@@ -297,9 +297,9 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.mark(addressing, indices, 0, piece, boxes, marks, local, starts):
+        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, local, starts):
             continue  # out of bounds: the run reports it
-        wide = boxes.parts > MARKED
+        wide = boxes.parts > MAX_BYTE_IDS
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)

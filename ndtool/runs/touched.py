@@ -133,17 +133,17 @@ class Gathered:
         for first in range(0, tuples, step):
             numbers = np.arange(first, min(first + step, tuples))
             slab = values[self._stored(numbers)]
-            places = np.zeros(len(slab), np.int64)
+            row_starts = np.zeros(len(slab), np.int64)
             for component, axis in enumerate(self._axes):
                 size = self._lead[axis]
                 along = bounds.within(slab[:, component], size, self._handling)
                 # clip dropped indices: any block will do
-                places += along.clip(0, size - 1) // cut[axis] * strides[axis]
+                row_starts += along.clip(0, size - 1) // cut[axis] * strides[axis]
             for axis, size in enumerate(self._lead):
                 if axis not in self._axes and cut[axis] < size:
                     along = numbers // pitches[axis] % self._positions[axis]
-                    places += along // cut[axis] * strides[axis]
-            marks.add(places // granule)
+                    row_starts += along // cut[axis] * strides[axis]
+            marks.add(row_starts // granule)
         return marks
 
 

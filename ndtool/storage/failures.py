@@ -138,6 +138,6 @@ def _incomplete(url: str, missing: list[str]) -> UsageError:
 def _reason(exc: Exception) -> str:
     """Return the error code or reason that a server sent, in parentheses, or ""."""
     reply = getattr(exc, "response", None)
-    said = reply.get("Error", {}).get("Code", "") if type(reply) is dict else ""
-    said = (said or str(exc)).removeprefix(str(status_of(exc))).strip()
-    return f" ({words(said, 80)})" if said else ""
+    code = reply.get("Error", {}).get("Code", "") if type(reply) is dict else ""
+    code = (code or str(exc)).removeprefix(str(status_of(exc))).strip()
+    return f" ({words(code, 80)})" if code else ""

@@ -53,12 +53,12 @@ def is_of_many(url: str) -> bool:
     return not url.startswith("memory://")
 
 
-def beside(place: File, path: str, name: str) -> str | None:
+def beside(other: File, path: str, name: str) -> str | None:
     """Return the location of a relative name in the folder of another file, None if invalid.
 
-    place, path: the other file, open, and its location.
+    other, path: the other file, open, and its location.
     """
-    url = getattr(place, "address", None)
+    url = getattr(other, "address", None)
     if url is None:
         found = os.path.join(os.path.dirname(path), name)
         return None if is_url(found) else found

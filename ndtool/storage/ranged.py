@@ -33,7 +33,7 @@ class RemoteFile:
         opened: Opened = self._wait(failures.persist(lambda: self._requests.open(WINDOW)))
         self._version, self._ranged = opened.version, opened.ranged
         self._head = opened.head
-        self._made: _Room | None = None
+        self._made: _SparseFile | None = None
         self._looked = 0  # the offset where the last large look ended
         if opened.version.size is None:
             self._download()
@@ -50,10 +50,10 @@ class RemoteFile:
         return self._buffer.descriptor
 
     @property
-    def _buffer(self) -> _Room:
+    def _buffer(self) -> _SparseFile:
         """The temporary file, made when more is needed than the first bytes."""
         if self._made is None:
-            self._made = _Room(self.url, self._version.size or 0)
+            self._made = _SparseFile(self.url, self._version.size or 0)
             if self._version.size is not None:
                 self._made.write(0, self._head)
                 self._made.take_note(0, len(self._head))
@@ -102,25 +102,28 @@ class RemoteFile:
         """Reserve disk space for a byte range; ResourceError if there is too little."""
         self._buffer.reserve(start, start + nbytes)
 
-    def bring(self, ranges: Ranges, told: Callable[[int], object] | None = None) -> None:
+    def bring(self, ranges: Ranges, completed: Callable[[int], object] | None = None) -> None:
         """Download byte ranges, in ascending order; one request covers nearby ranges.
 
-        told: called with the end of each request's range when it is downloaded.
+        completed: called with the end of each request's range when it is downloaded.
         """
         if not self._ranged:
             self._download()
             return
         buffer = self._buffer
         pieces = joined(buffer.missing(ranges), GAP, self._requests.largest)
-        self._wait(self._bring(pieces, buffer, told or (lambda stop: None)))
+        self._wait(self._bring(pieces, buffer, completed or (lambda stop: None)))
 
     async def _bring(
-        self, pieces: Iterator[tuple[int, int]], buffer: _Room, told: Callable[[int], object]
+        self,
+        pieces: Iterator[tuple[int, int]],
+        buffer: _SparseFile,
+        completed: Callable[[int], object],
     ) -> None:
         async def one_by_one() -> None:
             for start, stop in pieces:
                 await self._fetch(start, stop, buffer)
-                told(stop)
+                completed(stop)
 
         workers = [asyncio.ensure_future(one_by_one()) for _ in range(self._requests.at_once)]
         try:
@@ -130,7 +133,7 @@ class RemoteFile:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _fetch(self, start: int, stop: int, buffer: _Room) -> None:
+    async def _fetch(self, start: int, stop: int, buffer: _SparseFile) -> None:
         """Download a byte range; a retry requests only the missing bytes."""
         at = start
 
@@ -176,7 +179,7 @@ class RemoteFile:
         return requests.wait(coroutine, self.url)
 
 
-class _Room:
+class _SparseFile:
     """A sparse unnamed file and the byte ranges written to it."""
 
     def __init__(self, label: str, size: int) -> None:

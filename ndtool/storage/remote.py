@@ -41,8 +41,8 @@ class Version(NamedTuple):
     def differs(self, other: Version) -> bool:
         """Whether two versions are of different content, as far as both have the same fields."""
         tags = self.etag and other.etag  # ETags take precedence over times
-        told = zip(self._fields, self, other, strict=True)
-        pairs = [(a, b) for name, a, b in told if not (tags and name == "modified")]
+        triples = zip(self._fields, self, other, strict=True)
+        pairs = [(a, b) for name, a, b in triples if not (tags and name == "modified")]
         return any(a is not None and b is not None and a != b for a, b in pairs)
 
 

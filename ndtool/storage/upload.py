@@ -131,13 +131,13 @@ def existing(url: str, matters: bool = True) -> Version | None:
 
     async def look() -> Version | None:
         try:
-            return await place.existing()
+            return await remote_store.existing()
         except Exception as exc:
             if matters or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
                 raise
             return None
 
-    place = store(url)
+    remote_store = store(url)
     return requests.wait(look(), redacted(url), OutputError)
 
 
@@ -146,8 +146,8 @@ def require_writable(url: str, folder: bool) -> None:
 
     folder: whether objects are written below the URL, not at it.
     """
-    place = store(remote.inside(url, "zarr.json") if folder else url)
-    requests.wait(place.require_writable(), redacted(url), OutputError)
+    remote_store = store(remote.inside(url, "zarr.json") if folder else url)
+    requests.wait(remote_store.require_writable(), redacted(url), OutputError)
 
 
 def store(url: str) -> Bucket | Whole:
@@ -211,10 +211,10 @@ class Bucket:
         # Stored before it is awaited, so that `drop` can abort an upload that was just created.
         self._started = asyncio.ensure_future(self._object.call("create_multipart_upload"))
         started = (await asyncio.shield(self._started))["UploadId"]
-        places = iter(range(0, size, part))
+        offsets = iter(range(0, size, part))
 
         async def one_by_one() -> None:
-            for at in places:
+            for at in offsets:
                 number = at // part + 1
                 body = _exactly(fd, at, min(part, size - at), self.url)
                 reply = await self._object.call(

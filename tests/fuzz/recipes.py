@@ -172,17 +172,17 @@ def change(choose: Choices, raw: bytearray) -> None:
     at = raw.index(signature)
     if choose.below(2) and raw.count(signature) > 1:
         at = raw.index(signature, at + 4)
-    place, form = choose.of(fields)
+    position, form = choose.of(fields)
     size = struct.calcsize(form)
-    if at + place + size > len(raw):
+    if at + position + size > len(raw):
         return
-    (old,) = struct.unpack_from("<" + form, raw, at + place)
+    (old,) = struct.unpack_from("<" + form, raw, at + position)
     new = old + choose.below(5) - 2 if choose.below(2) else choose.of(NUMBERS)
-    struct.pack_into("<" + form, raw, at + place, new % 256**size)
+    struct.pack_into("<" + form, raw, at + position, new % 256**size)
     if choose.rarely():  # a wrong value in one record contradicts the other: change both
         other = raw.find(b"PK\1\2")
-        if signature == b"PK\3\4" and other >= 0 and 14 <= place <= 22:
-            struct.pack_into("<" + form, raw, other + place + 2, new % 256**size)
+        if signature == b"PK\3\4" and other >= 0 and 14 <= position <= 22:
+            struct.pack_into("<" + form, raw, other + position + 2, new % 256**size)
 
 
 def damaged(choose: Choices, raw: bytes) -> bytes:

@@ -37,10 +37,10 @@ def safetensors(choose: Choices) -> bytes:
         for length in shape:
             size *= length
         stop = at + size if size < 1 << 20 else at + choose.below(64)
-        place = [at, stop] if not choose.rarely() else [number(choose), number(choose)]
+        position = [at, stop] if not choose.rarely() else [number(choose), number(choose)]
         pairs = [
             f'"dtype": {value(choose, kind)}', f'"shape": {value(choose, shape)}',
-            f'"data_offsets": {value(choose, place)}',
+            f'"data_offsets": {value(choose, position)}',
         ]  # fmt: skip
         if choose.rarely():
             pairs.append(choose.of((pairs[0], '"more": 1', '"": {}')))
@@ -114,8 +114,8 @@ def tensor(choose: Choices) -> bytes:
         whole += field(choose, choose.of((4, 10, 6)), bytes(count * choose.of((4, 8))))
     else:
         for name in ("location", "offset", "length", "checksum", "offset")[: choose.below(6)]:
-            told = choose.of(("x", "../x", "0", "-1", "1e3", "", "9" * 30, "/dev/zero", "."))
-            pair = field(choose, 1, name.encode()) + field(choose, 2, told.encode())
+            document = choose.of(("x", "../x", "0", "-1", "1e3", "", "9" * 30, "/dev/zero", "."))
+            pair = field(choose, 1, name.encode()) + field(choose, 2, document.encode())
             whole += field(choose, 13, pair)
         whole += field(choose, 14, 1)
     if choose.rarely():
@@ -192,28 +192,28 @@ def store(raw: bytes) -> dict[str, bytes]:
                 "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}]}}],
         ))  # fmt: skip
         kinds = ("int32", "bool", "float64", "uint8", "string", "r16", {"name": "?"}, "bfloat16")
-        told = {
+        document = {
             "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": choose.of(kinds),
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
             "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": codecs,
         }  # fmt: skip
         return {
-            "zarr.json": metadata(choose, told),
+            "zarr.json": metadata(choose, document),
             "/".join(["c", *("0" for _ in shape)]): content,
         }
-    told = {
+    document = {
         "zarr_format": 2, "shape": shape, "chunks": chunks, "fill_value": choose.of((0, None, "x")),
         "dtype": choose.of(("<i4", ">f8", "|S3", "|O", "<U2", [["a", "<i2"]], "x", "<M8[s]")),
         "compressor": choose.of((None, {"id": "zlib"}, {"id": "?"}, {"id": "blosc"}, 1)),
         "filters": choose.of((None, [], [{"id": "delta", "dtype": "<i4"}], [{"id": "pickle"}])),
         "order": choose.of(("C", "F", "K")),
     }  # fmt: skip
-    return {".zarray": metadata(choose, told), ".".join("0" for _ in shape) or "0": content}
+    return {".zarray": metadata(choose, document), ".".join("0" for _ in shape) or "0": content}
 
 
-def metadata(choose: Choices, told: dict[str, Any]) -> bytes:
+def metadata(choose: Choices, document: dict[str, Any]) -> bytes:
     """Return metadata with possible errors."""
-    pairs = [f"{json.dumps(key)}: {value(choose, one)}" for key, one in told.items()]
+    pairs = [f"{json.dumps(key)}: {value(choose, one)}" for key, one in document.items()]
     if choose.rarely():
         del pairs[choose.below(len(pairs))]
     if choose.rarely():

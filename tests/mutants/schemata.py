@@ -79,7 +79,7 @@ class Choices(VisitorTransform):
         self.places = places
         self.done: set[int] = set()
 
-    def here(self, pos: Any) -> tuple[str, int] | None:
+    def path_in_package(self, pos: Any) -> tuple[str, int] | None:
         return self.places.get((in_package(pos[0].filename), pos[1], pos[2]))
 
     def wrap(self, node: Any, pairs: list[tuple[Any, tuple[str, int]]]) -> Any:
@@ -97,20 +97,20 @@ class Choices(VisitorTransform):
         return node
 
     def visit_ExprNode(self, node: Any) -> Any:  # noqa: N802
-        site = self.here(node.pos)
+        site = self.path_in_package(node.pos)
         other = mutated(clone(node), site[0]) if site else None
         self.visitchildren(node)
         return self.wrap(node, [(other, site)] if site and other else [])
 
     def visit_IntNode(self, node: Any) -> Any:  # noqa: N802
         source, line, column = node.pos
-        sites = [self.here(node.pos), self.here((source, line, column - 1))]
+        sites = [self.path_in_package(node.pos), self.path_in_package((source, line, column - 1))]
         if "-" not in node.value:
             sites.pop()
         return self.wrap(node, [(mutated(clone(node), site[0]), site) for site in sites if site])
 
     def visit_SimpleCallNode(self, node: Any) -> Any:  # noqa: N802
-        site = self.here(node.function.pos)
+        site = self.path_in_package(node.function.pos)
         pairs = [(mutated(clone(node), site[0]), site)] if site else []
         self.visitchildren(node)
         return self.wrap(node, pairs)
@@ -118,7 +118,7 @@ class Choices(VisitorTransform):
     def visit_PrimaryCmpNode(self, node: Any) -> Any:  # noqa: N802
         pairs, link, depth = [], node, 0
         while link is not None:
-            if site := self.here(link.pos):
+            if site := self.path_in_package(link.pos):
                 other = clone(node)
                 at = other
                 for _ in range(depth):

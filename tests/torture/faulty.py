@@ -76,11 +76,11 @@ def patch(call: str, name: str, at: int) -> Callable[[], bool]:
     return lambda: count >= at
 
 
-def run(call: str, name: str, at: int, said: int) -> int:
+def run(call: str, name: str, at: int, message: int) -> int:
     """Run ndtool in a child; return its status, negative for a signal."""
     child = os.fork()
     if child == 0:
-        os.dup2(said, 2)
+        os.dup2(message, 2)
         from ndtool.__main__ import main
 
         reached = patch(call, name, at)
@@ -90,8 +90,8 @@ def run(call: str, name: str, at: int, said: int) -> int:
 
 
 def main() -> None:
-    calls, wrongs, nameless, *arguments = sys.argv[1:]
-    if nameless == "0":
+    calls, wrongs, unnamed, *arguments = sys.argv[1:]
+    if unnamed == "0":
         del os.O_TMPFILE
     sys.argv = ["ndtool", *arguments]
     if not calls.startswith("import"):
@@ -103,10 +103,10 @@ def main() -> None:
             at, status = 1 - int(step or 1), 0
             while status != UNREACHED:
                 at += int(step or 1)
-                said = os.memfd_create("stderr")
-                status = run(call, name, at, said)
-                text = os.pread(said, 1 << 16, 0).decode("utf-8", "replace")
-                os.close(said)
+                message = os.memfd_create("stderr")
+                status = run(call, name, at, message)
+                text = os.pread(message, 1 << 16, 0).decode("utf-8", "replace")
+                os.close(message)
                 print(json.dumps([call, name, at, status, text]), flush=True)
                 sys.stdin.readline()
 

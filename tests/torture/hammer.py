@@ -168,7 +168,7 @@ class Struck(NamedTuple):
     """The outcome of a run; said: stderr. listened: whether ndtool handled the signal."""
 
     status: int
-    said: str
+    message: str
     out: bytes
     listened: bool
     seconds: float
@@ -191,9 +191,9 @@ def strike(command: list[str], number: int, seconds: float, reads: bool) -> Stru
         if not reads:
             reader.start()
         reader.join()
-    out, said = pieces
+    out, message = pieces
     return Struck(
-        process.returncode, said.decode(errors="replace"), out, listened, seconds, process.pid
+        process.returncode, message.decode(errors="replace"), out, listened, seconds, process.pid
     )
 
 
@@ -213,14 +213,14 @@ def _send(site: Site, count: int, rng: random.Random) -> Found:
     for old in ("out.npy", "out.pb", "out.zarr", "s3://bucket/out.npy"):
         convert(old)
     full = site.everything()
-    ways = []
+    methods = []
     for name, output in OUTPUTS.items():
         for more in ((), SWEEP) if "cluster" not in name else ((),):
             for before in (bare, full):
-                ways.append(undisturbed(site, name, [*NDTOOL, *RUN, *output, *more], before))
+                methods.append(undisturbed(site, name, [*NDTOOL, *RUN, *output, *more], before))
     found: Found = {"statuses": Counter(), "early": 0, "wrong": []}
     for i in range(count):
-        way = ways[i % len(ways)]
+        way = methods[i % len(methods)]
         site.become(way.before)
         asks = rng.random() < 0.9
         number = getattr(signal, f"SIG{rng.choice(ASK if asks else DIE)}")
@@ -232,9 +232,9 @@ def _send(site: Site, count: int, rng: random.Random) -> Found:
         # If the last request to a store is in progress, the object may exist.
         kept = after == way.before or ("s3" in way.name and after == way.new)
         if struck.status == 0:
-            right = after == way.new and struck.out == way.out and not struck.said
+            right = after == way.new and struck.out == way.out and not struck.message
         elif struck.listened:
-            right = struck.status == (128 + number if asks else -number) and not struck.said
+            right = struck.status == (128 + number if asks else -number) and not struck.message
             right = right and kept and way.out.startswith(struck.out)
         else:
             right = after == way.before
@@ -307,8 +307,8 @@ def tell(count: int, rng: random.Random) -> Found:
             spelled = {form for one in (user, password, query) for form in secrets.forms(one)}
             spelled |= {part for one in (user, password, query) for part in (one[:8], one[-6:])}
             cases = list(_cases(url, rng))
-            told = secrets.run(cases, **bucket.settings("http://127.0.0.1:9"))
-            for case, (status, text) in zip(cases, told, strict=True):
+            compare_undisturbed = secrets.run(cases, **bucket.settings("http://127.0.0.1:9"))
+            for case, (status, text) in zip(cases, compare_undisturbed, strict=True):
                 found["calls"] += 1
                 found["statuses"][status] += 1
                 if status == 1 or any(form in text for form in spelled):

@@ -37,7 +37,7 @@ from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
 from ndtool.storage.local import ByteRange
 
 Arrays = dict[str, NDArray[Any]]
-Told = Callable[[float, str], None]  # progress: the fraction done, and the engine at work
+EngineProgress = Callable[[float, str], None]  # progress: the fraction done, and the engine at work
 RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
 TIMEOUT = 600  # seconds for one run
 _OURS = 0.2  # the recomputation's share of the progress bar
@@ -97,7 +97,7 @@ class Verdict(NamedTuple):
     error: NdtoolError | None
 
 
-class How(NamedTuple):
+class EngineSettings(NamedTuple):
     """Settings: accepted distance in ulps, runs, most threads, seconds for each run."""
 
     within: int = 0
@@ -135,7 +135,12 @@ def require_any(names: tuple[str, ...]) -> None:
         )
 
 
-def verify(request: Request, names: tuple[str, ...], how: How, progress: Told) -> Verdict:
+def verify(
+    request: Request,
+    names: tuple[str, ...],
+    engine_settings: EngineSettings,
+    progress: EngineProgress,
+) -> Verdict:
     """Compare engines, and `request.output` if there is one, with the operator's output."""
     require_any(names)
     compared, expected = None, None
@@ -149,18 +154,18 @@ def verify(request: Request, names: tuple[str, ...], how: How, progress: Told) -
             )
         except BoundsError as exc:
             error = exc
-        asked = Asked(request, arrays, expected, how, call.range_boxes)
-        reports = asked.reports(
-            names, lambda share, who: progress(_OURS + (1 - _OURS) * share, who)
+        engine_call = EngineCall(request, arrays, expected, engine_settings, call.range_boxes)
+        reports = engine_call.reports(
+            names, lambda share, engine_name: progress(_OURS + (1 - _OURS) * share, engine_name)
         )
         if result is not None and expected is not None:
-            compared = compare(request, arrays, result, expected, within=how.within)
+            compared = compare(request, arrays, result, expected, within=engine_settings.within)
             error = difference(compared, call.label, request.operator)
         call.recheck()
     return Verdict(reports, compared, error or disagreement(request.operator, reports))
 
 
-class Asked:
+class EngineCall:
     """A call to run on engines, with its expected output, None if an index is out of bounds.
 
     range_boxes: the inputs' bytes; those of mapped files are passed without a copy.
@@ -171,16 +176,18 @@ class Asked:
         request: Request,
         arrays: Arrays,
         expected: NDArray[Any] | None,
-        how: How,
+        engine_settings: EngineSettings,
         range_boxes: dict[str, ByteRange] | None = None,
     ) -> None:
-        self._request, self._how, self._arrays = request, how, arrays
+        self._request, self._settings, self._arrays = request, engine_settings, arrays
         self._expected = None if expected is None else _native(expected)
         self._stretches = range_boxes or {}
 
-    def reports(self, names: tuple[str, ...], progress: Told) -> list[Report]:
+    def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
-        most = max(2, threads.default()) if self._how.threads is None else self._how.threads
+        most = (
+            max(2, threads.default()) if self._settings.threads is None else self._settings.threads
+        )
         cases: list[tuple[str, int | None]] = []
         for name in names:
             several = (1, most) if ENGINES[name].parallel else (1,)
@@ -224,44 +231,53 @@ class Asked:
         array, byte_range = self._arrays[role], self._stretches.get(role)
         dtype = _plain(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
-        told = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
+        record = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
         if array.dtype.isnative and byte_range is not None and byte_range.mapped:
             assert byte_range.file is not None
             order = "C" if array.flags.c_contiguous else "F"
-            return {**told, "fd": byte_range.file.fd, "offset": byte_range.position, "order": order}
+            return {
+                **record,
+                "fd": byte_range.file.fd,
+                "offset": byte_range.position,
+                "order": order,
+            }
         fd = _temporary(array.nbytes, kept)
         flat = in_order(opaque(array))
         for piece in pieces(array.size, array.itemsize):
             write_at(fd, piece.start * array.itemsize, bits(native(flat[piece])))
-        return {**told, "fd": fd, "offset": 0, "order": "C"}
+        return {**record, "fd": fd, "offset": 0, "order": "C"}
 
     def _report(self, name: str, team: int, job: dict[str, Any]) -> Report:
         """Run an engine several times and report."""
-        runs = self._how.runs if team > 1 else min(ALONE, self._how.runs)
+        runs = self._settings.runs if team > 1 else min(ALONE, self._settings.runs)
         report = Report(name, None, team, "same")
-        with EngineProcess({**job, "engine": name, "threads": team}, self._how.timeout) as side:
-            told = side.reply()
-            report = report._replace(version=told.get("version"))
+        with EngineProcess(
+            {**job, "engine": name, "threads": team}, self._settings.timeout
+        ) as side:
+            record = side.reply()
+            report = report._replace(version=record.get("version"))
             found: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
-                told = side.ask()
-                if "digest" not in told:
+                record = side.ask()
+                if "digest" not in record:
                     break
-                if wrong := self._unlike(told):
+                if wrong := self._unlike(record):
                     return report._replace(result="different", message=wrong)
-                if told["digest"] not in found:
-                    found[told["digest"]] = self._answer(job["output"])
-            if "refused" in told:
-                return report._replace(result="refused", message=printable(told["refused"], _LONG))
-            if "missing" in told:
-                return missing(name, told["missing"])
-            if "digest" not in told:
+                if record["digest"] not in found:
+                    found[record["digest"]] = self._answer(job["output"])
+            if "refused" in record:
+                return report._replace(
+                    result="refused", message=printable(record["refused"], _LONG)
+                )
+            if "missing" in record:
+                return missing(name, record["missing"])
+            if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
         return judged(report, list(found.values()))
 
-    def _unlike(self, told: dict[str, Any]) -> str:
+    def _unlike(self, record: dict[str, Any]) -> str:
         """Return what is wrong with an answer's type or shape, "" if nothing."""
-        found = f"{told['dtype']}{shapes.written(told['shape'])}"
+        found = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:
             return f"returns {found}, although an index is out of bounds"
         wanted = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
@@ -273,7 +289,7 @@ class Asked:
         view = map_bytes(fd, 0, expected.nbytes)
         try:
             answer = np.ndarray(expected.shape, expected.dtype, view)
-            within = self._how.within
+            within = self._settings.within
             return compare(self._request, self._arrays, answer, expected, within=within)
         finally:
             release(view)

@@ -90,8 +90,8 @@ class EngineProcess:
             return f"no result in {self._timeout} s"
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         size = os.fstat(self._chat).st_size
-        said = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
-        last = " ".join(said.rstrip().rpartition("\n")[2].split())
+        output = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
+        last = " ".join(output.rstrip().rpartition("\n")[2].split())
         return f"{how}: {last}" if last else how
 
     def _kill(self) -> None:

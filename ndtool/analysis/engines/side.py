@@ -17,7 +17,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Compute = Callable[[], Any]
 _WORDS = 1000  # characters of a message, at most
-_TELLTALES: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
+_TELEMETRY: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -65,7 +65,7 @@ class Call(NamedTuple):
         return tuple(slice(None) if d == self.axis else slice(n) for d, n in sizes)
 
     @property
-    def places(self) -> tuple[Any, ...]:
+    def index_arrays(self) -> tuple[Any, ...]:
         """The index arrays for data, as NumPy takes them."""
         indices = self.indices
         if self.operator.endswith("_nd"):
@@ -89,16 +89,16 @@ def _numpy(_: Any, call: Call) -> Compute:
     if call.operator == "gather_elements":
         return lambda: np.take_along_axis(data[call.reached], indices, axis)
     _require_tuples(call, "NumPy")
-    places = call.places
+    index_arrays = call.index_arrays
 
     def compute() -> Any:
         if call.updates is None:
-            return data[places]
+            return data[index_arrays]
         out = data.copy()
         if call.reduction == "none":
-            out[places] = call.updates
+            out[index_arrays] = call.updates
         else:
-            _UFUNCS[call.reduction].at(out, places, call.updates)
+            _UFUNCS[call.reduction].at(out, index_arrays, call.updates)
         return out
 
     return compute
@@ -227,14 +227,14 @@ def _jax(jax: Any, call: Call) -> Compute:
 
     def compute() -> Any:
         if call.operator == "gather" and call.batch_dims:
-            return data[call.places]
+            return data[call.index_arrays]
         if call.operator == "gather":
             return jnp.take(data, indices, call.axis)
         if call.operator == "gather_nd":
             return taken(data, indices)
         if call.operator == "gather_elements":
             return jnp.take_along_axis(data[call.reached], indices, call.axis)
-        return getattr(data.at[call.places], method)(updates)
+        return getattr(data.at[call.index_arrays], method)(updates)
 
     return lambda: np.asarray(compute())
 
@@ -311,17 +311,17 @@ def _dtype(name: str) -> np.dtype[Any]:
         return extended
 
 
-def _array(told: dict[str, Any], engine: str) -> Array:
+def _array(description: dict[str, Any], engine: str) -> Array:
     """Map an input, copy-on-write, and align it."""
-    dtype, shape = _dtype(told["dtype"]), tuple(told["shape"])
+    dtype, shape = _dtype(description["dtype"]), tuple(description["shape"])
     _lacks(
         dtype.kind == "V" and dtype.isbuiltin != 2 and engine != "numpy",
-        f"{engine} has no {told['type']}",
+        f"{engine} has no {description['type']}",
     )
     if 0 in shape:
         return np.empty(shape, dtype)
-    with open(told["fd"], "rb", closefd=False) as file:
-        mapped = np.memmap(file, dtype, "c", told["offset"], shape, told["order"])
+    with open(description["fd"], "rb", closefd=False) as file:
+        mapped = np.memmap(file, dtype, "c", description["offset"], shape, description["order"])
     return np.require(np.asarray(mapped), requirements=("C", "A"))
 
 
@@ -359,7 +359,7 @@ def _serve(lines: IO[bytes]) -> None:
     os.dup2(2, 1)  # engines print to stdout
     host: Any = import_module("sidehost")
     host.limit(job["threads"])
-    sys.modules.update(_TELLTALES)  # None blocks an import
+    sys.modules.update(_TELEMETRY)  # None blocks an import
 
     def tell(**fields: Any) -> None:
         os.write(job["replies"], json.dumps(fields).encode() + b"\n")

@@ -25,14 +25,14 @@ def limit(threads: int) -> None:
 def answer(answer: Any, fd: int, room: int) -> dict[str, Any]:
     """Write an output of the expected size to its file; return its description."""
     result = np.asarray(answer)
-    told = {"dtype": result.dtype.name, "shape": result.shape, "digest": ""}
+    description = {"dtype": result.dtype.name, "shape": result.shape, "digest": ""}
     if result.nbytes == room and not result.dtype.hasobject:
         flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
-        told["digest"] = hashlib.blake2b(flat.data).hexdigest()
+        description["digest"] = hashlib.blake2b(flat.data).hexdigest()
         with open(fd, "wb", closefd=False) as file:
             file.seek(0)
             flat.tofile(file)
-    return told
+    return description
 
 
 def follow_parent() -> None:

@@ -58,8 +58,10 @@ def plain_blocks(
     for number, p in enumerate(np.ndindex(before)):
         done = part(progress, number / count, (number + 1) / count)
         mine = np.asarray(indices[(*p[:b], ...)])
-        for positions, places in elements_blocks(mine, 0, run, rule, done):
-            named = [None if place is None else (*p, place[0]) for place in places]
+        for positions, selected in elements_blocks(mine, 0, run, rule, done):
+            named = [
+                None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
+            ]
             yield [(*p, *i) for i in positions], named
 
 

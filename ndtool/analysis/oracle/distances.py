@@ -9,7 +9,7 @@ from ndtool.analysis.oracle.reductions import Array, native
 
 Ulps = NDArray[np.uint64]
 
-FAR = 2**64 - 1  # of a number and a NaN, or of types without distances; larger than any other
+INFINITE = 2**64 - 1  # of a number and a NaN, or of types without distances; larger than any other
 _EXTENDED = ("bfloat16", "float8_e3", "float8_e4", "float8_e5")
 
 
@@ -20,7 +20,7 @@ def distances(left: Array, right: Array) -> Ulps:
     distance 1, and so have NaNs of different bits. Both arrays have one type, in any byte order.
     """
     if not measurable(left.dtype):
-        return np.where((bits(left) != bits(right)).any(axis=1), np.uint64(FAR), np.uint64(0))
+        return np.where((bits(left) != bits(right)).any(axis=1), np.uint64(INFINITE), np.uint64(0))
     with np.errstate(all="ignore"):  # signaling NaNs
         return _distances(native(left), native(right))
 
@@ -33,7 +33,7 @@ def _distances(left: Array, right: Array) -> Ulps:
         return _apart(_from_lowest(left), _from_lowest(right))
     result = _apart(_ranked(left), _ranked(right))
     nans = np.isnan(left).astype(np.uint8) + np.isnan(right)
-    result[nans == 1] = FAR
+    result[nans == 1] = INFINITE
     result[(nans == 2) & (result > 0)] = 1
     return result
 

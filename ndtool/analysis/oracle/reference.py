@@ -244,9 +244,9 @@ def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array
     """Copy slices of data, or `filling` where a tuple selects none, to `output`; return it."""
     source, target = _bytes(data), _bytes(output)
     empty: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
-    for positions, places in blocks:
-        for i, place in zip(positions, places, strict=True):
-            target[*i, ...] = empty if place is None else source[*place, ...]
+    for positions, selected in blocks:
+        for i, coordinates in zip(positions, selected, strict=True):
+            target[*i, ...] = empty if coordinates is None else source[*coordinates, ...]
     return output
 
 
@@ -267,10 +267,10 @@ def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: i
         return output
     same = updates.dtype == output.dtype
     target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
-    for positions, places in blocks:
-        for i, place in zip(positions, places, strict=True):
-            if place is not None:
-                target[*place, ...] = source[*i, ...]
+    for positions, selected in blocks:
+        for i, coordinates in zip(positions, selected, strict=True):
+            if coordinates is not None:
+                target[*coordinates, ...] = source[*i, ...]
     return output
 
 
@@ -278,24 +278,27 @@ def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
     lead, width = output.shape[:m], prod(output.shape[m:])
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    for _, places in blocks:
-        kept = [n for n, place in enumerate(places) if place is not None]
-        rows = _row_numbers([places[n] or () for n in kept], lead)
+    for _, selected in blocks:
+        kept = [n for n, coordinates in enumerate(selected) if coordinates is not None]
+        rows = _row_numbers([selected[n] or () for n in kept], lead)
         for columns in pieces(width, output.itemsize):  # several only if the block is one slice
-            first, shape = start + columns.start, (len(places), columns.stop - columns.start)
+            first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             new = native(flat[first : first + prod(shape)].reshape(shape)[kept])
             for some in _without_duplicates(rows):
                 at = rows[some], columns
                 with np.errstate(all="ignore"):
                     runs[at] = reduce.apply(native(runs[at]), new[some])
-        start += len(places) * width
+        start += len(selected) * width
 
 
-def _row_numbers(places: list[Index], shape: Position) -> Array:
+def _row_numbers(selected: list[Index], shape: Position) -> Array:
     """Return the linear indices of coordinates in `shape`; negative ones count from the end."""
-    numbers = np.zeros(len(places), np.int64)
+    numbers = np.zeros(len(selected), np.int64)
     for axis, size in enumerate(shape):
-        numbers = numbers * size + np.array([place[axis] for place in places], np.int64) % size
+        numbers = (
+            numbers * size
+            + np.array([coordinates[axis] for coordinates in selected], np.int64) % size
+        )
     return numbers
 
 

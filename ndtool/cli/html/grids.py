@@ -14,7 +14,7 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.values import shown
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
-from ndtool.cli.html.sentences import Sentences, number_of, place
+from ndtool.cli.html.sentences import Sentences, name_of, number_of
 from ndtool.engine import layouts
 from ndtool.errors import called
 from ndtool.rules.plans import Shape
@@ -40,14 +40,14 @@ class Grids:
         self._sentences = Sentences(call, drawing)
         self._beyond = [one.cells[j] for one in drawing.tuples for j in one.beyond]
 
-    def figure(self, asked: list[str]) -> Element:
-        """Return the drawing; asked: IDs of cells, the first highlighted at first.
+    def figure(self, selected: list[str]) -> Element:
+        """Return the drawing; selected: IDs of cells, the first highlighted at first.
 
         Without any, the first index out of bounds is.
         """
-        figures = [self._array(role, grid, set(asked)) for role, grid in self._grids()]
+        figures = [self._array(role, grid, set(selected)) for role, grid in self._grids()]
         shape = self._drawing.grids["indices"].shape
-        begin = asked or [f"indices-{number_of(cell, shape)}" for cell in self._beyond]
+        begin = selected or [f"indices-{number_of(cell, shape)}" for cell in self._beyond]
         return element(
             "div",
             element(
@@ -73,7 +73,7 @@ class Grids:
         for number, at in enumerate(np.ndindex(grid.shape)):
             steps = [element("div", step) for step in self._sentences.sources(at)]
             text = "" if grid.elements is None else shown(grid.elements[number])
-            rows.append((place("output", at), text, element("div", *steps)))
+            rows.append((name_of("output", at), text, element("div", *steps)))
         table = markup.table(("element", "value", "from"), rows, class_="sources")
         # A scrolling element must be reachable by keyboard, so it needs a name.
         return element("div", table, class_="list", tabindex=0, role="region", aria_label="Sources")
@@ -105,7 +105,7 @@ class Grids:
             ],
         }
 
-    def _array(self, role: str, grid: Grid, asked: set[str]) -> Element:
+    def _array(self, role: str, grid: Grid, selected: set[str]) -> Element:
         title, name = role, None
         dtype = self._call.inference.inputs[role if role in self._call.sources else "data"].dtype
         if role in self._call.sources:
@@ -120,7 +120,7 @@ class Grids:
             element("span", name, class_="file") if name not in (None, role) else None,
             element("span", _axes(grid.shape), class_="axes"),
         )
-        panels = _Panels(self, role, grid, asked)
+        panels = _Panels(self, role, grid, selected)
         return element(
             "figure",
             caption,
@@ -134,11 +134,11 @@ class Grids:
     def cell(self, role: str, grid: Grid, number: int, marked: bool) -> Element:
         """Return an element of an array."""
         at = layouts.unravel(number, grid.shape)
-        kinds = ["asked"] * marked
+        kinds = ["selected"] * marked
         if role == "found" and self._found is not None:
             one, wrong = self._found[number]
             kinds += ["wrong"] * wrong
-            words = f"{place('output', at)} is {shown(one)}"
+            words = f"{name_of('output', at)} is {shown(one)}"
             words += f", which differs from {self._sentences.of('output', at)}" if wrong else ""
         else:
             words = self._sentences.of(role, at)
@@ -157,8 +157,8 @@ class Grids:
 class _Panels:
     """An array as tables of its last two axes, or of the folded last axis."""
 
-    def __init__(self, grids: Grids, role: str, grid: Grid, asked: set[str]) -> None:
-        self._grids, self._role, self._grid, self._asked = grids, role, grid, asked
+    def __init__(self, grids: Grids, role: str, grid: Grid, selected: set[str]) -> None:
+        self._grids, self._role, self._grid, self._selected = grids, role, grid, selected
         shape = grid.shape
         self._folded = bool(shape) and shape[-1] > LONG
         self._lead = len(shape) - 1 if self._folded else max(len(shape) - 2, 0)
@@ -208,7 +208,7 @@ class _Panels:
         return element("tr", *[element("td", role="presentation")] * labelled, *names)
 
     def _cell(self, number: int) -> Element:
-        marked = f"{self._role}-{number}" in self._asked
+        marked = f"{self._role}-{number}" in self._selected
         return self._grids.cell(self._role, self._grid, number, marked)
 
 

@@ -53,7 +53,7 @@ class Report:
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._answers: list[Element] = []
-        self._asked: list[str] = []
+        self._selected: list[str] = []
         self._verifies = False
         self._sink: Sink | None = None
         self.stats: Stats | None = None
@@ -61,13 +61,13 @@ class Report:
     def explained(self, elements: list[Explained], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
         plan = self._call.inference.plan
-        told = answers.told(self._call, elements, origins)
-        self._answers.append(section("Explanation", *map(_told, told)))
+        answer_texts = answers.answer_texts(self._call, elements, origins)
+        self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
         for role, shape, positions in (
             ("output", plan.output, [one.at for one in elements]),
             ("data", plan.data, [one.position for one in origins]),
         ):
-            self._asked += [f"{role}-{number_of(at, shape)}" for at in positions]
+            self._selected += [f"{role}-{number_of(at, shape)}" for at in positions]
 
     def compared(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
@@ -84,7 +84,7 @@ class Report:
             one.compared.first.position for one in answers if one.compared and one.compared.first
         ]
         shape = self._call.inference.plan.output
-        self._asked += [f"output-{number_of(at, shape)}" for at in firsts]
+        self._selected += [f"output-{number_of(at, shape)}" for at in firsts]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: that of the call."""
@@ -150,7 +150,7 @@ class Report:
         listed = grids.sources()
         text = "There is no output, because an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
-        parts = [section("Drawing", missing, grids.figure(self._asked + wrong))]
+        parts = [section("Drawing", missing, grids.figure(self._selected + wrong))]
         return parts + ([] if listed is None else [section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
@@ -199,9 +199,11 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
     """
     real = os.path.realpath(path)
     for other in filter(None, others):
-        place = os.path.realpath(locators.parse(other).path)
-        if real == place or (os.path.isdir(place) and real.startswith(place + os.sep)):
-            where = "is" if real == place else "is in"
+        real_other = os.path.realpath(locators.parse(other).path)
+        if real == real_other or (
+            os.path.isdir(real_other) and real.startswith(real_other + os.sep)
+        ):
+            where = "is" if real == real_other else "is in"
             raise UsageError(
                 f"{option} {printable(path)} {where} {called(other)}: expected another file"
             )
@@ -232,10 +234,10 @@ def _mode(path: str) -> int:
         return 0  # opening it raises the error
 
 
-def _told(one: answers.Told) -> Element:
+def _answer_rows(one: answers.AnswerText) -> Element:
     rows = [element("tr", *(element("td", cell) for cell in row)) for row in one.rows]
     if one.more:
-        rows.insert(one.place, element("tr", element("td", f"… {one.more}", colspan=5)))
+        rows.insert(one.remark_row, element("tr", element("td", f"… {one.more}", colspan=5)))
     shown = element("table", element("tbody", *rows), class_="steps") if rows else None
     return element("div", element("h3", one.title), wide(shown))
 

@@ -18,7 +18,7 @@ from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
 
-def place(role: str, position: Position) -> str:
+def name_of(role: str, position: Position) -> str:
     """Return the name of an element by its array's role: `output[1, 0]`."""
     return role + (f"[{', '.join(map(str, position))}]" if position else "")
 
@@ -68,14 +68,14 @@ class Sentences:
         links, this = self._links["output", at], self._element("output", at)
         if not self._scatters:
             return f"{this} from {self._from(links[0])}"
-        old, *met = self._shortened(self.sources(at))
-        if not met:
-            return f"{this} from {place('data', at)}, which no index selects"
+        old, *changes = self._shortened(self.sources(at))
+        if not changes:
+            return f"{this} from {name_of('data', at)}, which no index selects"
         if self._reduction == "none":
             before = f" and {counted(len(links) - 2, 'earlier update')}" if len(links) > 2 else ""
-            last = f"{place('updates', links[-1].updates or ())}, {self._by(links[-1])}"
+            last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
             return f"{this} from {last}, which overwrites {old}{before}"
-        return f"{this}: {'; '.join([old, *met])}"
+        return f"{this}: {'; '.join([old, *changes])}"
 
     def _data(self, at: Position) -> str:
         links, this = self._links["data", at], self._element("data", at)
@@ -84,12 +84,12 @@ class Sentences:
             return f"{this} is selected by {by or 'no index'}"
         if not self._scatters:
             return f"{this} goes to {self._outputs(links)}"
-        met = self._links["output", at][1:]
-        if not met:
-            return f"{this} is unchanged in {place('output', at)}"
+        changes = self._links["output", at][1:]
+        if not changes:
+            return f"{this} is unchanged in {name_of('output', at)}"
         if self._reduction == "none":
-            return f"{this} is overwritten by {place('updates', met[-1].updates or ())}"
-        return f"{this} gets {counted(len(met), 'update')} in {place('output', at)}"
+            return f"{this} is overwritten by {name_of('updates', changes[-1].updates or ())}"
+        return f"{this} gets {counted(len(changes), 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]
@@ -109,10 +109,10 @@ class Sentences:
             return f"{this}, which selects nothing: it is out of bounds"
         links = self._links["number", number]
         if "output" not in self._drawing.grids:
-            return f"{this} selects {self._listed([place('data', x.data or ()) for x in links])}"
+            return f"{this} selects {self._listed([name_of('data', x.data or ()) for x in links])}"
         if not self._scatters:
             return f"{this} is used for {self._outputs(links)}"
-        brought = self._listed([place("updates", link.updates or ()) for link in links])
+        brought = self._listed([name_of("updates", link.updates or ()) for link in links])
         return f"{this} applies {brought or 'nothing'} to {self._outputs(links)}"
 
     def _updates(self, at: Position) -> str:
@@ -122,15 +122,15 @@ class Sentences:
         (link,) = links
         by = self._by(link)
         if link.output is None:
-            return f"{this} is for {place('data', link.data or ())}, {by}"
+            return f"{this} is for {name_of('data', link.data or ())}, {by}"
         rest = self._gives(link)
         if self._reduction == "none" and link is not self._links["output", link.output][-1]:
             rest = "; a later update overwrites it"
-        return f"{this} goes to {place('output', link.output)}, {by}{rest}"
+        return f"{this} goes to {name_of('output', link.output)}, {by}{rest}"
 
     def _element(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]
-        this = place(role, position)
+        this = name_of(role, position)
         if grid.elements is None:
             return this
         return f"{this} = {shown(grid.elements[number_of(position, grid.shape)])}"
@@ -138,7 +138,7 @@ class Sentences:
     def _from(self, link: Link) -> str:
         if link.data is None:
             return f"the fill value, because {self._tuple(link.number)} is out of bounds"
-        return f"{place('data', link.data)}, {self._by(link)}"
+        return f"{name_of('data', link.data)}, {self._by(link)}"
 
     def _by(self, link: Link) -> str:
         return f"selected by {self._tuple(link.number)}"
@@ -146,7 +146,7 @@ class Sentences:
     def _tuple(self, number: int | None) -> str:
         assert number is not None
         one = self._drawing.tuples[number]
-        which = f"{place('indices', one.at)} = {self._names.written(one.written)}"
+        which = f"{name_of('indices', one.at)} = {self._names.written(one.written)}"
         if one.front in (None, one.written):
             return which
         return f"{which}, which is {self._names.written(one.front or ())}"
@@ -160,7 +160,7 @@ class Sentences:
         return f", gives {shown(link.result)}"
 
     def _outputs(self, links: Sequence[Link]) -> str:
-        return self._listed([place("output", link.output or ()) for link in links]) or "no output"
+        return self._listed([name_of("output", link.output or ()) for link in links]) or "no output"
 
     def _listed(self, words: list[str]) -> str:
         return ", ".join(self._shortened(words))

@@ -11,7 +11,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
 from ndtool.formats.npz.directory import Member
-from ndtool.formats.npz.writer import Kept
+from ndtool.formats.npz.writer import PreservedMembers
 from ndtool.publish.preserved import OldFile
 from ndtool.publish.sinks import FileSink, Frame
 from ndtool.publish.targets import Target, exists
@@ -122,12 +122,12 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _old(target: Target) -> tuple[OldFile, Kept]:
+def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
     """Return the old archive and its preserved members; OutputError if it may not be replaced."""
 
-    def understand(file: File) -> Kept:
+    def understand(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
-        kept = writer.keep(file.peek, file.size, target.path, target.member)
+        kept = writer.preserve(file.peek, file.size, target.path, target.member)
         if kept.replaced and not target.clobber:
             raise exists(f"{target.path}:{target.member}")
         return kept
@@ -140,7 +140,7 @@ class MemberFrame(Frame):
     """The bytes of an archive before and after the written member's data."""
 
     def __init__(
-        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, kept: Kept
+        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, kept: PreservedMembers
     ) -> None:
         self._name, self._archive, self._kept = name, archive, kept
         self._size = len(header) + nbytes

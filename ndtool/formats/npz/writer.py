@@ -21,7 +21,7 @@ _FIXED = 46  # size of a central directory entry up to its name
 _OFFSET = 42  # position in an entry of the local file header's offset
 
 
-class Kept(NamedTuple):
+class PreservedMembers(NamedTuple):
     """The preserved members of an archive to which a member is written.
 
     names: in central directory order. replaced: whether the new member replaces an old one. pieces:
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     comment: bytes = b""
 
 
-NOTHING = Kept()
+NOTHING = PreservedMembers()
 
 
 def member_name(name: str) -> bytes:
@@ -69,7 +69,7 @@ def head(name: bytes, size: int, crc: int, at: int = 0) -> bytes:
     return b"PK\3\4" + _common(name, size, crc, len(extra), wide) + name + extra
 
 
-def tail(name: bytes, size: int, crc: int, kept: Kept = NOTHING) -> bytes:
+def tail(name: bytes, size: int, crc: int, kept: PreservedMembers = NOTHING) -> bytes:
     """Return the central directory and its end record, which follow the new member."""
     start = kept.at + len(head(name, size, crc, kept.at)) + size
     entries = kept.entries + _entry(name, size, crc, kept.at - kept.prefix)
@@ -101,7 +101,7 @@ def _common(name: bytes, size: int, crc: int, extra: int, wide: bool) -> bytes:
     return struct.pack("<5H3L2H", version, flags, 0, 0, _DATE, crc, size, size, len(name), extra)
 
 
-def keep(read: Read, size: int, path: str, name: str) -> Kept:
+def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     """Return the preserved members of the archive `path` when its member `name` is written.
 
     Only a member whose name ends in .npy is replaced. The others keep their bytes, and move by
@@ -138,7 +138,7 @@ def keep(read: Read, size: int, path: str, name: str) -> Kept:
         )
     start, stop, to = pieces[-1] if pieces else (0, 0, 0)
     end = to + stop - start
-    return Kept(
+    return PreservedMembers(
         tuple(member.name for member in kept),
         replaced,
         tuple(pieces),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DECIMAL = re.compile("[0-9]{1,19}")
 
 
-class Beside:
+class CombinedStorage:
     """A model's file and its external data file, as one storage."""
 
     def __init__(self, model: LocalFile, data: File) -> None:
@@ -33,8 +33,8 @@ class Beside:
         return next((change for file in self._files if (change := file.change())), "")
 
     def fingerprint(self) -> Fingerprint:
-        told = [file.fingerprint() for file in self._files]
-        return None if None in told else told
+        entries = [file.fingerprint() for file in self._files]
+        return None if None in entries else entries
 
     def is_open_as(self, fd: int) -> bool:
         return any(file.is_open_as(fd) for file in self._files)
@@ -59,10 +59,10 @@ class Folder:
 
     def find(self, tensor: Tensor, label: str) -> tuple[str, int]:
         """Return the path of a tensor's external data file, and the offset of its elements."""
-        told = tensor.external or {}
-        path, size = self._file(told.get("location", ""), label)
-        start = _decimal(told.get("offset", "0"), "offset", label)
-        length = _decimal(told.get("length", str(max(0, size - start))), "length", label)
+        entries = tensor.external or {}
+        path, size = self._file(entries.get("location", ""), label)
+        start = _decimal(entries.get("offset", "0"), "offset", label)
+        length = _decimal(entries.get("length", str(max(0, size - start))), "length", label)
         if start + length > size:
             _refuse(label, f"its {length} bytes at offset {start} exceed {path}, which has {size}")
         if length != tensor.stored:
@@ -73,8 +73,8 @@ class Folder:
     def _file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._sizes:
             path, parts = locations.beside(self._storage, self._path, location), location.split("/")
-            odd = not location or location[0] == "/" or ".." in parts or "\0" in location
-            if odd or path is None:
+            is_invalid = not location or location[0] == "/" or ".." in parts or "\0" in location
+            if is_invalid or path is None:
                 what = "expected a relative path inside the model's folder"
                 _refuse(label, f"the location of its data is {location!r}: {what}")
             real = os.path.realpath(path)
@@ -107,13 +107,13 @@ def open_tensor(
         data = locations.open_storage(beside)
         try:
             byte_range = data.byte_range(start or 0, tensor.stored, beside)
-            if tensor.odd:
+            if tensor.decode_reason:
                 byte_range = _decoded(tensor, _cut(byte_range.all()), label)
         except BaseException:
             data.close()
             raise
-        return Flat(name, metadata, byte_range, Beside(storage, data), warning)
-    if tensor.odd:
+        return Flat(name, metadata, byte_range, CombinedStorage(storage, data), warning)
+    if tensor.decode_reason:
         byte_range = _decoded(tensor, _pieces(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
@@ -124,7 +124,7 @@ def entry(
     tensor: Tensor, label: str, member: str | None, size: int, folder: Folder, kind: str
 ) -> MemberInfo:
     """Return the member info of a tensor."""
-    problem, beside, start = tensor.odd, None, None
+    problem, beside, start = tensor.decode_reason, None, None
     try:
         beside, start = _where(tensor, label, folder)
     except NdtoolError as exc:

@@ -143,7 +143,7 @@ class Tensor(NamedTuple):
         return "" if self.values is None else self.values.title
 
     @property
-    def odd(self) -> str:
+    def decode_reason(self) -> str:
         """Why the elements must be decoded, "" if they can be memory-mapped."""
         values = self.values
         if self.element.bits % 8:

@@ -138,7 +138,7 @@ class ZarrSource:
         key = self._note(
             tuple(first // step for (first, _), step in zip(storage, self._files, strict=True))
         )
-        with store.said(self.name):
+        with store.converted_errors(self.name):
             at = tuple(
                 first // step for (first, _), step in zip(storage, metadata.grid, strict=True)
             )
@@ -184,7 +184,7 @@ class ZarrSource:
             raise OutputError(f"{called(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
-        with store.said(self.name):
+        with store.converted_errors(self.name):
             return self._storage.fingerprint(self._node)
 
     def is_open_as(self, fd: int) -> bool:
@@ -211,9 +211,9 @@ class ZarrSource:
 
     def _take_note(self, number: int, key: str) -> None:
         most = self._layout.chain.most if self._layout.sharding is None else None
-        told = self._storage.ready(key, most)
+        current = self._storage.ready(key, most)
         with self._lock:
-            self._sum = (self._sum + hash((number, *told))) & _MASK
+            self._sum = (self._sum + hash((number, *current))) & _MASK
 
     def _noted(self) -> Iterator[int]:
         for page, seen in self._seen.items():
@@ -226,9 +226,9 @@ class ZarrSource:
         def look(number: int) -> None:
             box = grid.box(self.metadata.shape, self._files, number)
             at = (first // step for (first, _), step in zip(box, self._files, strict=True))
-            told = self._storage.like(self._key(tuple(at)))
+            current = self._storage.like(self._key(tuple(at)))
             with self._lock:
-                total[0] = (total[0] + hash((number, *told))) & _MASK
+                total[0] = (total[0] + hash((number, *current))) & _MASK
 
         pool.run_all(look, self._noted(), self.at_once)
         return total[0]

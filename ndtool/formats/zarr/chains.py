@@ -57,10 +57,10 @@ def allow(document: dict[str, Any], label: str) -> None:
     codecs = _list(document.get("codecs"), label)
     allowed = (*_OWN, *(_PREFIX + name for name in _NUMCODECS))
     if [_name(codec, "name") for codec in codecs] == [SHARDING]:
-        told = codecs[0].get("configuration") if isinstance(codecs[0], dict) else None
-        told = told if isinstance(told, dict) else {}
-        _allow(_list(told.get("index_codecs"), label), "name", ("bytes", "crc32c"), label)
-        codecs = _list(told.get("codecs"), label)
+        settings = codecs[0].get("configuration") if isinstance(codecs[0], dict) else None
+        settings = settings if isinstance(settings, dict) else {}
+        _allow(_list(settings.get("index_codecs"), label), "name", ("bytes", "crc32c"), label)
+        codecs = _list(settings.get("codecs"), label)
     elif SHARDING in (_name(codec, "name") for codec in codecs):
         raise InputError(f"{printable(label)}: codec {SHARDING} with others: expected it alone")
     _allow(codecs, "name", allowed, label)
@@ -191,15 +191,15 @@ class Sharding(NamedTuple):
         import numpy as np
 
         sizes = tuple(n // count for n, count in zip(shard.shape, self.per, strict=True))
-        places = np.empty((*self.per, 2), "<u8")
+        shard_index = np.empty((*self.per, 2), "<u8")
         offset = self.codecs.most if self.at_start else 0
         parts = []
         for at in product(*map(range, self.per)):
             box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, sizes, strict=True))
             parts.append(chain.encode(shard[box]))
-            places[at] = offset, len(parts[-1])
+            shard_index[at] = offset, len(parts[-1])
             offset += len(parts[-1])
-        parts.insert(0 if self.at_start else len(parts), self.codecs.encode(places))
+        parts.insert(0 if self.at_start else len(parts), self.codecs.encode(shard_index))
         return b"".join(parts)
 
 
@@ -232,14 +232,14 @@ def layout(document: dict[str, Any], shape: Shape, dtype: np.dtype[Any]) -> Layo
         return Layout(_chain(codecs, shape, dtype), None)
     import numpy as np
 
-    told = codecs[0]["configuration"]
+    settings = codecs[0]["configuration"]
     whole = document["chunk_grid"]["configuration"]["chunk_shape"]
     per = tuple(n // step for n, step in zip(whole, shape, strict=True))
-    (chain, *_), orders = told["index_codecs"], {"big": ">u8", "little": "<u8"}
+    (chain, *_), orders = settings["index_codecs"], {"big": ">u8", "little": "<u8"}
     endian = (chain.get("configuration") or {}).get("endian", "little")
-    index = _chain(told["index_codecs"], (*per, 2), np.dtype(orders[endian]))
-    at_start = told.get("index_location", "end") == "start"
-    return Layout(_chain(told["codecs"], shape, dtype), Sharding(per, index, at_start))
+    index = _chain(settings["index_codecs"], (*per, 2), np.dtype(orders[endian]))
+    at_start = settings.get("index_location", "end") == "start"
+    return Layout(_chain(settings["codecs"], shape, dtype), Sharding(per, index, at_start))
 
 
 def _chain(codecs: Iterable[dict[str, Any]], shape: Shape, dtype: np.dtype[Any]) -> Chain:
@@ -247,25 +247,25 @@ def _chain(codecs: Iterable[dict[str, Any]], shape: Shape, dtype: np.dtype[Any])
     axes = list(range(len(shape)))
     steps: list[Step] = []
     for codec in codecs:
-        name, told = codec["name"], dict(codec.get("configuration") or {})
+        name, settings = codec["name"], dict(codec.get("configuration") or {})
         if name == "transpose":
-            if sorted(told["order"]) != sorted(axes) or steps:
+            if sorted(settings["order"]) != sorted(axes) or steps:
                 raise ValueError("codec transpose: expected an order of all axes, before filters")
-            axes = [axes[axis] for axis in told["order"]]
+            axes = [axes[axis] for axis in settings["order"]]
         elif name == "bytes":
             # Axes and byte order would apply to a filter's output, which has another type.
-            if steps and (axes != sorted(axes) or told.get("endian") == "big"):
+            if steps and (axes != sorted(axes) or settings.get("endian") == "big"):
                 raise ValueError(f"codec {steps[0].name} with transpose or big-endian bytes")
         else:
-            steps.append(_step(_as_version_2(name, told)))
+            steps.append(_step(_as_version_2(name, settings)))
     return Chain(shape, dtype, axes, steps)
 
 
-def _as_version_2(name: str, told: dict[str, Any]) -> dict[str, Any]:
+def _as_version_2(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if name == "blosc":
-        told = {**told, "shuffle": _SHUFFLES[told["shuffle"]]}
-        told.pop("typesize", None)  # numcodecs uses the element size
-    return {**told, "id": name.removeprefix(_PREFIX)}
+        settings = {**settings, "shuffle": _SHUFFLES[settings["shuffle"]]}
+        settings.pop("typesize", None)  # numcodecs uses the element size
+    return {**settings, "id": name.removeprefix(_PREFIX)}
 
 
 def _step(config: dict[str, Any]) -> Step:

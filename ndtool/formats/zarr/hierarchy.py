@@ -97,8 +97,8 @@ def consolidated(storage: Folder, new: Mapping[str, bytes] = NOTHING) -> tuple[s
 
 def _inline(root: dict[str, Any]) -> dict[str, Any]:
     """Return the consolidated metadata of a version 3 group, by path."""
-    told = root.get("consolidated_metadata")
-    found = told.get("metadata") if isinstance(told, dict) else None
+    entries = root.get("consolidated_metadata")
+    found = entries.get("metadata") if isinstance(entries, dict) else None
     return found if isinstance(found, dict) else {}
 
 
@@ -131,9 +131,9 @@ def _bytes(document: dict[str, Any]) -> bytes:
 
 def _consolidated(storage: Folder) -> list[str]:
     """Return the paths of the arrays in a store's consolidated metadata."""
-    if told := _inline(_json(storage, "zarr.json")):
+    if entries := _inline(_json(storage, "zarr.json")):
         return [
-            path for path, one in told.items()
+            path for path, one in entries.items()
             if isinstance(one, dict) and one.get("node_type") == "array"
         ]  # fmt: skip
     old = _json(storage, ".zmetadata").get("metadata")

@@ -62,7 +62,7 @@ def library() -> Any:
 
 
 @contextmanager
-def said(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
     """Convert exceptions of the zarr and numcodecs packages to NdtoolErrors."""
     try:
         yield
@@ -128,7 +128,7 @@ def array_of(read: Read, called: str, node: str) -> Any:
     raw, version = hierarchy.metadata(read, new, called), 3
     if raw is None:
         raw, version = hierarchy.metadata(read, old, called), 2
-    with said(called), quiet():
+    with converted_errors(called), quiet():
         document = json.loads(raw or b"")
         if not isinstance(document, dict):
             raise InputError(f"{printable(called)}: its metadata are no JSON object")
@@ -142,7 +142,7 @@ def array_of(read: Read, called: str, node: str) -> Any:
 
 def layout_of(array: Any, dtype: Dtype, called: str) -> chains.Layout:
     """Return the layout of an array's files."""
-    with said(called), quiet():
+    with converted_errors(called), quiet():
         document = _plain(array.metadata.to_dict())
         chunks = tuple(map(int, array.chunks))
         return chains.layout(document, chunks, numpy_dtype(dtype))
@@ -172,7 +172,7 @@ def numpy_dtype(dtype: Dtype) -> Any:
 
 def metadata_of(array: Any, label: str) -> ArrayMetadata:
     """Return the array metadata of a Zarr array; NdtoolError if it exceeds a limit."""
-    with said(label), quiet():
+    with converted_errors(label), quiet():
         stored = array.metadata
         dtype = _dtype(array, label)
         shape, chunks = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
@@ -234,7 +234,7 @@ def _configured(codec: dict[str, Any]) -> dict[str, Any]:
 def _described(array: Any) -> Iterator[str]:
     """Yield the codecs of a chunk as text, with their levels: "zstd 3"."""
     for codec in _codecs(array):
-        told = _configured(codec)
-        level = told.get("level", told.get("clevel"))
-        words = (codec.get("name", codec.get("id")), told.get("cname"), level)
+        config = _configured(codec)
+        level = config.get("level", config.get("clevel"))
+        words = (codec.get("name", codec.get("id")), config.get("cname"), level)
         yield " ".join(str(word) for word in words if word is not None)

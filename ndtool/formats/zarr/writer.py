@@ -55,7 +55,7 @@ class Chunks:
         part: Any = np.ndarray(sizes, self._dtype, view)
         at = tuple(first // n for (first, _), n in zip(storage, self.metadata.grid, strict=True))
         key = f"{self._array.path}/{self._array.metadata.encode_chunk_key(at)}".lstrip("/")
-        with zarr.said(self.name, OutputError):
+        with zarr.converted_errors(self.name, OutputError):
             if sizes != self.metadata.grid:  # the last chunk of an axis is padded
                 whole = np.zeros(self.metadata.grid, self._dtype)
                 whole[tuple(map(slice, sizes))] = part
@@ -97,7 +97,7 @@ class ZarrSink:
                 raise OutputError(f"{printable(self.name)} changed during the run")
             self._files = grid.blocks(metadata.shape, metadata.grid) if metadata.nbytes else 0
             self._chunks = Chunks(self.name, metadata, array, self._output.put)
-            with zarr.said(self.name, OutputError):
+            with zarr.converted_errors(self.name, OutputError):
                 for key, body in documents.items():
                     self._output.put(key, body)
             total, each = metadata.nbytes, prod(metadata.grid) * metadata.dtype.itemsize
@@ -167,15 +167,18 @@ def _made(
     """Return the metadata documents of a new array and its groups, by key, and the array."""
     import numpy as np
 
-    library, path, asked = zarr.library(), target.path, target.encoding
-    version = site.version or (asked.like.version if asked.like else 3)
+    library, path, options = zarr.library(), target.path, target.encoding
+    version = site.version or (options.like.version if options.like else 3)
     dtype = zarr.numpy_dtype(metadata.dtype)
-    told: dict[str, Any] = {"zarr_format": version, "compressors": _compressor(asked, version)}
-    chunks, shards = _cut(metadata.shape, asked, version)
+    creation: dict[str, Any] = {
+        "zarr_format": version,
+        "compressors": _compressor(options, version),
+    }
+    chunks, shards = _cut(metadata.shape, options, version)
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
-        told["serializer"] = library.codecs.BytesCodec(endian="big")
+        creation["serializer"] = library.codecs.BytesCodec(endian="big")
     held: dict[str, Any] = {}
-    with zarr.said(path, UsageError), zarr.quiet():
+    with zarr.converted_errors(path, UsageError), zarr.quiet():
         try:
             zarr.run(
                 library.api.asynchronous.create_array(
@@ -186,7 +189,7 @@ def _made(
                     chunks=chunks or "auto",
                     shards=shards,
                     fill_value=np.zeros((), dtype)[()],
-                    **told,
+                    **creation,
                 )
             )
             documents = {key: body.to_bytes() for key, body in held.items()}
@@ -205,17 +208,17 @@ def _no_type(metadata: ArrayMetadata, version: int) -> DtypeError:
     return DtypeError(f"Zarr {version} cannot store elements of type {metadata.dtype.name}")
 
 
-def _cut(shape: Shape, asked: Encoding, version: int) -> tuple[Shape | None, Shape | None]:
+def _cut(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None, Shape | None]:
     """Return chunks and shards: the requested ones, else those of data if the ranks are equal."""
-    for name, sizes in (("--chunks", asked.chunks), ("--shards", asked.shards)):
+    for name, sizes in (("--chunks", options.chunks), ("--shards", options.shards)):
         if sizes is not None and len(sizes) != len(shape):
             raise UsageError(
                 f"{name} {','.join(map(str, sizes))} has {len(sizes)} sizes:"
                 f" the output has rank {len(shape)}"
             )
-    if asked.shards is not None and version == 2:
+    if options.shards is not None and version == 2:
         raise UsageError("--shards: Zarr version 2 has no shards")
-    chunks, shards, like = asked.chunks, asked.shards, asked.like
+    chunks, shards, like = options.chunks, options.shards, options.like
     if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks or None
         shards = like.shards if version == 3 else None
@@ -229,9 +232,9 @@ def _cut(shape: Shape, asked: Encoding, version: int) -> tuple[Shape | None, Sha
     return chunks, shards or None
 
 
-def _compressor(asked: Encoding, version: int) -> Any:
+def _compressor(options: Encoding, version: int) -> Any:
     """Return the compressor of chunks: the requested one, else that of data."""
-    codec = asked.codec or (_codec_of(asked.like) if asked.like else None)
+    codec = options.codec or (_codec_of(options.like) if options.like else None)
     if codec is None:
         return "auto"
     name, _, level = codec.partition(":")

@@ -18,9 +18,9 @@ from ndtool.redaction import register
 from ndtool.runs import executors
 from ndtool.runs.executors import Lost, Task
 
-ANSWER, COME = 10, 60  # seconds: timeouts of a scheduler's answer, of its first worker
-BACK = 60  # seconds until a run without workers fails; the interval of checks
-OFTEN = 1
+ANSWER_TIMEOUT, JOIN_TIMEOUT = 10, 60  # seconds: for an answer, for the first worker
+WORKER_TIMEOUT = 60  # seconds until a run without workers fails; the interval of checks
+CHECK_INTERVAL = 1
 _LARGEST = 1 << 20  # characters of a scheduler file
 _LOGS = "distributed", "distributed.client"  # loggers with handlers of their own
 
@@ -66,7 +66,7 @@ class Cluster:
                 outcome = Lost(outcome.allowed_failures + 1)
             if isinstance(outcome, _lost()):  # the scheduler is gone
                 self._tasks.clear()  # so none can be cancelled
-                raise _lonely()
+                raise _no_workers()
             yield self._tasks.pop(future), outcome
 
     def cancel(self, *tasks: Task) -> None:
@@ -85,11 +85,13 @@ class Cluster:
         changed, alone = self._done.thread_condition, 0.0
         while True:
             with changed:
-                if changed.wait_for(self._done.has_ready, OFTEN):
+                if changed.wait_for(self._done.has_ready, CHECK_INTERVAL):
                     return
-            alone = 0.0 if self._identity(0)["n_workers"] else alone + OFTEN
-            if alone > BACK:
-                raise ResourceError(f"no worker is left, and none has joined in {BACK} seconds")
+            alone = 0.0 if self._identity(0)["n_workers"] else alone + CHECK_INTERVAL
+            if alone > WORKER_TIMEOUT:
+                raise ResourceError(
+                    f"no worker is left, and none has joined in {WORKER_TIMEOUT} seconds"
+                )
 
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, with that of `workers` workers; -1 for all."""
@@ -102,7 +104,7 @@ class Cluster:
         try:
             return call(*arguments, **options)
         except lost:
-            raise _lonely() from None
+            raise _no_workers() from None
 
     def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         ended: dict[str, Any] = self._asked(self._client.run, call, *arguments, on_error="return")
@@ -122,7 +124,7 @@ class Cluster:
         asking.join(seconds)
 
 
-def _lonely() -> ResourceError:
+def _no_workers() -> ResourceError:
     return ResourceError("the connection to the scheduler was lost")
 
 
@@ -155,7 +157,7 @@ def connect(
             assert workers is not None, "a scheduler or workers are given"
             from ndtool.runs.executors import localcluster
 
-            own, kill = stack.enter_context(localcluster.cluster(workers, threads, COME))
+            own, kill = stack.enter_context(localcluster.cluster(workers, threads, JOIN_TIMEOUT))
             client = stack.enter_context(distributed.Client(own, set_as_default=False))
         elif isinstance(scheduler, str):
             for name in _LOGS:  # their errors reach us as exceptions
@@ -165,9 +167,11 @@ def connect(
         else:
             client = scheduler
         try:
-            client.wait_for_workers(1, timeout=COME)
+            client.wait_for_workers(1, timeout=JOIN_TIMEOUT)
         except TimeoutError:
-            raise ResourceError(f"no worker has joined the cluster in {COME} seconds") from None
+            raise ResourceError(
+                f"no worker has joined the cluster in {JOIN_TIMEOUT} seconds"
+            ) from None
         yield Cluster(client, limit, workers, kill)
 
 
@@ -188,7 +192,7 @@ def _client(distributed: Any, scheduler: str) -> Any:
     address = _address(scheduler) if is_file else scheduler
     register(address)
     try:
-        return distributed.Client(address, timeout=ANSWER, set_as_default=False)
+        return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
     except ValueError as exc:
         error: NdtoolError = UsageError(
             f"--scheduler {shown} is not an address: {words(exc)}:"

@@ -23,7 +23,7 @@ from ndtool.machine import endings
 from ndtool.publish.newfolder import NewFolder
 
 OFTEN = 1  # seconds between checks of processes that start
-HURRY = 5  # seconds that killing processes may take
+KILL_TIMEOUT = 5  # seconds that killing processes may take
 MISSED = 0.2  # seconds to wait for a killed process to close
 
 
@@ -91,10 +91,10 @@ def _await(started: Any, workers: int, seconds: float) -> None:
 def _killed(started: Any, others: set[Any]) -> None:
     """Kill the processes and wait until they have ended, since their folder is removed next."""
     with suppress(RuntimeError, TimeoutError):  # its loop is closed, or waits for the main thread
-        started.sync(_kill, started, others, callback_timeout=HURRY)
+        started.sync(_kill, started, others, callback_timeout=KILL_TIMEOUT)
     for process in set(active_children()) - others:
         process.kill()
-        process.join(HURRY)
+        process.join(KILL_TIMEOUT)
 
 
 async def _kill(started: Any, others: set[Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import lcm, prod
 from typing import NamedTuple
 
-from ndtool._kernels import MARKED
+from ndtool._kernels import MAX_BYTE_IDS
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
@@ -115,14 +115,14 @@ class Partitioning(NamedTuple):
         return prod(self.step) * self.rows.width
 
     @property
-    def piles(self) -> int:
+    def id_count(self) -> int:
         """The number of partition IDs: with dropped tuples one more, the last."""
         return self.parts + self.rows.strays
 
     @property
     def mark(self) -> int:
         """The bytes of a partition ID."""
-        return 1 if self.piles <= MARKED else 2
+        return 1 if self.id_count <= MAX_BYTE_IDS else 2
 
     @property
     def pitch(self) -> int:

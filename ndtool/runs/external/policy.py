@@ -67,7 +67,7 @@ def complete(executor: Executor, tasks: Iterable[Task], take: Take, in_order: bo
 def phases(
     inference: Inference,
     partitioning: Partitioning,
-    keep: SpillStore,
+    spills: SpillStore,
     executor: Executor,
     do: Callable[[str, int], Any],
     progress: ProgressCallback,
@@ -107,7 +107,7 @@ def phases(
 
     def swept(part: int, end: TaskResult) -> None:
         if partitioning.gathers:
-            places[part] = end.attempt
+            table[part] = end.attempt
 
     yield "split"
     each(
@@ -118,17 +118,17 @@ def phases(
         dealt,
     )
     outside.tell(note)
-    keep.tabulate(Table("starts", partitioning.blocks), tables.starts)
+    spills.tabulate(Table("starts", partitioning.blocks), tables.starts)
     yield "sweep"
-    places = tables.places() if partitioning.gathers else memoryview(b"")
+    table = tables.table() if partitioning.gathers else memoryview(b"")
     known = (
-        abandoned.sweeps(partitioning, places[-partitioning.parts :])
+        abandoned.sweeps(partitioning, table[-partitioning.parts :])
         if abandoned and partitioning.gathers
         else {}
     )
     each("sweep", partitioning.parts, rows.height * rows.width, known, swept)
     if partitioning.gathers:
-        keep.tabulate(Table("places", partitioning.parts), places)
+        spills.tabulate(Table("places", partitioning.parts), table)
         yield "replay"
         each("replay", partitioning.blocks, rows.tuples * rows.width, {}, lambda *_: None)
 
@@ -178,21 +178,21 @@ class _Tables:
         self.starts[block] = end.attempt
         self.starts[blocks + block :: blocks] = memoryview(end.starts).cast("q")
 
-    def places(self) -> memoryview:
+    def table(self) -> memoryview:
         """Return the table for replay.
 
         A line for attempts, still 0; a line of partition offsets in tuples; then a line for every
         block, and one for the end, with its offset in each partition.
         """
         blocks, parts = self._partition_flat.blocks, self._partition_flat.parts
-        places, before = _numbers((3 + blocks) * parts), [0] * parts
+        table, before = _numbers((3 + blocks) * parts), [0] * parts
         for block in range(blocks):
-            places[(2 + block) * parts : (3 + block) * parts] = _line(before)
+            table[(2 + block) * parts : (3 + block) * parts] = _line(before)
             here = self.starts[blocks + block :: blocks].tolist()
             before = list(map(add, before, map(sub, here[1:], here)))
-        places[(2 + blocks) * parts :] = _line(before)
-        places[parts : 2 * parts] = _line(accumulate(before[:-1], initial=0))
-        return places
+        table[(2 + blocks) * parts :] = _line(before)
+        table[parts : 2 * parts] = _line(accumulate(before[:-1], initial=0))
+        return table
 
 
 def _numbers(count: int) -> memoryview:

@@ -92,13 +92,13 @@ class Work:
     """The state that the tasks of a run share: open arrays, bound plans and buffers."""
 
     def __init__(
-        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, keep: SpillStore
+        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, spills: SpillStore
     ) -> None:
-        self.inference, self.partitioning, self.arrays, self.keep = (
+        self.inference, self.partitioning, self.arrays, self.spills = (
             inference,
             partitioning,
             arrays,
-            keep,
+            spills,
         )
         plan, dtype, handling = inference.plan, inference.dtype, inference.handling
         if is_error(plan, handling.mode):
@@ -115,8 +115,8 @@ class Work:
         updates = inference.inputs.get("updates")
         self.updates_turned = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
         self.starts = Table("starts", partitioning.blocks)
-        self.places = Table("places", partitioning.parts)
-        self._parts, self._desks = (
+        self.table = Table("places", partitioning.parts)
+        self._parts, self._scratch = (
             pool.BufferPool(partitioning.part),
             pool.BufferPool(partitioning.scratch),
         )
@@ -165,9 +165,9 @@ class Work:
         self._parts.give(buffer)
 
     @contextmanager
-    def desk(self) -> Iterator[Take]:
+    def arena(self) -> Iterator[Take]:
         """Yield an allocator of scratch, aligned to cache lines."""
-        buffer, at = self._desks.take(), 0
+        buffer, at = self._scratch.take(), 0
 
         def take(nbytes: int) -> memoryview:
             nonlocal at
@@ -176,12 +176,12 @@ class Work:
             return buffer[start : start + nbytes]
 
         yield take
-        self._desks.give(buffer)
+        self._scratch.give(buffer)
 
 
 def check(work: Work, block: int) -> OutOfBounds | None:
     """Validate the indices of a block; return those out of bounds, None if all are valid."""
-    with work.desk() as take:
+    with work.arena() as take:
         return _bad(work, work.fresh(block, take), block)
 
 
@@ -208,42 +208,42 @@ def _bad(
 
 def split(work: Work, block: int) -> TaskResult | OutOfBounds:
     """Sort the tuples of a block by partition and spill them; return the partition offsets."""
-    partitioning, keep = work.partitioning, work.keep
+    partitioning, spills = work.partitioning, work.spills
     first, n = block * partitioning.block, partitioning.tuples(block)
     width = partitioning.rows.width
-    starts = memoryview(bytearray(8 * (partitioning.piles + 1))).cast("q")
-    with work.desk() as take:
-        marks, local, dealt = take(n * partitioning.mark), take(n * LOCAL), take(n * LOCAL)
+    starts = memoryview(bytearray(8 * (partitioning.id_count + 1))).cast("q")
+    with work.arena() as take:
+        ids, local, dealt = take(n * partitioning.mark), take(n * LOCAL), take(n * LOCAL)
         indices, tuples = work.indices(block, take), WorkItem(first, n, 0, 0)
         into = local.cast("I")
-        if _kernels.mark(work.rows, indices, first, tuples, work.boxes, marks, into, starts):
+        if _kernels.partition_ids(work.rows, indices, first, tuples, work.boxes, ids, into, starts):
             if (bad := _bad(work, work.fresh(block, take, indices), block, indices)) is None:
                 raise OutputError("indices changed during the run")
             return bad
         outside = None
         if work.rule != "error":
             outside = _bad(work, work.fresh(block, take, indices), block)
-        piece = keep.create(spill.Segment("split", block, first * partitioning.pitch))
-        _deal(marks, starts[:-1], local, dealt, n, back=False)
-        keep.write(piece, 0, dealt)
+        piece = spills.create(spill.Segment("split", block, first * partitioning.pitch))
+        _deal(ids, starts[:-1], local, dealt, n, back=False)
+        spills.write(piece, 0, dealt)
         if work.arrays.updates is None:
-            keep.write(piece, n * LOCAL, marks)
+            spills.write(piece, n * LOCAL, ids)
         else:
             updates, ordered = take(n * width), take(n * width)
             read_range(work.arrays.updates, first, updates)
             if work.updates_turned:
                 copies.swap(updates, work.inference.dtype.unit)
-            _deal(marks, starts[:-1], updates, ordered, n, back=False)
-            keep.write(piece, n * LOCAL, ordered)
+            _deal(ids, starts[:-1], updates, ordered, n, back=False)
+            spills.write(piece, n * LOCAL, ordered)
         done = TaskResult(piece.attempt, bytes(starts[: partitioning.parts + 1]), outside)
-        keep.finish(piece, done.end)
+        spills.finish(piece, done.end)
     return done
 
 
 def sweep(work: Work, part: int) -> TaskResult:
     """Read a partition of data, and gather rows of it, or update and write it."""
-    attempts = work.keep.lines(work.starts, 0, 1)
-    both = work.keep.lines(work.starts, 1 + part, 3 + part)
+    attempts = work.spills.lines(work.starts, 0, 1)
+    both = work.spills.lines(work.starts, 1 + part, 3 + part)
     begins, ends = both[: len(attempts)], both[len(attempts) :]
     found = list(batches(begins, ends, work.partitioning.block))
     if work.arrays.updates is None:
@@ -254,30 +254,30 @@ def sweep(work: Work, part: int) -> TaskResult:
 
 def replay(work: Work, block: int) -> TaskResult:
     """Restore the rows of a block to the order of its tuples, and write them."""
-    partitioning, keep, places = work.partitioning, work.keep, work.places
+    partitioning, spills, table = work.partitioning, work.spills, work.table
     n, width = partitioning.tuples(block), partitioning.rows.width
-    attempts, bases = keep.lines(places, 0, 1), keep.lines(places, 1, 2)
-    both = keep.lines(places, 2 + block, 4 + block)
+    attempts, bases = spills.lines(table, 0, 1), spills.lines(table, 1, 2)
+    both = spills.lines(table, 2 + block, 4 + block)
     before, after = both[: partitioning.parts], both[partitioning.parts :]
     counts = list(map(sub, after, before))
-    with work.desk() as take:
-        marks, found, out = take(n * partitioning.mark), take(n * width), take(n * width)
-        attempt = keep.lines(work.starts, 0, 1)[block]
+    with work.arena() as take:
+        ids, found, out = take(n * partitioning.mark), take(n * width), take(n * width)
+        attempt = spills.lines(work.starts, 0, 1)[block]
         piece = spill.Segment(
             "split", block, block * partitioning.block * partitioning.pitch, attempt
         )
-        keep.read(piece, n * LOCAL, marks)
+        spills.read(piece, n * LOCAL, ids)
         wanted = [
             (spill.Segment("sweep", part, bases[part] * width, attempts[part]),
              before[part] * width, counts[part] * width)
             for part in filter(counts.__getitem__, range(partitioning.parts))
         ]  # fmt: skip
-        spill.read_all(keep, wanted, found)
+        spill.read_all(spills, wanted, found)
         if partitioning.rows.strays:
             counts.append(n - sum(counts))
             found[len(found) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-        _deal(marks, starts, found, out, n, back=True)
+        _deal(ids, starts, found, out, n, back=True)
         assert work.arrays.output is not None
         write_range(work.arrays.output, block * partitioning.block, out)
     return TaskResult(0)
@@ -290,24 +290,24 @@ def _gather(
     work: Work, part: int, batches: list[Batch], attempts: memoryview, before: int
 ) -> TaskResult:
     """Gather rows of a partition and spill them; only chunks that they are in are read."""
-    partitioning, keep, width = work.partitioning, work.keep, work.partitioning.rows.width
+    partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
     box, at = partitioning.box(part), 0
     there = bytearray(MOST_PARTS)
-    piece = keep.create(spill.Segment("sweep", part, before * width))
+    piece = spills.create(spill.Segment("sweep", part, before * width))
     with work.part() as whole:
         buffer = whole[: _height(box) * width]
         for batch in batches:
-            with work.desk() as take:
-                local, n = fetched(work.partitioning, work.keep, batch, attempts, "local", take)
+            with work.arena() as take:
+                local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)
                 if new := _missing(work, box, local, n, take, there):
                     work.arrays.data.read(box, buffer, new)
                 found = take(n * width)
                 a, indices, tuples = _bound(_height(box), local, n, width)
                 if _kernels.gather(a, buffer, 0, indices, tuples, found, KernelOptions(1)):
                     raise _changed()
-                keep.write(piece, at, found)
+                spills.write(piece, at, found)
                 at += len(found)
-    keep.finish(piece)
+    spills.finish(piece)
     return TaskResult(piece.attempt)
 
 
@@ -327,8 +327,8 @@ def _missing(
         return range(count if is_new else 0)
     boxes, counts = bind.bind_boxes(sizes, steps), memoryview(bytearray(8 * (count + 1))).cast("q")
     a, indices, tuples = _bound(_height(box), local, n, 1)
-    marks, rows = take(2 * n), take(n * LOCAL).cast("I")
-    if _kernels.mark(a, indices, 0, tuples, boxes, marks, rows, counts):
+    ids, rows = take(2 * n), take(n * LOCAL).cast("I")
+    if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
         raise _changed()
     new = [one for one, (a, b) in enumerate(pairwise(counts)) if b > a and not there[one]]
     for one in new:
@@ -350,9 +350,9 @@ def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -
         if turn:
             copies.swap(buffer, dtype.unit)
         for batch in batches:
-            with work.desk() as take:
-                local, n = fetched(work.partitioning, work.keep, batch, attempts, "local", take)
-                updates, _ = fetched(work.partitioning, work.keep, batch, attempts, "rows", take)
+            with work.arena() as take:
+                local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)
+                updates, _ = fetched(work.partitioning, work.spills, batch, attempts, "rows", take)
                 change = UpdateSpec(updates, width, work.reduction, dtype.name)
                 a, indices, tuples = _bound(_height(box), local, n, width)
                 if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
@@ -372,11 +372,11 @@ def _bound(
 
 
 def _deal(
-    marks: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, back: bool
+    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, back: bool
 ) -> None:
     """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
-    places = memoryview(bytearray(starts)).cast("q")
-    if _kernels.deal(marks, places, rows, out, n, back):
+    table = memoryview(bytearray(starts)).cast("q")
+    if _kernels.permute(ids, table, rows, out, n, back):
         raise _changed()
 
 

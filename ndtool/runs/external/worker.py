@@ -22,7 +22,7 @@ from ndtool.runs.external import execution, spillfiles
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.tasks import Work
 
-KEPT = 4  # idle runs whose arrays stay open
+IDLE_RUNS = 4  # idle runs whose arrays stay open
 
 
 class Call(NamedTuple):
@@ -87,13 +87,13 @@ class _Opened:
                     raise OutputError(f"{called(argument)} has another type or shape on a worker")
             output = _Gated(_output(call.output))
             stack.callback(output.close)
-            keep = spillfiles.open_store(call.folder)
-            stack.callback(keep.close)
+            spills = spillfiles.open_store(call.folder)
+            stack.callback(spills.close)
             inputs = Inputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
-            self.work = Work(call.inference, call.partitioning, arrays, keep)
+            self.work = Work(call.inference, call.partitioning, arrays, spills)
             self.close = stack.pop_all().close
 
 
@@ -140,7 +140,7 @@ def _at_work(call: Call) -> Iterator[_Opened]:
         opened = _open[call.token]
         opened.users += 1
         idle = [token for token, one in _open.items() if not one.users]
-        for token in idle[: max(0, len(_open) - KEPT)]:
+        for token in idle[: max(0, len(_open) - IDLE_RUNS)]:
             _open.pop(token).close()
     try:
         yield opened
@@ -179,19 +179,19 @@ def require_one_version(cluster: Cluster) -> None:
             raise mismatch(f"the worker at {name}", found, __version__)
 
 
-def mismatch(who: str, found: object, wanted: str) -> UsageError:
+def mismatch(worker_name: str, found: object, wanted: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
     what = f"has ndtool {found}" if isinstance(found, str) else "has no ndtool"
     return UsageError(
-        f"{who} {what}: expected {wanted}, as here",
+        f"{worker_name} {what}: expected {wanted}, as here",
         hint=f"pip install 'ndtool[cluster]=={wanted}' on all workers",
     )
 
 
-def _output(place: Shared) -> Any:
+def _output(target: Shared) -> Any:
     """Reopen the output that the client created and will publish."""
-    if place.metadata.in_chunks:
+    if target.metadata.in_chunks:
         from ndtool.formats.zarr.writer import Chunks
 
-        return Chunks.again(place)
-    return SharedFile(place)
+        return Chunks.again(target)
+    return SharedFile(target)

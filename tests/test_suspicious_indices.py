@@ -9,7 +9,7 @@ from command import ndtool, save
 from ndtool import files
 from ndtool.runs import padding
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 PADDING = "indices are -1, and no other is negative: -1 selects the last element of an axis"
 
@@ -29,7 +29,7 @@ PADDING = "indices are -1, and no other is negative: -1 selects the last element
         (np.array([1, 25000], ">i2"), ""),
     ],
 )
-def test_an_error_says_what_an_index_may_have_been(indices: Any, hint: str) -> None:
+def test_an_error_suggests_the_cause_of_an_index(indices: Any, hint: str) -> None:
     size = 9 if hint else 10
     size = 20000 if isinstance(indices, np.ndarray) and not hint else size
     save(data=np.arange(size), idx=np.asarray(indices))
@@ -37,11 +37,11 @@ def test_an_error_says_what_an_index_may_have_been(indices: Any, hint: str) -> N
         ran = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *more)
         assert ran.status == 5
         assert ran.err.endswith(f"\n  hint: {hint}\n") if hint else "hint" not in ran.err
-    told = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", "--json").json
-    assert told["hint"] == (hint or None)
+    report = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", "--json").json
+    assert report["hint"] == (hint or None)
 
 
-def test_what_is_written_out_is_what_was_meant() -> None:
+def test_literals_have_their_values() -> None:
     save(data=np.arange(9))
     ran = ndtool("gather", "data.npy", "[4294967295]", "-o", "out.npy")
     assert (ran.status, "hint" in ran.err) == (5, False)
@@ -55,11 +55,11 @@ HINT = "is it padding? --pad -1 lets it select nothing"
 @pytest.mark.parametrize("code", ["i1", "i2", ">i4", "<i8", ">i8"])
 def test_a_run_warns_of_padding(code: str) -> None:
     save(data=np.arange(99), idx=np.array([3, 5, -1, 7, -1], code))
-    said = f"idx.npy: 2 of 5 {PADDING}; {HINT}"
+    message = f"idx.npy: 2 of 5 {PADDING}; {HINT}"
     run = ("gather", "data.npy", "idx.npy", "-o", "out.npy")
-    assert ndtool(*run).err == f"warning: {said}\n"
-    assert ndtool(*run, "--json").json["warnings"] == [said]
-    assert f"warning: {said}\n" in ndtool(*run, "--dry-run", "--no-trace").err
+    assert ndtool(*run).err == f"warning: {message}\n"
+    assert ndtool(*run, "--json").json["warnings"] == [message]
+    assert f"warning: {message}\n" in ndtool(*run, "--dry-run", "--no-trace").err
     assert np.load("out.npy").tolist() == [3, 5, 98, 7, 98]
     with open("idx.npy", "rb") as file:
         ran = ndtool("gather", "data.npy", "-", "-o", "out.npy", stdin=file.read())
@@ -81,7 +81,7 @@ def test_arrays_of_the_caller_are_not_suspected() -> None:
     assert len(files.gather(np.arange(9), "idx.npy").warnings) == 1
 
 
-def test_of_many_indices_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_indices_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(padding, "LOOKED_AT", 100)
     from ndtool import files
 
@@ -96,7 +96,7 @@ PAIRS = "index tuples are all -1, and no index is lower: -1 selects the last ele
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"),
+    ("indices", "message"),
     [
         ([[0, -1], [1, -1], [2, -1]], ""),
         ([[-1, -1], [1, 2], [2, -1]], ""),
@@ -105,11 +105,13 @@ PAIRS = "index tuples are all -1, and no index is lower: -1 selects the last ele
     ],
 )
 @pytest.mark.parametrize("code", ["i1", ">i4", "<i8"])
-def test_a_tuple_that_also_names_a_place_is_no_padding(indices: Any, said: str, code: str) -> None:
+def test_a_tuple_with_a_valid_component_is_no_padding(
+    indices: Any, message: str, code: str
+) -> None:
     pairs = np.array(indices, code)
     save(data=np.arange(30).reshape(5, 6), idx=pairs)
     (plan, given) = (call := files.infer("gather_nd", "data.npy", "idx.npy")).plan, call.inputs
     warnings = padding.suspected(given["indices"], memoryview(pairs.tobytes()), plan)
-    assert warnings == ([f"idx.npy: {said}"] if said else [])
-    told = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
-    assert (said in told) if said else ("padding" not in told)
+    assert warnings == ([f"idx.npy: {message}"] if message else [])
+    report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
+    assert (message in report) if message else ("padding" not in report)

@@ -15,7 +15,7 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.reductions import REDUCTIONS
 
 
-def room(nbytes: int) -> np.ndarray:
+def buffer(nbytes: int) -> np.ndarray:
     return np.zeros(nbytes, np.uint8)
 
 
@@ -50,15 +50,15 @@ def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _
 
 
 def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
-    return _kernels.UpdateSpec(room(nbytes), pitch, "none", "float64")
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "none", "float64")
 
 
-def how(rooms: int = 0) -> _kernels.KernelOptions:
-    return _kernels.KernelOptions(1, False, room(rooms) if rooms else None)
+def how(scratch_bytes: int = 0) -> _kernels.KernelOptions:
+    return _kernels.KernelOptions(1, False, buffer(scratch_bytes) if scratch_bytes else None)
 
 
 def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernels.RadixPartitions:
-    return _kernels.RadixPartitions(rows, 8, 1, room(scratch), np.zeros(ends, np.uint32))
+    return _kernels.RadixPartitions(rows, 8, 1, buffer(scratch), np.zeros(ends, np.uint32))
 
 
 def sorted_parts(count: int = 2) -> _kernels.RadixPartitions:
@@ -69,18 +69,18 @@ def sorted_parts(count: int = 2) -> _kernels.RadixPartitions:
 
 CALLS: dict[str, dict[str, Any]] = {
     "check": {"a": addressing(), "indices": indices(), "first": 0, "count": 2, "threads": 1},
-    "number": {
-        "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": room(4),
+    "linearize_rows": {
+        "a": addressing(stride=1), "indices": indices(), "first": 0, "count": 2, "out": buffer(4),
         "itemsize": 2, "threads": 1,
     },
     "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
-        "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
-        "out": room(16), "how": how(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
+        "out": buffer(16), "how": how(),
     },
     "scatter": {
         "a": addressing(), "indices": indices(), "piece": piece(), "change": change(),
-        "out": room(32), "by_batches": True, "how": how(),
+        "out": buffer(32), "by_batches": True, "how": how(),
     },
     "scatter_copies": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
@@ -88,43 +88,43 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "scatter_lines": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
-        "data": room(32), "out": room(32), "how": how(32),
+        "data": buffer(32), "out": buffer(32), "how": how(32),
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
         "change": change(), "into": parts(), "how": how(),
     },
     "apply_partitions": {
-        "parts": sorted_parts(), "change": change(), "data": room(32), "out": room(32),
+        "parts": sorted_parts(), "change": change(), "data": buffer(32), "out": buffer(32),
         "part": 0, "stop": 2, "how": how(16),
     },
     "gather_strided": {
         "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
-        "data": room(120), "origin": 0, "indices": indices(), "piece": piece(width=16),
-        "out": room(32), "how": how(),
+        "data": buffer(120), "origin": 0, "indices": indices(), "piece": piece(width=16),
+        "out": buffer(32), "how": how(),
     },
     "pack": {
-        "layout": _kernels.Layout((4,), (8,), 8), "data": room(32), "origin": 0, "out": room(32),
+        "layout": _kernels.Layout((4,), (8,), 8), "data": buffer(32), "origin": 0, "out": buffer(32),
         "first": 0, "count": 4,
     },
     "copy_strips": {
-        "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": room(80), "origin": 0,
-        "out": room(32), "strip": 0, "stop": 1, "how": how(),
+        "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
+        "out": buffer(32), "strip": 0, "stop": 1, "how": how(),
     },
     "gather_units": {
-        "g": grid(), "data": room(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
-        "out": room(48), "how": how(96),
+        "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
+        "out": buffer(48), "how": how(96),
     },
     "scatter_units": {
-        "g": grid(), "indices": indices(48), "change": change(48), "data": room(96),
-        "out": room(96), "unit": 0, "stop": 1, "how": how(96),
+        "g": grid(), "indices": indices(48), "change": change(48), "data": buffer(96),
+        "out": buffer(96), "unit": 0, "stop": 1, "how": how(96),
     },
-    "spread": {"rows": room(32), "count": 2, "out": room(40), "pitch": 24, "how": how()},
+    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "how": how()},
     "will_need": {
-        "a": addressing(), "data": room(32), "origin": 0, "indices": indices(), "piece": piece(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
     },
-    "copy": {"data": room(32), "out": room(32), "how": how()},
-    "swap": {"buffer": room(36), "unit": 12},
+    "copy": {"data": buffer(32), "out": buffer(32), "how": how()},
+    "swap": {"buffer": buffer(36), "unit": 12},
 }  # fmt: skip
 
 DATA = "the data buffer is shorter than its shape"
@@ -147,40 +147,40 @@ WITHIN = "a work item is within its slices"
 WRONG = [
     ("check", {"indices": indices(15)}, INDEX),
     ("check", {"first": 1}, INDEX),
-    ("number", {"indices": indices(15)}, INDEX),
-    ("number", {"first": 1}, INDEX),
-    ("number", {"out": room(3)}, OUT),
-    ("number", {"itemsize": 4}, OUT),
-    ("number", {"itemsize": 1}, BYTES),
-    ("number", {"a": addressing(stride=-1)}, NUMBERED),
-    ("number", {"a": addressing(size=65537, stride=1)}, NUMBERED),
+    ("linearize_rows", {"indices": indices(15)}, INDEX),
+    ("linearize_rows", {"first": 1}, INDEX),
+    ("linearize_rows", {"out": buffer(3)}, OUT),
+    ("linearize_rows", {"itemsize": 4}, OUT),
+    ("linearize_rows", {"itemsize": 1}, BYTES),
+    ("linearize_rows", {"a": addressing(stride=-1)}, NUMBERED),
+    ("linearize_rows", {"a": addressing(size=65537, stride=1)}, NUMBERED),
     (
-        "number",
-        {"a": addressing(size=2**31 + 1, stride=1), "out": room(8), "itemsize": 4},
+        "linearize_rows",
+        {"a": addressing(size=2**31 + 1, stride=1), "out": buffer(8), "itemsize": 4},
         NUMBERED,
     ),
     ("find", {"indices": indices(15)}, INDEX),
     ("find", {"first": 1}, INDEX),
-    ("gather", {"data": room(31)}, DATA),
+    ("gather", {"data": buffer(31)}, DATA),
     ("gather", {"origin": -1}, DATA),
     ("gather", {"origin": 1}, DATA),
     ("gather", {"piece": piece(width=9)}, DATA),
     ("gather", {"piece": piece(column=1)}, DATA),
     ("gather", {"piece": piece(first=1)}, INDEX),
     ("gather", {"indices": indices(15)}, INDEX),
-    ("gather", {"out": room(15)}, OUT),
-    ("gather", {"indices": indices(rule="fill", filling=room(7))}, FILLING),
+    ("gather", {"out": buffer(15)}, OUT),
+    ("gather", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
     ("gather", {"indices": indices(rule="drop")}, FILLING),
-    ("scatter", {"out": room(31)}, DATA),
+    ("scatter", {"out": buffer(31)}, DATA),
     ("scatter", {"indices": indices(15)}, INDEX),
     ("scatter", {"change": change(15)}, UPDATES),
     ("scatter", {"change": change(16, 7)}, SHORT),
     ("scatter", {"piece": piece(first=1, tuples=1)}, BATCHES),
     ("scatter", {"piece": piece(tuples=1)}, BATCHES),
-    ("scatter_lines", {"out": room(31)}, DATA),
+    ("scatter_lines", {"out": buffer(31)}, DATA),
     ("scatter_lines", {"indices": indices(15)}, INDEX),
     ("scatter_lines", {"change": change(15)}, UPDATES),
-    ("scatter_lines", {"data": room(31)}, DATA),
+    ("scatter_lines", {"data": buffer(31)}, DATA),
     ("scatter_lines", {"how": how(31)}, SCRATCH),
     ("scatter_lines", {"how": how()}, SCRATCH),
     ("scatter_lines", {"first": 1, "count": 1}, BATCHES),
@@ -197,61 +197,61 @@ WRONG = [
     ("scatter_copies", {"size": 31}, DATA),
     ("scatter_copies", {"how": how(31)}, SCRATCH),
     ("scatter_copies", {"how": how()}, SCRATCH),
-    ("apply_partitions", {"out": room(31)}, OUT),
-    ("apply_partitions", {"data": room(31)}, OUT),
+    ("apply_partitions", {"out": buffer(31)}, OUT),
+    ("apply_partitions", {"data": buffer(31)}, OUT),
     ("apply_partitions", {"how": how(15)}, SCRATCH),
     ("apply_partitions", {"how": how()}, SCRATCH),
     ("apply_partitions", {"change": change(15)}, UPDATES),
     ("apply_partitions", {"change": change(14, 7)}, OTHERS),
     ("apply_partitions", {"stop": 3}, OTHERS),
     ("apply_partitions", {"part": -1}, OTHERS),
-    ("gather_strided", {"data": room(119)}, DATA),
+    ("gather_strided", {"data": buffer(119)}, DATA),
     ("gather_strided", {"indices": indices(15)}, INDEX),
-    ("gather_strided", {"out": room(31)}, OUT),
+    ("gather_strided", {"out": buffer(31)}, OUT),
     ("gather_strided", {"piece": piece(width=12)}, WITHIN),
     ("gather_strided", {"piece": piece(column=4)}, WITHIN),
     ("gather_strided", {"piece": piece(column=16)}, WITHIN),
-    ("gather_strided", {"indices": indices(rule="fill", filling=room(7))}, FILLING),
-    ("pack", {"data": room(31)}, DATA),
+    ("gather_strided", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
+    ("pack", {"data": buffer(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
-    ("pack", {"out": room(31)}, OUT),
-    ("copy_strips", {"data": room(79)}, DATA),
+    ("pack", {"out": buffer(31)}, OUT),
+    ("copy_strips", {"data": buffer(79)}, DATA),
     ("copy_strips", {"origin": -1}, DATA),
-    ("copy_strips", {"out": room(31)}, OUT),
+    ("copy_strips", {"out": buffer(31)}, OUT),
     ("copy_strips", {"stop": 2}, OUT),
-    ("gather_units", {"data": room(95)}, DATA),
+    ("gather_units", {"data": buffer(95)}, DATA),
     ("gather_units", {"origin": -1}, DATA),
     ("gather_units", {"indices": indices(40)}, INDEX),
     ("gather_units", {"stop": 2}, INDEX),
     ("gather_units", {"unit": -1}, INDEX),
-    ("gather_units", {"out": room(40)}, UNIT),
+    ("gather_units", {"out": buffer(40)}, UNIT),
     ("gather_units", {"how": how(95)}, SCRATCH),
     ("gather_units", {"indices": indices(48, rule="drop")}, FILLING),
-    ("scatter_units", {"out": room(95)}, DATA),
-    ("scatter_units", {"data": room(95)}, DATA),
+    ("scatter_units", {"out": buffer(95)}, DATA),
+    ("scatter_units", {"data": buffer(95)}, DATA),
     ("scatter_units", {"indices": indices(40)}, INDEX),
     ("scatter_units", {"change": change(40)}, UNIT),
     ("scatter_units", {"how": how(95)}, SCRATCH),
-    ("gather_units", {"g": grid(within=(0, 4, 30)), "out": room(53)}, OUT),
+    ("gather_units", {"g": grid(within=(0, 4, 30)), "out": buffer(53)}, OUT),
     ("gather_units", {"g": grid(within=(0, 3, 24))}, OUT),
-    ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": room(53)}, BAND),
+    ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": buffer(53)}, BAND),
     ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how()}, BAND),
     ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how(71)}, SCRATCH),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": room(95)}, DATA),
-    ("spread", {"out": room(39)}, OUT),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": buffer(95)}, DATA),
+    ("spread", {"out": buffer(39)}, OUT),
     ("spread", {"pitch": 15}, OUT),
     ("spread", {"count": 0}, OUT),
-    ("will_need", {"data": room(31)}, DATA),
+    ("will_need", {"data": buffer(31)}, DATA),
     ("will_need", {"indices": indices(15)}, INDEX),
-    ("copy", {"out": room(31)}, OUT),
-    ("swap", {"buffer": room(35)}, UNITS),
+    ("copy", {"out": buffer(31)}, OUT),
+    ("swap", {"buffer": buffer(35)}, UNITS),
     ("swap", {"unit": 0}, UNITS),
     ("swap", {"unit": -12}, UNITS),
 ]
 
 
 @pytest.mark.parametrize("kernel", CALLS)
-def test_what_just_fits_is_let_in(kernel: str) -> None:
+def test_the_largest_valid_sizes(kernel: str) -> None:
     expected = {
         "find": (-1, -1, 0),
         "apply_partitions": None,
@@ -266,21 +266,21 @@ def test_what_just_fits_is_let_in(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "change", "reason"), WRONG)
-def test_what_does_not_fit_is_refused(kernel: str, change: dict[str, Any], reason: str) -> None:
+def test_inconsistent_headers_are_refused(kernel: str, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
         getattr(_kernels, kernel)(**CALLS[kernel] | change)
 
 
 @pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "indices" in call])
 @pytest.mark.parametrize(("bad", "unsigned"), [(4, False), (2**64 - 1, True)])
-def test_a_bad_index_is_told(kernel: str, bad: int, unsigned: bool) -> None:
+def test_an_index_out_of_bounds_is_reported(kernel: str, bad: int, unsigned: bool) -> None:
     wrong = {"indices": indices(48, bad, unsigned)}
     expected = {"find": (0, 0, 2), "will_need": 0}
     assert getattr(_kernels, kernel)(**CALLS[kernel] | wrong) == expected.get(kernel, 1)
 
 
 @pytest.mark.parametrize("code", ["i1", "<i2", ">i2", "<u4", ">i4", "<i8", ">i8", "<u8", ">u8"])
-def test_an_index_is_told_as_it_is_stored(code: str) -> None:
+def test_an_index_is_reported_as_stored(code: str) -> None:
     dtype = np.dtype(code)
     ends = np.iinfo(dtype)
     stored = np.array([ends.min, 3, ends.max], dtype)
@@ -291,11 +291,11 @@ def test_an_index_is_told_as_it_is_stored(code: str) -> None:
     assert [taken.value(i) for i in range(3)] == stored.tolist()
 
 
-def test_a_piece_knows_its_place() -> None:
+def test_the_byte_range_of_a_work_item() -> None:
     one = piece(3, 2, 8, 4)
     assert (one.first, one.tuples, one.column, one.width) == (3, 2, 8, 4)
-    assert one.place(4) == slice(20, 28)
-    assert parts(rows=5).place(1, 3) == slice(16, 40)
+    assert one.byte_range(4) == slice(20, 28)
+    assert parts(rows=5).byte_range(1, 3) == slice(16, 40)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +310,7 @@ def test_a_piece_knows_its_place() -> None:
         ([0, 64], 131073, 4),
     ],
 )
-def test_the_system_is_asked_for_what_lies_together_at_once(
-    rows: list[int], width: int, calls: int
-) -> None:
+def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, calls: int) -> None:
     size = 4096
     data = np.frombuffer(mmap.mmap(-1, 128 * size), np.uint8)
     index = _kernels.Indices(np.array(rows).view(np.uint8), 8, False, False)
@@ -331,42 +329,42 @@ def test_the_system_is_asked_for_what_lies_together_at_once(
         (lambda: grid(axes=65), "more axes than an array can have"),
         (lambda: grid(tile=0), "a unit has 1 to 512 columns"),
         (lambda: grid(tile=513), "a unit has 1 to 512 columns"),
-        (lambda: _kernels.Indices(room(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
+        (lambda: _kernels.Indices(buffer(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
         (lambda: piece(first=-1), WITHIN),
         (lambda: piece(tuples=-1), WITHIN),
         (lambda: piece(column=-1), WITHIN),
         (lambda: piece(width=-1), WITHIN),
         (lambda: _kernels.KernelOptions(0), "at least one thread is required"),
         (
-            lambda: _kernels.RadixPartitions(1, 8, 33, room(1), np.zeros(1, np.uint32)),
+            lambda: _kernels.RadixPartitions(1, 8, 33, buffer(1), np.zeros(1, np.uint32)),
             "rows are numbered",
         ),
         (
-            lambda: _kernels.RadixPartitions(1, 8, -1, room(1), np.zeros(1, np.uint32)),
+            lambda: _kernels.RadixPartitions(1, 8, -1, buffer(1), np.zeros(1, np.uint32)),
             "rows are numbered",
         ),
         (
-            lambda: _kernels.RadixPartitions(0, 8, 1, room(1), np.zeros(1, np.uint32)),
+            lambda: _kernels.RadixPartitions(0, 8, 1, buffer(1), np.zeros(1, np.uint32)),
             "rows are numbered",
         ),
         (
-            lambda: _kernels.RadixPartitions(1, 0, 1, room(1), np.zeros(1, np.uint32)),
+            lambda: _kernels.RadixPartitions(1, 0, 1, buffer(1), np.zeros(1, np.uint32)),
             "rows are numbered",
         ),
     ],
 )
-def test_what_cannot_be_bound(make: Any, reason: str) -> None:
+def test_calls_that_are_not_bound(make: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}"):
         make()
 
 
-def test_what_the_kernels_know_is_what_the_rules_say() -> None:
+def test_kernels_and_rules_agree() -> None:
     """Every type and reduction in the rules has a kernel, and so has every rank."""
     for name in dtypes.ARITHMETIC:
         for reduction in REDUCTIONS:
-            _kernels.UpdateSpec(room(8), 8, reduction, name)
+            _kernels.UpdateSpec(buffer(8), 8, reduction, name)
     with pytest.raises(KeyError):
-        _kernels.UpdateSpec(room(8), 8, "add", "U3")
+        _kernels.UpdateSpec(buffer(8), 8, "add", "U3")
     assert shapes.MOST_RANK <= _kernels.MOST_RANK
 
 

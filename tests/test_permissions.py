@@ -32,14 +32,14 @@ BROAD = acl((USER_OBJ, 6), (USER, 4, 1234), (GROUP_OBJ, 6), (GROUP, 6, 99), (MAS
 
 
 @pytest.fixture(autouse=True)
-def replaced(here: Path) -> Iterator[None]:
+def replaced(workdir: Path) -> Iterator[None]:
     umask = os.umask(0)
     Path("x.npy").write_bytes(b"old")
     yield
     os.umask(umask)
 
 
-@pytest.fixture(params=["nameless", "hidden"], autouse=True)
+@pytest.fixture(params=["unnamed", "hidden"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "hidden":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
@@ -70,7 +70,7 @@ def save(path: str = "x.npy") -> None:
 
 
 @pytest.mark.parametrize("raw", [SHARED, BROAD])
-def test_an_acl_is_kept(raw: bytes) -> None:
+def test_an_acl_is_preserved(raw: bytes) -> None:
     set_attribute("x.npy", ACCESS, raw)
     before = mode()
     save()
@@ -100,7 +100,7 @@ def test_a_mask_bounds_the_group_where_the_acl_cannot_be_kept(
 
 
 @pytest.mark.parametrize("old", [0o600, 0o640, 0o666])
-def test_the_default_acl_of_a_folder_gives_no_rights_to_a_file_that_had_none(old: int) -> None:
+def test_a_default_acl_grants_no_permissions_to_a_replaced_file(old: int) -> None:
     set_attribute(".", DEFAULT, BROAD)
     os.chmod("x.npy", old)
     assert attribute("x.npy", ACCESS) is None
@@ -132,7 +132,7 @@ def test_attributes_of_the_user_are_kept() -> None:
 @pytest.mark.parametrize(
     ("old", "wanted"), [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o775, 0o755)]
 )
-def test_a_group_that_cannot_be_kept_gives_no_rights_to_another(
+def test_a_group_that_cannot_be_set_gains_no_permissions(
     old: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.chmod("x.npy", old)
@@ -187,7 +187,7 @@ def test_the_group_is_kept_where_the_owner_cannot_be(monkeypatch: pytest.MonkeyP
     assert mode() == 0o640
 
 
-def test_nobody_else_may_read_it_before_it_has_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_cannot_read_it_before_its_mode_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     os.chmod("x.npy", 0o600)
     seen = []
     real = permissions.inherit
@@ -214,9 +214,7 @@ def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("call", ["getxattr", "setxattr", "listxattr", "removexattr", "fchmod"])
-def test_rights_that_cannot_be_looked_at_are_not_guessed(
-    call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if call == "setxattr":
         set_attribute("x.npy", ACCESS, SHARED)
     monkeypatch.setattr(os, call, failing(errno.EIO))
@@ -226,7 +224,7 @@ def test_rights_that_cannot_be_looked_at_are_not_guessed(
     assert Path("x.npy").read_bytes() == b"old"
 
 
-def test_no_room_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_space_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", "user.note", b"1")
     assert errno.ENOSPC in descriptors.EXHAUSTED
     monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))

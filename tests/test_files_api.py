@@ -36,7 +36,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
 @pytest.mark.parametrize("named", [(), (0,), (1,), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize(("name", "arguments"), CALLS)
 def test_files_and_arrays_mixed(
-    name: str, arguments: tuple[Any, ...], named: tuple[int, ...], order: str, here: Path
+    name: str, arguments: tuple[Any, ...], named: tuple[int, ...], order: str, workdir: Path
 ) -> None:
     given: list[Any] = list(arguments)
     for number, value in enumerate(arguments):
@@ -45,18 +45,18 @@ def test_files_and_arrays_mixed(
         given[number] = np.array(value, order=order)
         if number in named:
             np.save(f"{number}.npy", given[number])
-            given[number] = f"{number}.npy" if number else here / "0.npy"
+            given[number] = f"{number}.npy" if number else workdir / "0.npy"
     expected = getattr(reference, name)(*arguments)
     result = getattr(files, name)(*given)
     assert result.output is None
     assert same(result.array, expected)
     assert (result.shape, result.nbytes) == (expected.shape, expected.nbytes)
-    told = getattr(files, name)(*given, out="out.npz:x", threads=2)
-    assert (told.array, told.output, told.kept) == (None, "out.npz:x", ())
+    report = getattr(files, name)(*given, out="out.npz:x", threads=2)
+    assert (report.array, report.output, report.kept) == (None, "out.npz:x", ())
     assert same(np.load("out.npz")["x"], expected)
 
 
-def test_an_output_may_be_an_input_and_keeps_other_members(here: Path) -> None:
+def test_an_output_may_be_an_input_and_keeps_other_members(workdir: Path) -> None:
     np.savez("a.npz", data=DATA, other=ALONG)
     result = files.scatter_nd("a.npz:data", [[1]], np.zeros((1, 4, 5)), out="a.npz:data")
     assert result.kept == ("other",)
@@ -65,7 +65,7 @@ def test_an_output_may_be_an_input_and_keeps_other_members(here: Path) -> None:
         assert not archive["data"][1].any()
 
 
-def test_errors_are_those_of_the_command_line(here: Path) -> None:
+def test_errors_are_those_of_the_command_line(workdir: Path) -> None:
     np.save("data.npy", DATA)
     with pytest.raises(InputError, match=r"nowhere\.npy"):
         files.gather_nd("nowhere.npy", [[0]])
@@ -82,10 +82,10 @@ def test_errors_are_those_of_the_command_line(here: Path) -> None:
         files.gather_nd("data.npy", [[0]], spec="onyx")
     with pytest.raises(OutputError, match="exists"):
         files.gather_nd("data.npy", [[0]], out="data.npy", clobber=False)
-    assert [path.name for path in here.iterdir()] == ["data.npy"]
+    assert [path.name for path in workdir.iterdir()] == ["data.npy"]
 
 
-class Nameless:
+class Unnamed:
     def __fspath__(self) -> Any:
         return 5
 
@@ -95,9 +95,9 @@ class Nameless:
     [
         ("out", 5),
         ("out", DATA),
-        ("out", Nameless()),
+        ("out", Unnamed()),
         ("out", "x.pb:\ud800"),
-        ("data", Nameless()),
+        ("data", Unnamed()),
         ("threads", "2"),
         ("memory", (1 << 20) - 1),
         ("memory", "1G"),
@@ -118,11 +118,11 @@ class Nameless:
         ("progress", "yes"),
     ],
 )
-def test_what_an_option_cannot_be_is_an_error_of_ours(option: str, value: Any, here: Path) -> None:
+def test_invalid_option_values_are_our_errors(option: str, value: Any, workdir: Path) -> None:
     given = {"data": DATA, "indices": [0], option: value}
     with pytest.raises(UsageError, match=f"^(the tensor's name|{option}|'lz4') "):
         files.gather(**given)
-    assert not list(here.iterdir())
+    assert not list(workdir.iterdir())
 
 
 def test_no_memory_for_an_array() -> None:
@@ -135,15 +135,15 @@ def test_no_memory_for_an_array() -> None:
             gather(Greedy(), [0])
 
 
-def test_progress_is_told(here: Path) -> None:
+def test_progress_is_reported(workdir: Path) -> None:
     np.save("data.npy", np.arange(1 << 20))
-    told: list[float] = []
-    files.gather_nd("data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=told.append)
-    assert max(told) == 1
+    report: list[float] = []
+    files.gather_nd("data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=report.append)
+    assert max(report) == 1
     assert same(np.load("out.npy"), np.arange(1 << 20))
 
 
-def test_bfloat16_by_name(here: Path) -> None:
+def test_bfloat16_by_name(workdir: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.arange(8).astype(ml_dtypes.bfloat16)
     np.save("data.npy", data)
@@ -157,7 +157,7 @@ PLAIN = [("a", "<i4"), ("b", ">f8", (2,)), (("title", "c"), "S3")]
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(PLAIN), np.dtype(PLAIN, align=True)])
-def test_records_in_memory_are_records_of_files(dtype: Any, here: Path) -> None:
+def test_records_in_memory_are_records_of_files(dtype: Any, workdir: Path) -> None:
     raw = np.arange(5 * dtype.itemsize, dtype="u1")
     data = raw.view(dtype)
     for out in (None, "out.npy", "out.npz:x"):
@@ -171,7 +171,7 @@ def test_records_in_memory_are_records_of_files(dtype: Any, here: Path) -> None:
     assert np.load("data.npy").tobytes() == raw.reshape(5, -1)[[0, 4, 2, 3, 4]].tobytes()
 
 
-def test_arrays_in_memory_that_files_cannot_have(here: Path) -> None:
+def test_arrays_in_memory_that_files_cannot_have(workdir: Path) -> None:
     folded = np.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]})
     for data, words in (
         (np.zeros(3, folded), "data: its fields overlap"),
@@ -181,7 +181,7 @@ def test_arrays_in_memory_that_files_cannot_have(here: Path) -> None:
             files.gather(data, [0], out="out.npy")
 
 
-def test_types_of_other_packages_come_in_either_byte_order(here: Path) -> None:
+def test_types_of_other_packages_come_in_either_byte_order(workdir: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.arange(5).astype(ml_dtypes.bfloat16)
     swapped = data.byteswap().view(data.dtype.newbyteorder())

@@ -34,9 +34,9 @@ DATA, IDX, UPD = np.arange(600.0).reshape(20, 30), np.array([[3], [0], [3]]), np
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Iterator[Path]:
-    yield here
-    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+    yield workdir
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
 class Raw(NamedTuple):
@@ -138,7 +138,7 @@ def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @HAS_COPY
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["new", "a", "b", "c", "\xe9\u2203", "d/e"])
-def test_others_stay_as_they_are(
+def test_other_members_are_preserved(
     name: str, method: int, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied_by(system, monkeypatch)
@@ -159,12 +159,12 @@ def test_others_stay_as_they_are(
 
 
 @pytest.mark.parametrize("name", ["new", "m0", "m8", "m12", "m14", "wide", "extra \u2203"])
-def test_what_ndtool_cannot_read_stays_too(name: str) -> None:
+def test_unreadable_members_are_preserved(name: str) -> None:
     check(odd(), name, LARGE)
 
 
 @pytest.mark.parametrize("name", ["folder/", "text"])
-def test_a_member_that_is_not_called_npy_is_never_replaced(name: str) -> None:
+def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
     Path("a.npz").write_bytes(odd())
     for attempt in (write, checked):
@@ -334,7 +334,7 @@ def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) ->
     assert not load("a.npz:a").any()
 
 
-def test_room_is_made_for_all_of_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_space_is_reserved_first(monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a", a=LARGE, b=ARRAY)
     before = Path("a.npz").read_bytes()
     reserve, copied = Mock(wraps=sinks.reserve), Mock(wraps=os.copy_file_range)
@@ -382,15 +382,17 @@ def damaged() -> dict[str, tuple[bytes, str]]:
 @pytest.mark.parametrize(
     "more", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
 )
-def test_what_cannot_be_kept_is_not_destroyed(kind: str, more: tuple[str, ...]) -> None:
-    raw, said = damaged()[kind]
+def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[str, ...]) -> None:
+    raw, expected_text = damaged()[kind]
     save(data=DATA, idx=IDX)
     Path("a.npz").write_bytes(raw)
     for member in ("a", "new"):
         ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
         assert (ran.status, ran.out) == (7, b"")
         assert ran.err.startswith("error: a.npz")
-        assert said.partition("|")[0] in ran.err or said.partition("|")[2] in ran.err
+        assert (
+            expected_text.partition("|")[0] in ran.err or expected_text.partition("|")[2] in ran.err
+        )
         assert "hint: --only" in ran.err
         assert Path("a.npz").read_bytes() == raw
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
@@ -409,9 +411,9 @@ def test_a_directory_that_would_be_too_long_to_read(monkeypatch: pytest.MonkeyPa
     assert Path("a.npz").read_bytes() == before
 
 
-def test_an_archive_that_others_write_meanwhile() -> None:
+def test_an_archive_that_changes_meanwhile() -> None:
     write("a.npz:a")
-    for change, said in (
+    for change, expected_text in (
         (lambda: write("a.npz:b", LARGE), "a.npz was replaced during the run"),
         (lambda: os.utime("a.npz", ns=(1, 1)), "a.npz changed during the run"),
         (lambda: os.truncate("a.npz", 100), "a.npz changed during the run"),
@@ -420,7 +422,7 @@ def test_an_archive_that_others_write_meanwhile() -> None:
         change()
         before = Path("a.npz").read_bytes()
         fill(out, ARRAY)
-        with pytest.raises(OutputError, match=said):
+        with pytest.raises(OutputError, match=expected_text):
             sinks.commit(out)
         out.abort()
         assert Path("a.npz").read_bytes() == before
@@ -460,14 +462,14 @@ def test_no_clobber_is_about_the_member() -> None:
     write("a.npz:a", clobber=False)
     assert write("a.npz:b", clobber=False) == ("a",)
     before = Path("a.npz").read_bytes()
-    for target, only, said in (
+    for target, only, expected_text in (
         ("a.npz:b", False, "a.npz:b exists"),
         ("a.npz:c", True, "a.npz exists"),
         ("a.npz", False, "a.npz exists"),
     ):
-        with pytest.raises(OutputError, match=f"^{said} and may not be replaced"):
+        with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
             write(target, clobber=False, only=only)
-        with pytest.raises(OutputError, match=f"^{said} and may not be replaced"):
+        with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
             checked(target, clobber=False, only=only)
     assert Path("a.npz").read_bytes() == before
 
@@ -567,7 +569,7 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
             assert archive[name].dtype == array.dtype
 
 
-def test_what_is_said() -> None:
+def test_messages_of_runs() -> None:
     np.savez("a", **inputs())
     run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o")
     ran = ndtool(*run, "a.npz:output", "--json")
@@ -594,13 +596,15 @@ def test_what_is_said() -> None:
 
 
 @pytest.mark.slow("an archive replaced in place survives each failing call")
-@pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "hidden"])
+@pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed", "hidden"])
 @pytest.mark.parametrize(
     "wrongs",
     ["EIO,ENOSPC", *(pytest.param(one, marks=pytest.mark.huge) for one in ("SIGTERM", "SIGKILL")),
      "SIGTERM+", "SIGKILL+"],
 )  # fmt: skip
-def test_the_archive_is_whole_whatever_fails(wrongs: str, nameless: bool, here: Path) -> None:
+def test_the_archive_is_complete_despite_failures(
+    wrongs: str, unnamed: bool, workdir: Path
+) -> None:
     np.savez("a", **inputs())
     before = Path("a.npz").read_bytes()
     run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o", "a.npz:data", "--sync", "-q")
@@ -609,7 +613,7 @@ def test_the_archive_is_whole_whatever_fails(wrongs: str, nameless: bool, here: 
     Path("a.npz").write_bytes(before)
     calls = "open,pread,pwrite,posix_fallocate,copy_file_range,fsync,link,replace,close,fstat"
     ends = set()
-    for where in faulty(calls, wrongs, nameless, run):
+    for where in faulty(calls, wrongs, unnamed, run):
         now = Path("a.npz").read_bytes()
         assert now in (before, after), where
         ends.add(now == after)

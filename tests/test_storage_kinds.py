@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, opaque, raw
-from test_properties import call, many, threads_used, told
+from test_properties import call, described, many, threads_used
 from thresholds import lowered
 
 import ndtool
@@ -46,7 +46,7 @@ def limits(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -58,17 +58,17 @@ def npy(array: np.ndarray, fortran: bool = False) -> bytes:
     return stream.getvalue() + opaque(array).tobytes("F" if fortran else "C")
 
 
-def put(name: str, array: np.ndarray, way: str) -> str:
+def put(name: str, array: np.ndarray, kind: str) -> str:
     """Store an array as an input, and return its argument."""
-    if way == "stream":
+    if kind == "stream":
         return "-"
-    if way in ("stored", "deflated"):
-        method = zipfile.ZIP_DEFLATED if way == "deflated" else zipfile.ZIP_STORED
+    if kind in ("stored", "deflated"):
+        method = zipfile.ZIP_DEFLATED if kind == "deflated" else zipfile.ZIP_STORED
         with zipfile.ZipFile(f"{name}.npz", "w", method) as archive:
             archive.writestr("other.npy", npy(np.arange(3)))
             archive.writestr(f"{name}.npy", npy(array))
         return f"{name}.npz:{name}"
-    Path(f"{name}.npy").write_bytes(npy(array, way == "Fortran"))
+    Path(f"{name}.npy").write_bytes(npy(array, kind == "Fortran"))
     return f"{name}.npy"
 
 
@@ -93,7 +93,7 @@ def standard_input(content: bytes) -> Iterator[None]:
 
 
 @contextmanager
-def drained(received: list[bytes]) -> Iterator[str]:
+def pipe_content(received: list[bytes]) -> Iterator[str]:
     """Yield the name of a pipe, all of which is received at the end."""
     ours, theirs = os.pipe()
 
@@ -126,14 +126,14 @@ def no_shared_maps() -> Iterator[None]:
         yield
 
 
-def moved(case: Case, ways: list[str], out: str, threads: int) -> bytes:
+def moved(case: Case, methods: list[str], out: str, threads: int) -> bytes:
     """Run a case on files; return the output as a .npy file."""
-    named = [*zip(INPUTS, case.arrays, ways, strict=False)]
+    named = [*zip(INPUTS, case.arrays, methods, strict=False)]
     received: list[bytes] = []
     with ExitStack() as stack:
-        streamed = [npy(array) for _, array, way in named if way == "stream"]
+        streamed = [npy(array) for _, array, kind in named if kind == "stream"]
         stack.enter_context(standard_input(b"".join(streamed)))
-        pipe = stack.enter_context(drained(received))
+        pipe = stack.enter_context(pipe_content(received))
         request = Request(
             case.operator,
             *(put(*each) for each in named),
@@ -162,16 +162,16 @@ def _name(dtype: np.dtype) -> str | None:
 @many
 @given(
     case=cases,
-    ways=st.lists(st.sampled_from(WAYS_IN), min_size=3, max_size=3),
+    methods=st.lists(st.sampled_from(WAYS_IN), min_size=3, max_size=3),
     out=st.sampled_from(WAYS_OUT),
     threads=threads_used,
 )
-def test_any_way_in_and_out(
-    limits: None, here: None, case: Case, ways: list[str], out: str, threads: int
+def test_all_kinds_of_inputs_and_outputs(
+    limits: None, workdir: None, case: Case, methods: list[str], out: str, threads: int
 ) -> None:
-    told(case)
+    described(case)
     expected = call(reference, case)
-    got = moved(case, ways, out, threads)
+    got = moved(case, methods, out, threads)
     kept = descr_to_dtype(dtype_to_descr(expected.dtype))
     loaded = np.load(io.BytesIO(got))
     assert (loaded.dtype, loaded.shape) == (kept, expected.shape)

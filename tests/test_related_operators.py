@@ -31,7 +31,9 @@ RNG = np.random.default_rng(7)
         ("gather-nd data.npy ids.npy", "ndtool gather data.npy ids.npy"),
     ],
 )
-def test_a_call_whose_shapes_fit_another_operator_says_so(here: Path, call: str, hint: str) -> None:
+def test_a_hint_at_another_operator_that_the_shapes_fit(
+    workdir: Path, call: str, hint: str
+) -> None:
     save(data=np.zeros((5, 4)), ids=np.array([1, 2, 3]), tuples=np.array([[1], [2], [3]]))
     save(rows=np.zeros((3, 4)), columns=np.zeros((5, 3)))
     save(each=np.zeros((2, 3), int), at=np.zeros((2, 3)))
@@ -41,7 +43,7 @@ def test_a_call_whose_shapes_fit_another_operator_says_so(here: Path, call: str,
     assert command(*hint.split()[1:], "-o", "out.npy").status == 0
 
 
-def test_a_spec_that_refuses_gives_no_such_hint(here: Path) -> None:
+def test_a_spec_that_refuses_gives_no_such_hint(workdir: Path) -> None:
     save(data=np.zeros((3, 3)), each=np.zeros((3, 3), int), at=np.zeros((3, 3)))
     ran = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
     assert (ran.status, "hint" in ran.err) == (4, False)

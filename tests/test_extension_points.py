@@ -68,7 +68,7 @@ def with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("with_rows")
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 @pytest.mark.parametrize("mode", ["error", "wrap", "drop"])
-def test_an_operator_is_rows_of_five_modules(here: Path, reduction: str, mode: str) -> None:
+def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode: str) -> None:
     rng = np.random.default_rng(3)
     data, updates = rng.random((300, 70), np.float32), rng.random((40, 50, 70), np.float32)
     reach = 300 if mode == "error" else 900
@@ -87,7 +87,7 @@ def test_an_operator_is_rows_of_five_modules(here: Path, reduction: str, mode: s
 
 
 @pytest.mark.usefixtures("with_rows")
-def test_questions_know_an_operator_by_its_rows(here: Path) -> None:
+def test_questions_know_an_operator_by_its_rows(workdir: Path) -> None:
     assert {"scatter-rows"} <= program.program().commands.keys()  # type: ignore[attr-defined]
     inferred = files.infer(ROWS.name, "float32[N,3]", "int64[M]", "float32[M,3]")
     assert str(inferred.plan.output[0]) == "N"
@@ -101,7 +101,7 @@ def test_questions_know_an_operator_by_its_rows(here: Path) -> None:
 
 
 def test_a_type_of_indices_is_rows_of_two_modules(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A type with a layout that the kernels have; another one also needs a branch of `widen`."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -130,10 +130,10 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     specs.resolve.cache_clear()
 
 
-def test_an_operator_that_no_other_engine_has(here: Path, with_rows: None) -> None:
+def test_an_operator_that_no_other_engine_has(workdir: Path, with_rows: None) -> None:
     from ndtool.analysis import engines
 
     save(data=np.zeros((4, 3)), idx=np.array([1]), upd=np.ones((1, 3)))
     request = Request(ROWS.name, "data.npy", "idx.npy", "upd.npy")
     with pytest.raises(UsageError, match="no standard has scatter-rows"):
-        engines.verify(request, ("numpy",), engines.How(), lambda *_: None)
+        engines.verify(request, ("numpy",), engines.EngineSettings(), lambda *_: None)

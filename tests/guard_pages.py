@@ -13,17 +13,17 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 PAGE = mmap.PAGESIZE
-place = "end"
+position = "end"
 _rooms: dict[int, deque[Array]] = {}
 
 
-def room(size: int) -> Array:
+def memory_block(size: int) -> Array:
     """Return bytes between two guard pages; later calls reuse them."""
     inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
     made = _rooms.setdefault(inner, deque())
     whole = made.popleft() if len(made) == 8 else _pages(inner)
     made.append(whole)
-    begin = PAGE + inner - size if place == "end" else PAGE + (place == "odd")
+    begin = PAGE + inner - size if position == "end" else PAGE + (position == "odd")
     return whole[begin : begin + size]
 
 
@@ -38,19 +38,22 @@ def _pages(inner: int) -> Array:
     return whole
 
 
-def fenced(array: Array) -> Array:
+def guarded(array: Array) -> Array:
     """Return a copy of an array between guard pages, with its strides and gaps."""
     low, high = np.lib.array_utils.byte_bounds(array)
     first = array.ctypes.data
-    copy = room(high - low if array.size else 0)
+    copy = memory_block(high - low if array.size else 0)
     ctypes.memmove(copy.ctypes.data, low, copy.size)
     return np.ndarray(array.shape, array.dtype, copy, first - low, array.strides)
 
 
 def scratch(size: int) -> memoryview:
     """Replace bytearray: buffers for the kernels are between guard pages, too, and not zero."""
-    global place
-    place, asked = "start" if place == "odd" else place, place  # bytearrays are aligned
-    made, place = room(size), asked
+    global position
+    position, requested = (
+        "start" if position == "odd" else position,
+        position,
+    )  # bytearrays are aligned
+    made, position = memory_block(size), requested
     made[: 1 << 14] = 0xA5
     return memoryview(made)

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw
 from test_explain import bits, met, met_by, numbered, opened
-from test_properties import call, many, told
+from test_properties import call, described, many
 
 from ndtool.analysis import drawing
 from ndtool.analysis.drawing import Drawing
@@ -29,7 +29,7 @@ from ndtool.publish import document, sinks
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 MARKUP = '</script><script>alert("1")</script>]]>&lt;\'--><b>'
 
@@ -92,8 +92,8 @@ def drawn(case: Case) -> Drawing:
 @pytest.mark.slow("random cases of each link of a report")
 @many
 @given(case=cases)
-def test_a_drawing_links_what_brute_force_finds(case: Case) -> None:
-    told(case)
+def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
+    described(case)
     expected, found = call(reference, case), drawn(case)
     output = found.grids["output"]
     assert output.elements is not None
@@ -143,8 +143,10 @@ def check_tuple(case: Case, found: Drawing, number: int) -> None:
 @pytest.mark.slow("random cases of a report before a run")
 @many
 @given(case=cases, chosen=st.data())
-def test_a_drawing_without_output_shows_what_tuples_name(case: Case, chosen: st.DataObject) -> None:
-    told(case)
+def test_a_drawing_without_output_shows_selected_elements(
+    case: Case, chosen: st.DataObject
+) -> None:
+    described(case)
     data, indices, *updates = case.arrays
     assume(indices.size and data.size)
     wide = np.array(indices, np.int64)
@@ -191,7 +193,7 @@ def saved(**changes: Any) -> list[str]:
     return [f"{name}.npy" for name in arrays]
 
 
-def test_a_run_writes_its_page_beside_the_output() -> None:
+def test_a_run_writes_its_report_with_the_output() -> None:
     files = saved()
     ran = ndtool("scatter-nd", *files, "--reduction", "add", "-o", "o.npy", "--html", "p.html")
     assert (ran.status, ran.out, ran.err) == (0, b"", "")
@@ -228,7 +230,7 @@ def test_a_run_writes_its_page_beside_the_output() -> None:
         assert words in page.words
 
 
-def test_the_last_of_several_updates_is_told() -> None:
+def test_the_last_of_several_updates_is_shown() -> None:
     assert ndtool("scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html").status == 0
     cells = Page("p.html").cells
     assert cells["output-1"]["aria-label"] == (
@@ -242,7 +244,7 @@ def test_the_last_of_several_updates_is_told() -> None:
     )
 
 
-def test_a_gather_tells_both_ways() -> None:
+def test_a_gather_is_explained_in_both_directions() -> None:
     save(data=np.arange(6).reshape(3, 2), indices=np.array([[2], [0], [-1]]))
     assert ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html").status == 0
     cells = Page("p.html").cells
@@ -298,7 +300,7 @@ def test_arrays_of_any_shape(shape: tuple[int, ...]) -> None:
     assert len(Page("p.html").cells) == 7 + 2 * int(np.prod(shape))
 
 
-def test_a_page_needs_nothing_and_runs_nothing_but_its_own() -> None:
+def test_a_report_is_self_contained() -> None:
     ran = ndtool("scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html")
     assert ran.status == 0
     text, page = Path("p.html").read_text(), Page("p.html")
@@ -315,7 +317,7 @@ def test_a_page_needs_nothing_and_runs_nothing_but_its_own() -> None:
     assert "unsafe" not in policy
 
 
-def test_a_page_is_the_same_each_time() -> None:
+def test_a_report_is_reproducible() -> None:
     command = "scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html"
     pages = []
     for columns in (60, 200):
@@ -343,7 +345,7 @@ def test_names_and_values_are_text() -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "explain", "verify", "dry run", "run"])
-def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
+def test_a_report_shows_the_index_out_of_bounds(command: str) -> None:
     files = saved(indices=np.array([[1], [7], [1]]), output=np.zeros(4, np.float32))
     options = {"explain": ["--at", "0"], "dry run": ["--dry-run"], "run": ["-o", "o.npy"]}
     inputs = {"stats": files[:2], "verify": files}.get(command, files[:3])
@@ -363,14 +365,14 @@ def test_a_page_shows_the_index_out_of_bounds(command: str) -> None:
     assert not Path("o.npy").exists()
 
 
-def test_an_explanation_marks_what_it_is_about() -> None:
+def test_an_explanation_highlights_its_element() -> None:
     ran = ndtool(
         "explain", "scatter-nd", *saved(), "--reduction", "max", "--at", "1", "--from", "2",
         "--html", "p.html",
     )  # fmt: skip
     assert ran.status == 0
     page = Page("p.html")
-    assert [name for name, one in page.cells.items() if one.get("class") == "asked"] == [
+    assert [name for name, one in page.cells.items() if one.get("class") == "selected"] == [
         "data-2",
         "output-1",
     ]
@@ -393,8 +395,8 @@ def test_types_that_stand_for_arrays_have_no_values() -> None:
 @pytest.mark.parametrize("command", ["explain", "stats"])
 def test_updates_of_unknown_values_give_no_values(command: str, reduction: str) -> None:
     data, indices, _ = saved()
-    asked = ("float32[3]", "--at", "3") if command == "explain" else ()
-    run = (command, "scatter-nd", data, indices, *asked, "--reduction", reduction)
+    requested = ("float32[3]", "--at", "3") if command == "explain" else ()
+    run = (command, "scatter-nd", data, indices, *requested, "--reduction", reduction)
     assert ndtool(*run, "--html", "p.html").status == 0
     page = Page("p.html")
     labels = {name: one["aria-label"] or "" for name, one in page.cells.items()}
@@ -427,7 +429,7 @@ def test_a_verification_shows_what_is_wrong() -> None:
     assert "output.npy has dtype <f8" in Page("p.html").words
 
 
-def test_a_verification_with_a_page_reads_no_pipe() -> None:
+def test_a_verification_with_a_report_reads_no_pipe() -> None:
     files = saved(output=np.array([1.5, 30, 3, 20], np.float32))
     data = Path(files[0]).read_bytes()
     ran = ndtool("verify", "scatter-nd", "-", *files[1:], "--html", "p.html", stdin=data)
@@ -435,7 +437,7 @@ def test_a_verification_with_a_page_reads_no_pipe() -> None:
     assert "--html reads standard input twice: expected a file, not a pipe" in ran.err
 
 
-def test_a_page_tells_what_other_engines_gave() -> None:
+def test_a_report_has_the_results_of_engines() -> None:
     command = "verify", "scatter-nd", *saved(), "--against", "numpy", "--html", "p.html"
     ran = ndtool(*command)
     assert (ran.status, ran.err) == (0, "")
@@ -450,7 +452,7 @@ def test_a_page_tells_what_other_engines_gave() -> None:
     assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
 
 
-def test_a_page_marks_where_engines_differ(here: Path) -> None:
+def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     saved()
     request = Request("scatter_nd", "data.npy", "indices.npy", "updates.npy")
     wrong = np.float32([1.5, 30, 3, 21])
@@ -461,9 +463,9 @@ def test_a_page_marks_where_engines_differ(here: Path) -> None:
         Report("yours", None, None, "missing", None, "pip install yours"),
     ]
     with click.Context(click.Command("verify")), OpenCall(request) as job:
-        told = PageReport("p.html", job, Reporter())
-        told.answered(answers)
-        told.publish()
+        described = PageReport("p.html", job, Reporter())
+        described.answered(answers)
+        described.publish()
     page = Page("p.html")
     assert [name for name, one in page.cells.items() if one.get("class")] == ["output-3"]
     classes = [one["class"] for _, one in page.tags if str(one.get("class")).startswith("result")]
@@ -477,7 +479,7 @@ def test_a_page_marks_where_engines_differ(here: Path) -> None:
     assert bars == ["100.00%", "0.00%", "0.00%", "0.00%", "33.33%"]
 
 
-def test_a_page_of_engines_where_an_index_is_out_of_bounds() -> None:
+def test_a_report_of_engines_with_an_index_out_of_bounds() -> None:
     saved()
     ran = ndtool("verify", "gather", "data.npy", "[0, 7]", "--against", "numpy", "--html", "p.html")
     assert ran.status == 5
@@ -487,7 +489,7 @@ def test_a_page_of_engines_where_an_index_is_out_of_bounds() -> None:
     assert page.cells["indices-1"]["class"] == "beyond"
 
 
-def test_a_page_of_engines_takes_the_place_of_no_input() -> None:
+def test_a_report_of_engines_replaces_no_input() -> None:
     files = saved()
     os.rename("data.npy", "data.html")
     before = Path("data.html").read_bytes()
@@ -497,7 +499,7 @@ def test_a_page_of_engines_takes_the_place_of_no_input() -> None:
     assert (ran.status, ran.out, Path("data.html").read_bytes()) == (2, b"", before)
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing() -> None:
+def test_a_report_that_cannot_be_written_leaves_nothing() -> None:
     command = "scatter-nd", *saved(), "-o", "o.npy", "--html"
     ran = ndtool(*command, "nowhere/p.html")
     assert (ran.status, Path("o.npy").exists()) == (7, False)
@@ -516,7 +518,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing() -> None:
     assert (ran.status, Path("o.npy").exists()) == (7, False)
 
 
-def test_a_page_takes_no_other_files_place() -> None:
+def test_a_report_replaces_no_other_file() -> None:
     files = saved()
     os.rename("data.npy", "data.html")
     for output, page in (("o.npy", "./data.html"), ("p.html", "p.html")):
@@ -532,7 +534,7 @@ def test_a_page_takes_no_other_files_place() -> None:
     assert np.load("data.html").shape == (4,)
 
 
-def test_a_page_goes_to_no_store_that_is_replaced() -> None:
+def test_a_report_is_not_written_to_a_replaced_store() -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     saved()
     zarr.create_array("out.zarr", shape=(2,), dtype="f4")[...] = 1
@@ -543,7 +545,7 @@ def test_a_page_goes_to_no_store_that_is_replaced() -> None:
     assert ndtool(*run, "page.html").status == 0
 
 
-def test_a_document_that_was_not_written_whole_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_document_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OutputError("p.html: No space left on device")
 
@@ -555,7 +557,7 @@ def test_a_document_that_was_not_written_whole_has_no_name(monkeypatch: pytest.M
     assert Path("p.html").read_text() == "old"
 
 
-def test_a_broken_rule_writes_no_page() -> None:
+def test_a_broken_rule_writes_no_report() -> None:
     ran = ndtool("scatter-nd", *saved(updates=np.zeros(4)), "-o", "o.npy", "--html", "p.html")
     assert (ran.status, Path("p.html").exists()) == (4, False)
 
@@ -570,11 +572,11 @@ def test_shells_offer_pages_and_folders() -> None:
         Path(name).touch()
     os.mkdir("ab")
     words = "ndtool gather data.npy indices.npy --html a"
-    asked = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
-    assert ndtool(env=asked).out.decode().split() == ["path,a.html", "path,ab/"]
+    requested = {"_NDTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
+    assert ndtool(env=requested).out.decode().split() == ["path,a.html", "path,ab/"]
 
 
-def test_a_page_has_the_warnings_about_the_output() -> None:
+def test_a_report_has_the_warnings_about_the_output() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     saved_as = pytest.importorskip("safetensors.numpy")
     saved_as.save_file({"a": np.ones(3, ml_dtypes.bfloat16)}, "a.safetensors")

@@ -25,12 +25,12 @@ NAMES = [f"{number}.npy" for number in range(5)]
 
 
 @pytest.fixture(autouse=True)
-def here(here: Path, all_closed: None) -> Iterator[Path]:
-    yield here
-    assert not [name for name in os.listdir(here) if "ndtool-" in name]
+def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+    yield workdir
+    assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-@pytest.fixture(params=["nameless", "hidden"])
+@pytest.fixture(params=["unnamed", "hidden"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "hidden":
         monkeypatch.delattr(os, "O_TMPFILE")
@@ -85,7 +85,7 @@ def test_files_of_several_formats_and_none(way: str) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_one_that_is_refused_ends_it_and_is_named(way: str, at: int) -> None:
+def test_a_refused_output_ends_the_publication(way: str, at: int) -> None:
     sinks = group(clobber=False)
     Path(NAMES[at]).write_bytes(OLD)  # another process was faster
     with pytest.raises(OutputError, match=f"^{NAMES[at]} exists and may not be replaced$"):
@@ -106,9 +106,7 @@ def test_one_that_is_not_complete_lets_none_take_its_name(way: str) -> None:
     assert os.listdir() == []
 
 
-def test_as_many_hidden_names_as_can_be_removed_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_number_of_temporary_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "O_TMPFILE")
     names = [f"{number}.npy" for number in range(MOST)]
     for _ in range(2):
@@ -154,9 +152,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("turn", ["first", "second"])
-@pytest.mark.parametrize("kind", ["nameless", "hidden"])
+@pytest.mark.parametrize("kind", ["unnamed", "hidden"])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1"])
-def test_a_signal_removes_all_hidden_names(name: str, kind: str, turn: str) -> None:
+def test_a_signal_removes_all_temporary_names(name: str, kind: str, turn: str) -> None:
     Path("0.npy").write_bytes(OLD)
     with subprocess.Popen(
         [sys.executable, "-c", CHILD, kind, turn], stdout=subprocess.PIPE, env=environment()

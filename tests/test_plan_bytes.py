@@ -29,7 +29,7 @@ def moved(pid: int | str = "self") -> dict[str, int]:
 
 
 @pytest.fixture
-def stores(here: Path) -> None:
+def stores(workdir: Path) -> None:
     """Write every array as a file, and in chunks, of which blocks of tuples divide some."""
     rng, tuples = np.random.default_rng(5), 200_000
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -53,10 +53,10 @@ def request(operator: str, suffix: str, updates: str | None, **how: Any) -> Requ
 @pytest.mark.usefixtures("stores")
 @pytest.mark.parametrize("suffix", [".npy", ".zarr"])
 @pytest.mark.parametrize(("operator", "updates"), CALLS)
-def test_a_sweep_moves_what_its_plan_says(operator: str, updates: str | None, suffix: str) -> None:
+def test_a_sweep_moves_the_planned_bytes(operator: str, updates: str | None, suffix: str) -> None:
     for _ in range(2):  # modules are read the first time
-        asked = request(operator, suffix, updates, memory=3 << 20, threads=2)
-        with OpenCall(asked) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        requested = request(operator, suffix, updates, memory=3 << 20, threads=2)
+        with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
             plan, before = ready.plan, moved()
             steps.execute(ready)
             after = moved()
@@ -68,7 +68,7 @@ def test_a_sweep_moves_what_its_plan_says(operator: str, updates: str | None, su
 @pytest.mark.usefixtures("stores")
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 @pytest.mark.parametrize("suffix", [".npy", ".zarr"])
-def test_workers_move_what_the_plan_says(suffix: str, tmp_path_factory: Any) -> None:
+def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> None:
     distributed = pytest.importorskip("distributed", exc_type=ImportError)
     folder = str(tmp_path_factory.mktemp("workers"))
     quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -86,8 +86,11 @@ def test_workers_move_what_the_plan_says(suffix: str, tmp_path_factory: Any) -> 
 
         for operator, updates in CALLS:
             for _ in range(5):  # each worker reads modules the first time
-                asked = request(operator, suffix, updates, scheduler=client)
-                with OpenCall(asked) as call, steps.prepared(call, steps.resolved(call)) as ready:
+                requested = request(operator, suffix, updates, scheduler=client)
+                with (
+                    OpenCall(requested) as call,
+                    steps.prepared(call, steps.resolved(call)) as ready,
+                ):
                     plan, before = ready.plan, (total("rchar"), total("wchar"))
                     steps.execute(ready)
                     after = total("rchar"), total("wchar")

@@ -10,7 +10,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
-from ndtool.loops.runs cimport Updates, apply_block, apply_row
+from ndtool.loops.scatters cimport Updates, apply_block, apply_row
 
 cdef enum:
     GROUP = 32768        # tuples partitioned at once: their destinations fit in L2
