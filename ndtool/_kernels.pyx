@@ -24,8 +24,8 @@ from libc.string cimport memcpy, memset
 from ndtool._endings cimport nd_end, nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops cimport blocks as _blocks, pages as _pages, parts as _parts
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FIRST, FLOAT16, FLOAT32, FLOAT64, INT8, INT16,
+    INT32, INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64,
 )
 from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
@@ -36,9 +36,10 @@ from ndtool.loops.indices cimport (
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
-from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatter_unit
+from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_bytes, scatter_unit
 from ndtool.loops.parts cimport (
-    Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
+    Apply, Partition, Sorted, apply_bytes, apply_partition, partition_group, region_bytes,
+    thread_bytes,
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
 from ndtool.loops.runs cimport (
@@ -46,6 +47,9 @@ from ndtool.loops.runs cimport (
     windows_part,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
+from ndtool.loops.tallies cimport (
+    COUNTED, NO_TALLY, SEEN, Settle, Tally, bind_tally, settle_part, tally_bytes, with_tally,
+)
 from ndtool.loops.views cimport (
     Copy, Spread, Strips, View, copy_part, copy_strip, copy_view, spread_part, strips_of,
 )
@@ -64,7 +68,10 @@ _TYPES = {
 # Two's complement: signed and unsigned sums and products have the same bits.
 _UNSIGNED = {INT8: UINT8, INT16: UINT16, INT32: UINT32, INT64: UINT64}
 _MODES = {"error": REFUSE, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": REDIRECT}
-_OPS = {"none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
+_OPS = {
+    "none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN, "sub": SUB, "div": DIV,
+    "mean": ADD, "first": FIRST,
+}
 
 prepare(os.fsencode(__file__))
 
@@ -190,8 +197,11 @@ def scatter(
     a._bind(&s.walk, indices, piece.first, piece.tuples)
     a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
     change._bind(&s.updates, piece.first, piece.tuples)
+    change._bind_tally(&s.updates.tally, out)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a run")
+    if change.tallied and piece.width < change.pitch:
+        raise ValueError("updates with a tally are applied whole")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("batches are shared out whole")
     s.updates.first += piece.column
@@ -207,6 +217,8 @@ def scatter(
     else:
         s.sharing = BY_SLICES if s.count >= 16 * threads and s.width > _blocks.LINE else BY_COLUMNS
     s.parts = work_items(threads) if s.sharing == BY_BATCHES else threads
+    if s.sharing == BY_COLUMNS and change.tallied:    # a row has one tally
+        s.parts = 1
     with nogil:
         for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
             bad |= scatter_part(&s, part)
@@ -227,6 +239,8 @@ def scatter_copies(
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, change.pitch)
     change._bind(&s.updates, first, count)
+    if change.tallied:
+        raise ValueError("copies have no tally")
     s.to = how._buffers(size)
     if s.to == NULL:
         raise ValueError("the scratch buffer is too short")
@@ -262,7 +276,7 @@ def scatter_lines(
         raise ValueError("the data buffer is shorter than its shape")
     if first % a.nd.per_batch or count % a.nd.per_batch:
         raise ValueError("batches are shared out whole")
-    s.windows = how._buffers(s.span)
+    s.windows = how._buffers(with_tally(&s.updates.tally, s.span))
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
     s.data = &data[0]
@@ -315,12 +329,13 @@ def partition(
 
 def apply_partitions(
     RadixPartitions parts, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
-    int64_t part, int64_t stop, KernelOptions how,
+    int64_t part, int64_t stop, KernelOptions how, bint last=True,
 ) -> None:
     """Apply partitions [part, stop) to out, which begins at the first row of the first partition.
 
     With data (the same rows), each partition is copied to its thread's scratch, updated in cache,
-    and written once. Without (None), out is updated in place.
+    and written once. Without (None), out is updated in place. A tally of `change` has the tallies
+    of all partitions one after another. last: whether no updates follow.
     """
     cdef Apply a
     cdef int64_t at
@@ -332,11 +347,20 @@ def apply_partitions(
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
     a.sorted = &parts.sorted
-    a.data = NULL
+    a.data = NULL if data is None else &data[0]
+    a.tallies = NULL
+    a.last = last
+    if change.tallied and change.state is not None:
+        if change.state.shape[0] < parts.parts * tally_bytes(
+            &a.updates.tally, width << parts.sorted.shift
+        ):
+            raise ValueError("the tally is shorter than its output")
+        a.tallies = &change.state[0]
+    elif change.tallied and not last:
+        raise ValueError("the tallies of windows end with them")
     a.windows = NULL
-    if data is not None:
-        a.data = &data[0]
-        a.windows = how._buffers(width << parts.sorted.shift)
+    if apply_bytes(&a):
+        a.windows = how._buffers(apply_bytes(&a))
         if a.windows == NULL:
             raise ValueError("the scratch buffer is too short")
     a.to = &out[0]
@@ -446,6 +470,7 @@ def gather_units(
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
     if g.p.pitch and (out.shape[0] < g._output_bytes(g.p.length) or g.p.band < g.p.size):
         raise ValueError("the output buffer is shorter than its shape")
+    c.updates.tally.kind = NO_TALLY
     g._bind(&c, indices, unit, stop, how)
     c.filling = indices._filling(g.p.itemsize)
     c.data = &data[0] + origin
@@ -465,8 +490,10 @@ def scatter_units(
     cdef uint64_t bad = 0
     cdef int64_t part
     g._check_span(data.shape[0], 0, change.updates.shape[0])
-    g._bind(&c, indices, unit, stop, how)
     change._bind(&c.updates, 0, 1)
+    if how.buffers is None:
+        change._bind_tally(&c.updates.tally, out)
+    g._bind(&c, indices, unit, stop, how)
     if g.p.pitch:
         if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -480,6 +507,20 @@ def scatter_units(
         for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, part, threadid())
     return bad != 0
+
+
+def divide_sums(UpdateSpec change, uint8_t[::1] out, KernelOptions how) -> None:
+    """Divide the sums of a mean by the number of their summands, when all updates are applied."""
+    cdef Settle s
+    cdef int64_t part
+    s.tally = change.tally
+    change._bind_tally(&s.tally, out)
+    if not change.tallied:
+        return
+    s.parts = work_items(how.threads)
+    with nogil:
+        for part in prange(s.parts, num_threads=startable(how.threads), schedule="dynamic"):
+            settle_part(&s, part)
 
 
 def will_need(

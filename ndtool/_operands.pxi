@@ -105,22 +105,54 @@ cdef class WorkItem:
 cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
-    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order.
+    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. include_self:
+    whether the current value is the first operand, else the first update is copied. tally: for a
+    tallied reduction, what is remembered of the rows of the output, `tally_bytes` of its size; None
+    if each window has its own.
     """
 
     cdef const uint8_t[::1] updates
+    cdef uint8_t[::1] state
     cdef Py_ssize_t pitch
     cdef int code, op
+    cdef Tally tally
 
     def __cinit__(
-        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name
+        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
+        bint include_self=True, uint8_t[::1] tally=None,
     ):
         self.updates = updates
         self.pitch = pitch
         self.op = _OPS[reduction]
-        self.code = _TYPES[name] if self.op else -1
-        if self.op == ADD or self.op == MUL:
+        self.code = UINT8 if self.op == FIRST else _TYPES[name] if self.op else -1
+        self.tally.kind = NO_TALLY
+        self.tally.code = self.code
+        self.tally.included = include_self and self.op != FIRST
+        self.tally.width = max(1, pitch)
+        self.tally.shift = -1
+        if self.tally.width & (self.tally.width - 1) == 0:
+            self.tally.shift = self.tally.width.bit_length() - 1
+        if reduction == "mean":
+            self.tally.kind = COUNTED
+            self.tally.wide = self.code == FLOAT16 or self.code == BFLOAT16
+        elif self.op and not self.tally.included:
+            self.tally.kind = SEEN
+        if self.op == ADD or self.op == MUL or self.op == SUB:
             self.code = _UNSIGNED.get(self.code, self.code)
+        self.state = tally
+
+    @property
+    def tallied(self) -> bool:
+        """Whether something is remembered of each row while updates are applied."""
+        return self.tally.kind != NO_TALLY
+
+    def tally_bytes(self, Py_ssize_t nbytes) -> int:
+        """Return the bytes of the tally of an output of `nbytes`, 0 if there is none."""
+        return tally_bytes(&self.tally, nbytes)
+
+    def window_bytes(self, Py_ssize_t nbytes) -> int:
+        """Return the bytes of a window of `nbytes` and its tally."""
+        return with_tally(&self.tally, nbytes)
 
     cdef int _bind(self, Updates* u, int64_t first, int64_t count) except -1:
         if self.updates.shape[0] < (first + count) * self.pitch:
@@ -129,6 +161,16 @@ cdef class UpdateSpec:
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
+        u.tally = self.tally
+        return 0
+
+    cdef int _bind_tally(self, Tally* t, uint8_t[::1] out) except -1:
+        """Bind the tally of a complete output."""
+        if self.tally.kind == NO_TALLY:
+            return 0
+        if self.state is None or self.state.shape[0] < tally_bytes(t, out.shape[0]):
+            raise ValueError("the tally is shorter than its output")
+        bind_tally(t, &out[0], out.shape[0], &self.state[0])
         return 0
 
 
@@ -383,7 +425,7 @@ cdef class Grid:
         c.mode = indices.mode
         c.pads, c.pad = indices.pads, indices.pad_bits
         c.first = unit
-        c.buffers = how._buffers(packed_rows(&self.p) * self.p.tile * self.p.itemsize)
+        c.buffers = how._buffers(with_tally(&c.updates.tally, packed_bytes(&self.p)))
         c.streamed = how.streamed
         return 0
 

@@ -56,13 +56,18 @@ cdef class SmallCall:
         c.buffers = NULL
         c.first = 0
         c.streamed = False
+        c.updates.tally.kind = NO_TALLY
         if self.change is not None:
-            c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
-            )
+            c.updates = self._updates(views)
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
         return bad
+
+    cdef Updates _updates(self, Py_buffer* views) noexcept:
+        cdef Updates u
+        u.first, u.pitch = <const uint8_t*> views[2].buf, self.width
+        u.code, u.op, u.tally = self.change.code, self.change.op, self.change.tally
+        return u
 
     cdef uint64_t gather(self, Py_buffer* views) noexcept:
         """Gather from views[0] to views[3]; non-zero if an index is out of bounds."""
@@ -86,9 +91,7 @@ cdef class SmallCall:
         if self.grid is not None:
             return self._units(<const uint8_t*> views[3].buf, views)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
-        s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
-        )
+        s.updates = self._updates(views)
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width
         s.sharing, s.parts, s.streamed = BY_COLUMNS, 1, False

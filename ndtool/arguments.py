@@ -17,7 +17,7 @@ from ndtool import nulls, tensors
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
 from ndtool.machine import threads as _threads
-from ndtool.rules import dtypes, shapes
+from ndtool.rules import dtypes, reductions, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -299,10 +299,16 @@ def word(name: str, value: object) -> str:
     raise UsageError(f"{name} is {shown(value)}: it must be a str")
 
 
+def reduction(name: str, value: object) -> str:
+    """Return the name of a reduction, from that or another library's name for it."""
+    return reductions.named(word(name, value))
+
+
 # How each attribute is taken, by its name in Attributes.
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
-    "batch_dims": integer, "axis": optional_integer, "reduction": word, "out_of_bounds": word,
+    "batch_dims": integer, "axis": optional_integer, "reduction": reduction, "out_of_bounds": word,
     "fill": number, "pad": optional_integer, "negatives": flag,
+    "include_self": flag, "duplicates": word,
 }  # fmt: skip
 
 

@@ -135,6 +135,30 @@ class RuleError(NdtoolError, ValueError):
     trace: object = None
 
 
+class DuplicatesError(RuleError):
+    """Index tuples that select the same element, where duplicates are an error.
+
+    second: the position in `indices` of the first tuple, in row-major order, that repeats an
+    earlier one. first: the position of the earliest tuple that it repeats. Both without the last
+    axis for nd operators.
+    """
+
+    def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+        super().__init__("duplicate indices: two tuples select the same element of data")
+        self.first, self.second = first, second
+        self.name("indices")
+
+    def name(self, indices: str) -> None:
+        """Set `places`, with the name of the indices."""
+        self.places = tuple(
+            f"{indices}[{', '.join(map(str, at))}]" + what
+            for at, what in ((self.first, " comes first"), (self.second, " selects the same"))
+        )
+
+    def fields(self) -> dict[str, object]:
+        return {**super().fields(), "first": list(self.first), "second": list(self.second)}
+
+
 class DtypeError(NdtoolError, TypeError):
     """Element type that the operator, the reduction or the spec does not support."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
@@ -40,7 +40,7 @@ from ndtool.errors import (
 from ndtool.literals import OperatorName, Reduction
 from ndtool.options import Options, Told, checked, path
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import COMMON, OPERATORS, Attributes
+from ndtool.rules.operators import COMMON, OF_SCATTERS, OPERATORS, Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
@@ -248,12 +248,16 @@ def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> 
 
 def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = (*OPERATORS[operator].attributes, *COMMON)
+    _require_attributes(operator, given)
+    return attributes_of(operator, given.items())
+
+
+def _require_attributes(operator: str, given: Iterable[str]) -> None:
+    has_all = (*OPERATORS[operator].attributes, *OPERATORS[operator].common)
     for name in given:
         if name not in has_all:
             has = ", ".join(has_all)
             raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
-    return attributes_of(operator, given.items())
 
 
 def _run(
@@ -268,7 +272,8 @@ def _run(
     }
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: how.pop(name) for name in COMMON if name in how}
+    given = given | {name: how.pop(name) for name in COMMON + OF_SCATTERS if name in how}
+    _require_attributes(operator, given)
     attributes = attributes_of(operator, given.items())
     asked: dict[str, Any] = {**arguments, **how}
     request = Request(operator, output=output, attributes=attributes, **asked)

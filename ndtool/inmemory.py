@@ -30,6 +30,7 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.reductions import Combining
 
 Array = NDArray[Any]
 
@@ -110,7 +111,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         if new is None:
             result = _gathered(bound, source, index, buffer, team)
         else:
-            result = _scattered(bound, source, index, new, attributes.reduction, buffer, team)
+            result = _scattered(bound, source, index, new, attributes.combining, buffer, team)
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -136,7 +137,7 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         )  # fmt: skip
     except NdtoolError:
         return None
-    return small.bind_small(*bound, attributes.reduction)
+    return small.bind_small(*bound, attributes.combining)
 
 
 def _show(error: NdtoolError) -> None:
@@ -200,23 +201,23 @@ def _scattered(
     data: Array,
     indices: Array,
     updates: Array,
-    reduction: str,
+    combining: Combining,
     out: Array | None,
     team: int,
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
     plan, types, negatives = bound[:3]
     dtype, index = types["data"], _bound_indices(bound, indices, team)
-    order = dispatch.arithmetic_order(dtype, reduction)
+    order = dispatch.arithmetic_order(dtype, combining)
     plain = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_places(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
-    new = normalize(updates, types["updates"], order, reduction != "none", team)
+    new = normalize(updates, types["updates"], order, not combining.moves, team)
     work = scatters.Scatter(
-        plan, dtype, None, index, new, reduction, raw(target), negatives, team,
+        plan, dtype, None, index, new, combining, raw(target), negatives, team,
         guarded=target is out,
     )  # fmt: skip
     if not dispatch.scatter(work, None if target is data else operand(data), data.shape):

@@ -2,7 +2,12 @@
 
 from typing import Literal
 
-Reduction = Literal["none", "add", "mul", "max", "min"]
+Reduction = Literal[
+    "none", "add", "sub", "mul", "div", "max", "min", "mean",
+    "update", "assign", "sum", "subtract", "prod", "multiply", "divide",
+    "amax", "maximum", "amin", "minimum", "average",
+]  # fmt: skip
+Duplicates = Literal["last", "first", "error"]
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]

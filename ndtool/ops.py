@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from ndtool import inmemory
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
-from ndtool.literals import GatherMode, Reduction, ScatterMode
+from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
 
 Array = NDArray[Any]
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
@@ -47,6 +47,8 @@ class ScatterOptions(_Options, total=False):
     """The keyword arguments of scatters."""
 
     out_of_bounds: ScatterMode
+    include_self: bool
+    duplicates: Duplicates
 
 
 class BatchedGatherOptions(GatherOptions, total=False):
@@ -133,22 +135,32 @@ def scatter_nd(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce the slices that index tuples select (ONNX ScatterND).
 
     data: any fixed-size dtype. indices: shape (.., k), any integer dtype. updates: data's dtype,
     shape indices.shape[:-1] + data.shape[batch_dims + k:]. reduction: how an update is combined
-    with the current value: "none" (the last of duplicates wins), "add", "mul", "max" or "min", in
-    row-major order of indices. batch_dims, threads, spec: as in gather_nd. out: an array that
-    receives the result; `out=data` updates in place. out_of_bounds: "error", "clip" and "wrap" as
-    there, or "drop", which skips the update. pad: an update with an index equal to it is skipped.
+    with the current value: "none" (the last of duplicates is assigned), "add", "sub", "mul", "div"
+    (floats), "max", "min" or "mean", in row-major order of indices; other libraries' names, such
+    as "sum", mean the same. A mean is the sum in that order, divided once by the number of summands
+    (of integers rounded down; of float16 and bfloat16 in float32). include_self: if False, the
+    first update of an element is copied and the next are combined with it; not for "sub" and
+    "div". duplicates: "last" or, for "none", "first" of several updates of an element is assigned;
+    "error" refuses them. batch_dims, threads, spec: as in gather_nd. out: an array that receives
+    the result; `out=data` updates in place. out_of_bounds: "error", "clip" and "wrap" as there, or
+    "drop", which skips the update. pad: an update with an index equal to it is skipped.
     negatives: as in gather_nd. The bits are those of the sequential loop at any number of threads.
 
     Returns an array of data's dtype and shape.
-    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
+    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError), of
+    which DuplicatesError is one.
 
     >>> scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add")
     array([ 1, 22,  3,  4])
+    >>> scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 20], "mean", include_self=False)
+    array([ 1, 15,  3,  4])
     """
     call = (
         "scatter_nd",
@@ -161,6 +173,8 @@ def scatter_nd(
         None,
         pad,
         negatives,
+        include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -234,12 +248,15 @@ def scatter_elements(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce one element per index, along an axis (ONNX ScatterElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction, out,
-    out_of_bounds, pad, negatives: as in scatter_nd. threads, spec: as in gather_nd.
+    off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction, include_self,
+    duplicates, out, out_of_bounds, pad, negatives: as in scatter_nd. threads, spec: as in
+    gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -258,6 +275,8 @@ def scatter_elements(
         None,
         pad,
         negatives,
+        include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -342,13 +361,16 @@ def scatter(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce the slices that indices select along an axis.
 
     The inverse of gather: torch's index_add and index_copy, OpenVINO ScatterUpdate-3. data,
     indices, axis, batch_dims: as in gather. updates: data's dtype, the shape that gather returns:
-    data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. reduction, out,
-    out_of_bounds, pad, negatives: as in scatter_nd. threads, spec: as in gather_nd.
+    data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. reduction,
+    include_self, duplicates, out, out_of_bounds, pad, negatives: as in scatter_nd. threads, spec:
+    as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -368,6 +390,8 @@ def scatter(
         None,
         pad,
         negatives,
+        include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 

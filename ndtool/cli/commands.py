@@ -21,7 +21,7 @@ from ndtool.errors import (
     UsageError,
     printable,
 )
-from ndtool.rules.operators import COMMON, OPERATORS, Attributes, Operator
+from ndtool.rules.operators import OPERATORS, Attributes, Operator
 
 if TYPE_CHECKING:
     from ndtool.cli.html.page import Report
@@ -201,8 +201,9 @@ def reporting_on(
 def attributes_of(operator: str, asked: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
     variables.drop_idle_rule(OPERATORS[operator].scatters, asked)
-    names = (*OPERATORS[operator].attributes, *COMMON)
+    names = (*OPERATORS[operator].attributes, *OPERATORS[operator].common)
     asked["negatives"] = not asked.pop("no_negatives", False)
+    asked["include_self"] = not asked.pop("no_include_self", False)
     return Attributes(**{name: asked.pop(name) for name in names if name in asked})
 
 
@@ -256,8 +257,9 @@ def command(
 def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
+    combining = options.COMBINING if operator.scatters else ()
     fill = () if operator.scatters else (options.FILL,)
-    return (*own, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
+    return (*own, *combining, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:

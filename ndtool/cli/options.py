@@ -8,7 +8,7 @@ from ndtool.cli import kinds
 from ndtool.cli.console import put
 from ndtool.cli.kinds import Kind, integer
 from ndtool.rules.modes import MODES
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
 
 
 def _option(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
@@ -69,11 +69,25 @@ AXIS = _option(
 )
 REDUCTION = _option(
     "--reduction",
-    "How updates are combined with current values: none (the last update is assigned), add, mul,"
-    " max or min.",
+    "How updates are combined with current values: none (the last update is assigned), add, sub,"
+    " mul, div (floats), max, min or mean; or another library's name, such as sum.",
     type=kinds.Reduction(list(REDUCTIONS)),
     default="none",
     metavar="NAME",
+)
+COMBINING = (  # for scatters
+    _flag(
+        "--no-include-self",
+        "Reductions leave out current values: the first update of an element is copied.",
+    ),
+    _option(
+        "--duplicates",
+        "Which of several updates of an element is assigned, the last or the first; error if there"
+        " are several.",
+        type=click.Choice(list(DUPLICATES)),
+        default="last",
+        metavar="NAME",
+    ),
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
 OUT_OF_BOUNDS = _option(

@@ -11,6 +11,7 @@ from ndtool.engine.bind import Buffer, Operand, Panels, Runs
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.reductions import Combining
 
 if TYPE_CHECKING:
     from ndtool.engine.scatters import Scatter
@@ -63,9 +64,9 @@ def gather(
     return gathers.gather_panels(chosen.panels, data, indices, out, threads, progress)
 
 
-def arithmetic_order(dtype: Dtype, reduction: str) -> str:
+def arithmetic_order(dtype: Dtype, combining: Combining) -> str:
     """Return the byte order of updates: native for arithmetic, else that of data."""
-    return dtype.order if reduction == "none" else NATIVE
+    return dtype.order if combining.moves else NATIVE
 
 
 def scatter(work: Scatter, data: Operand | None, shape: Shape) -> bool:
@@ -75,7 +76,7 @@ def scatter(work: Scatter, data: Operand | None, shape: Shape) -> bool:
     """
     from ndtool.engine import scatters  # gathers need not import them
 
-    dtype, order = work.dtype, arithmetic_order(work.dtype, work.reduction)
+    dtype, order = work.dtype, arithmetic_order(work.dtype, work.combining)
     if data is not None and copies.is_normalized(shape, data.strides, dtype, order):
         work = work._replace(data=data.buffer)
     elif data is not None and work.write is not None:

@@ -32,14 +32,14 @@ from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, Plan
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import REDUCTIONS, Combining, identity
 
 
 class Scatter(NamedTuple):
     """One scatter, bound to buffers.
 
     data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
-    contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
+    contiguous unless updates are only moved. limit: scratch bytes for sorting, SCRATCH if None. write:
     writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
     are still to be validated before out changes.
     """
@@ -49,7 +49,7 @@ class Scatter(NamedTuple):
     data: Buffer | None
     indices: Indices
     updates: Buffer
-    reduction: str
+    combining: Combining
     out: Buffer
     negatives: bool
     threads: int
@@ -58,9 +58,24 @@ class Scatter(NamedTuple):
     write: Callable[[int, Buffer], object] | None = None
     guarded: bool = False
 
-    def change(self, pitch: int) -> UpdateSpec:
-        """Bind the updates, each of `pitch` bytes, to the reduction."""
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name)
+    def change(self, pitch: int, tally: Buffer | None = None) -> UpdateSpec:
+        """Bind the updates, each of `pitch` bytes, to the reduction; tally: that of all of out."""
+        combining = self.combining
+        return UpdateSpec(
+            self.updates, pitch, combining.loop, self.dtype.name, combining.include_self, tally
+        )
+
+    def tallied(self, pitch: int) -> UpdateSpec:
+        """Do the same, with a new tally of all of out if the reduction needs one."""
+        change = self.change(pitch)
+        if not change.tallied:
+            return change
+        return self.change(pitch, memoryview(bytearray(change.tally_bytes(len(self.out)))))
+
+    def settle(self, change: UpdateSpec) -> None:
+        """Divide what `tallied` updates left in out, if they are of a mean."""
+        if change.tallied:
+            _kernels.divide_sums(change, self.out, KernelOptions(team(self.threads, len(self.out))))
 
     @property
     def streamed(self) -> bool:
@@ -142,11 +157,11 @@ def _in_order(s: Scatter) -> bool:
     """Scatter in order: each thread reads all tuples and updates its share of the slices."""
     runs = _runs(s)
     assert runs is not None
-    change, addressing = s.change(runs.width), runs.addressing
+    change, addressing = s.tallied(runs.width), runs.addressing
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
-    how = KernelOptions(threads, s.reduction == "none" and s.streamed)
+    how = KernelOptions(threads, s.combining.loop == "none" and s.streamed)
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
-    window = whole_elements(runs.itemsize, tuning.PIECE)
+    window = runs.width if change.tallied else whole_elements(runs.itemsize, tuning.PIECE)
     for first in range(0, runs.tuples, step):
         n = min(step, runs.tuples - first)
         for column in range(0, runs.width, window):
@@ -154,13 +169,15 @@ def _in_order(s: Scatter) -> bool:
             if _kernels.scatter(addressing, s.indices, piece, change, s.out, False, how):
                 return False
         s.progress((first + n) / runs.tuples)
+    s.settle(change)
     return True
 
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
     copies = threads * len(s.out)
-    return copies <= min(tuning.CACHED, len(s.updates)) and bool(identity(s.dtype, s.reduction))
+    neutral = not s.combining.is_tallied and identity(s.dtype, s.combining.reduction)
+    return copies <= min(tuning.CACHED, len(s.updates)) and bool(neutral)
 
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
@@ -168,7 +185,7 @@ def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
     size, change, addressing = len(s.out), s.change(runs.width), runs.addressing
     copies = memoryview(bytearray(threads * size))
     how = KernelOptions(threads, False, copies)
-    untouched = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
+    untouched = identity(s.dtype, s.combining.reduction) * (size // s.dtype.itemsize)
     copies[:size] = untouched
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
     for first in range(0, runs.tuples, step):
@@ -186,7 +203,8 @@ def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
 def _put_together(s: Scatter, copies: Buffer, out: Buffer) -> None:
     """Reduce copies of out into it, in order: each copy is an update of the complete output."""
     whole, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
-    change = UpdateSpec(copies, len(out), s.reduction, s.dtype.name)
+    reduction = REDUCTIONS[s.combining.reduction].joins or s.combining.reduction
+    change = UpdateSpec(copies, len(out), reduction, s.dtype.name)
     nowhere = Indices(copies, s.indices.itemsize, False, False)  # tuples of no components
     _kernels.scatter(
         whole, nowhere, WorkItem(0, n, 0, len(out)), change, out, False, KernelOptions(1)
@@ -203,9 +221,13 @@ def _by_lines(s: Scatter, line: int) -> bool:
         copy(s)
         data = None
     change, addressing = s.change(runs.width), runs.addressing
+    if data is None:
+        change = s.tallied(runs.width)
     moved = line + per * (runs.width + runs.entries * s.indices.itemsize)
     threads = min(team(s.threads, lines * moved), lines)
-    windows = None if data is None else memoryview(bytearray(threads * line))
+    windows = None
+    if data is not None:
+        windows = memoryview(bytearray(threads * change.window_bytes(line)))
     how = KernelOptions(threads, data is not None and s.streamed, windows)
     step = max(threads, tuning.PIECE // moved)
     for first in range(0, lines, step):
@@ -219,6 +241,8 @@ def _by_lines(s: Scatter, line: int) -> bool:
         if bad:
             return False
         s.progress((first + n) / lines)
+    if data is None:
+        s.settle(change)
     return True
 
 
@@ -245,9 +269,10 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         units = bind_units(block.panels, (block.first, block.rows, block.width))
         work = units.work + 2 * units.scratch
         threads = team(s.threads, units.grid.units * work)
-        how = KernelOptions(threads, s.streamed, memoryview(bytearray(threads * units.scratch)))
         indices, updates = s.indices.since(block.place), s.updates[block.place * itemsize :]
-        change = UpdateSpec(updates, itemsize, s.reduction, s.dtype.name)
+        change = s._replace(updates=updates).change(itemsize)
+        tiles = memoryview(bytearray(threads * change.window_bytes(units.scratch)))
+        how = KernelOptions(threads, s.streamed, tiles)
         source, step = data[block.data :], max(threads, tuning.PIECE // work)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
@@ -270,17 +295,22 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     if source is None or not covered or not buffer or len(s.out) <= tuning.TILE:
         copy(s)
         source, buffer = s.out, units.scratch if units.packs and covered else 0
-    change, work = s.change(s.dtype.itemsize), units.work + 2 * buffer
+    work = units.work + 2 * buffer
     threads = team(s.threads, total * work)
-    how = KernelOptions(
-        threads, s.streamed, memoryview(bytearray(threads * buffer)) if buffer else None
-    )
+    tiles, change = None, s.change(s.dtype.itemsize)
+    if buffer:
+        tiles = memoryview(bytearray(threads * change.window_bytes(buffer)))
+    else:
+        change = s.tallied(s.dtype.itemsize)
+    how = KernelOptions(threads, s.streamed, tiles)
     step = max(threads, tuning.PIECE // work)
     for first in range(0, total, step):
         stop = min(total, first + step)
         if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
             return False
         s.progress(stop / total)
+    if not buffer:
+        s.settle(change)
     return True
 
 
@@ -302,19 +332,27 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
         copy(s)
         data = None
     space = scratch.take(groups * GROUP * entry + buffers)
-    windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
+    size, change = width << shift, s.change(width)
+    once = groups * GROUP >= runs.tuples
+    if change.tallied and not once:  # tallies outlast the first round
+        parts = ((rows - 1) >> shift) + 1
+        change = s.change(width, memoryview(bytearray(parts * change.tally_bytes(size))))
+    each = (change.window_bytes(size) if once else size) if data is not None else 0
+    each = each or (change.tally_bytes(size) if once else 0)
+    windows = memoryview(bytearray(threads * each)) if each else None
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
-    work = Sorted(RadixPartitions(rows, width, shift, space, ends), s.change(width), width << shift)
+    work = Sorted(RadixPartitions(rows, width, shift, space, ends), change, size)
     addressing, how = bind_rows(s.plan, s.negatives), KernelOptions(threads, s.streamed, windows)
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
         sorting = KernelOptions(threads, n * entry >= tuning.STREAMED)
         if _kernels.partition(addressing, s.indices, first, n, work.change, work.parts, sorting):
             return False
+        last = first + n == runs.tuples
         if data is not None and s.write is not None:
-            _write_parts(s, work, data, threads)
+            _write_parts(s, work, data, threads, last)
         else:
-            _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
+            _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples), last)
         data = None  # from now on out has it
     scratch.keep(space)
     return True
@@ -329,11 +367,17 @@ class Sorted(NamedTuple):
 
 
 def _store_parts(
-    s: Scatter, work: Sorted, data: Buffer | None, how: KernelOptions, done: tuple[float, float]
+    s: Scatter,
+    work: Sorted,
+    data: Buffer | None,
+    how: KernelOptions,
+    done: tuple[float, float],
+    last: bool,
 ) -> None:
     """Update partitions in the output; if `data` are given, from copies of them in cache.
 
-    done: the fraction of all work that is complete, and the fraction that this call does.
+    done: the fraction of all work that is complete, and the fraction that this call does. last:
+    whether no updates follow.
     """
     before, share_of_all = done
     parts, change, size = work
@@ -342,15 +386,15 @@ def _store_parts(
         stop = min(parts.parts, part + step)
         place = parts.place(part, stop)
         source = None if data is None else data[place]
-        _kernels.apply_partitions(parts, change, source, s.out[place], part, stop, how)
+        _kernels.apply_partitions(parts, change, source, s.out[place], part, stop, how, last)
         s.progress(before + share_of_all * stop / parts.parts)
 
 
-def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
+def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int, last: bool) -> None:
     """Update partitions in buffers and write those: faster than stores to a mapped file."""
     parts, change, size = work
-    step, how = max(1, tuning.WRITTEN // size), KernelOptions(1, s.streamed)
-    buffers = BufferPool(step * size)
+    step = max(1, tuning.WRITTEN // size)
+    buffers, tallies = BufferPool(step * size), BufferPool(change.tally_bytes(size) or 1)
 
     def finish(part: int) -> None:
         stop = min(parts.parts, part + step)
@@ -358,7 +402,10 @@ def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
         buffer = buffers.take()
         to = buffer[: place.stop - place.start]
         to[:] = data[place]
-        _kernels.apply_partitions(parts, change, None, to, part, stop, how)
+        tally = tallies.take()
+        how = KernelOptions(1, s.streamed, tally)
+        _kernels.apply_partitions(parts, change, None, to, part, stop, how, last)
+        tallies.give(tally)
         assert s.write is not None
         s.write(place.start, to)
         buffers.give(buffer)

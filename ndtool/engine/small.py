@@ -7,6 +7,7 @@ from ndtool.engine import bind, check, dispatch, layouts
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.rules.reductions import Combining
 
 
 def bind_small(
@@ -15,17 +16,19 @@ def bind_small(
     negatives: bool,
     handling: Handling,
     filling: bytes | None,
-    reduction: str,
+    combining: Combining,
 ) -> SmallCall | None:
     """Bind a plan for contiguous arrays; None if an array is empty or needs a byte swap.
 
-    Also None if the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
+    None for tallied reductions, and duplicates that are refused. Also None if the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
     """
     dtype, index, new = types["data"], types["indices"], types.get("updates")
     inputs = plan.data, plan.indices, plan.output
     if not all(map(prod, inputs)) or not dtype.itemsize or check.lacks_places(plan, handling.mode):
         return None
-    order = dispatch.arithmetic_order(dtype, reduction)
+    if combining.is_tallied or combining.duplicates == "error":
+        return None
+    order = dispatch.arithmetic_order(dtype, combining)
     swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]
     if swapped or (index.unit > 1 and index.order != NATIVE):
         return None
@@ -38,6 +41,6 @@ def bind_small(
         assert isinstance(plan, ElementsPlan)
         addressing, tuples, _ = bind.bind_check(plan, negatives)
         grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
-    change = None if new is None else UpdateSpec(b"", width, reduction, dtype.name)
+    change = None if new is None else UpdateSpec(b"", width, combining.loop, dtype.name)
     indices = bind.bind_indices(b"", index, handling, filling)
     return SmallCall(addressing, grid, indices, change, plan.output, tuples, width)

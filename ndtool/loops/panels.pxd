@@ -12,6 +12,7 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block, prefetch_slices
 from ndtool.loops.runs cimport SINK, Updates, apply_block, sink_offset
+from ndtool.loops.tallies cimport begin_tally, settle, whole_lines, with_tally
 from ndtool.loops.views cimport copy_line
 
 cdef enum:
@@ -160,8 +161,13 @@ cdef inline int64_t packed_rows(const Panels* p) noexcept nogil:
     return p.band + (p.band < p.size)
 
 
+cdef inline Py_ssize_t packed_bytes(const Panels* p) noexcept nogil:
+    return packed_rows(p) * p.tile * p.itemsize
+
+
 cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
-    return c.buffers + thread * packed_rows(c.p) * c.p.tile * c.p.itemsize if c.buffers else NULL
+    cdef Py_ssize_t each = with_tally(&c.updates.tally, packed_bytes(c.p))
+    return c.buffers + thread * each if c.buffers else NULL
 
 
 cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexcept nogil:
@@ -225,8 +231,13 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
     cdef uint8_t* to = c.to + u.data
     cdef const int64_t* index
     cdef int64_t redirect, sink[SINK]
+    cdef Updates change = c.updates
     if packed:
         pack_tile(p, &u, c.data + u.data, packed)
+        begin_tally(
+            &change.tally, packed, p.band * u.columns * p.itemsize,
+            packed + whole_lines(packed_bytes(p)),
+        )
         to = packed
         step = u.columns * p.itemsize
         column_stride = p.itemsize
@@ -247,9 +258,10 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
         if p.band < p.size:
             drop_outside_band(p, &u, rows, offsets)
         apply_block(
-            &c.updates, to, offsets, updates + start * p.itemsize, rows * u.columns, p.itemsize
+            &change, to, offsets, updates + start * p.itemsize, rows * u.columns, p.itemsize
         )
         row += rows
     if packed:
+        settle(&change.tally, 0, change.tally.rows)
         unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
     return 0

@@ -11,6 +11,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.runs cimport Updates, apply_block, apply_row
+from ndtool.loops.tallies cimport begin_tally, bind_tally, settle, tally_bytes, whole_lines
 
 cdef enum:
     GROUP = 32768        # tuples partitioned at once: their destinations fit in L2
@@ -138,23 +139,44 @@ cdef struct Apply:
     Updates updates
     const uint8_t* data       # source of the windows, or NULL to update in place
     uint8_t* to
-    uint8_t* windows          # one per thread, of a partition's bytes
+    uint8_t* windows          # one per thread, of a partition's bytes if copied, and its tally
+    uint8_t* tallies          # those of all partitions, if more updates precede or follow, or NULL
     int64_t first
     Py_ssize_t length         # bytes up to the end of the last partition
-    bint streamed
+    bint streamed, last       # last: whether no updates follow
 
 
 cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
     """Apply one partition in place, or in a window, which is written once."""
     cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
+    cdef Py_ssize_t length = min(size, a.length - at)
     cdef uint8_t* window = a.to + at
+    cdef uint8_t* scratch = a.windows + thread * apply_bytes(a)
+    cdef Updates updates = a.updates
     if a.data:
-        window = a.windows + thread * size
-        memcpy(window, a.data + at, min(size, a.length - at))
-    apply_groups(a.sorted, &a.updates, window, a.first + partition)
+        window = scratch
+        memcpy(window, a.data + at, length)
+    if a.tallies:
+        bind_tally(
+            &updates.tally, window, length,
+            a.tallies + (a.first + partition) * tally_bytes(&updates.tally, size),
+        )
+    else:
+        begin_tally(&updates.tally, window, length, scratch + (whole_lines(size) if a.data else 0))
+    apply_groups(a.sorted, &updates, window, a.first + partition)
+    if a.last:
+        settle(&updates.tally, 0, updates.tally.rows)
     if a.data:
-        write_window(a.to + at, window, min(size, a.length - at), a.streamed)
+        write_window(a.to + at, window, length, a.streamed)
     return 0
+
+
+cdef inline Py_ssize_t apply_bytes(const Apply* a) noexcept nogil:
+    """Return the scratch of a thread in bytes: a window if data are copied, and a tally."""
+    cdef Py_ssize_t size = a.sorted.width << a.sorted.shift
+    if a.tallies or not a.updates.tally.kind:
+        return size if a.data else 0
+    return (whole_lines(size) if a.data else 0) + tally_bytes(&a.updates.tally, size)
 
 
 cdef struct Span:

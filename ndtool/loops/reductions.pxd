@@ -1,18 +1,21 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Reductions: the three loops over `out = out op update`, compiled per element type and operation:
-# long rows (vectorized), blocks of short rows, and single elements by row index.
+# Reductions: the loops over `out = out op update`, compiled per element type and operation: long
+# rows (vectorized), blocks of short rows, single elements by row index, and tallied rows of any
+# length (see tallies.pxd).
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
+from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport read_once, row_at
 from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
-    combined_scalar, complex64, complex128, half, number, signed_integer,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FIRST, FLOAT16, FLOAT32, FLOAT64, INT8, INT16,
+    INT32, INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, added, bfloat16, boolean,
+    combined, combined_scalar, complex64, complex128, half, number, signed_integer,
 )
+from ndtool.loops.tallies cimport Tally, is_first, tallied_row, to_float
 
 cdef extern from *:
     """
@@ -24,6 +27,7 @@ cdef extern from *:
     static inline Py_ssize_t ndtool_reduce_rows(int, int, void const *) ndtool_flatten ndtool_twice;
     static inline Py_ssize_t ndtool_reduce_block(int, int, void const *) ndtool_flatten;
     static inline Py_ssize_t ndtool_reduce_elements(int, int, void const *) ndtool_flatten;
+    static inline Py_ssize_t ndtool_reduce_tallied(int, int, void const *) ndtool_flatten;
     """
 
 
@@ -35,6 +39,7 @@ cdef enum:    # the loops
     ROWS
     SHORT_ROWS
     ELEMENTS
+    TALLIED
 
 
 cdef struct Reduction:
@@ -49,6 +54,7 @@ cdef struct Reduction:
     const uint8_t* rows       # instead of offsets: linear indices of elements from `to` on
     int bytes_each            # itemsize of these indices
     uint64_t size             # indices from here on are out of bounds
+    const Tally* tally        # of tallied rows
 
 
 cdef inline void reduce_slice(
@@ -62,24 +68,82 @@ cdef inline void reduce_slice(
 
 cdef inline Py_ssize_t long_rows(int op, number* of, const Reduction* r) noexcept nogil:
     """Apply long updates, found by their positions, prefetching some distance ahead."""
-    cdef Py_ssize_t i, c, n = r.n, known = r.n + r.more, width = r.width
+    cdef Py_ssize_t i, n = r.n, known = r.n + r.more, width = r.width
     cdef Py_ssize_t m = width // <Py_ssize_t> sizeof(number), ahead = max(1, AHEAD // 2 // width)
-    cdef Py_ssize_t some = UNROLLED // sizeof(number)
-    cdef number* out
-    cdef const number* update
     for i in range(n):
         if i + ahead < known:
             prefetch_span(r.updates + r.positions[i + ahead] * r.pitch, width)
             prefetch_span(r.to + r.offsets[i + ahead], width)
-        out = <number*> (r.to + r.offsets[i])
-        update = <const number*> (r.updates + r.positions[i] * r.pitch)
-        c = 0
-        while c + some <= m:    # a constant length, to unroll the loop
-            reduce_slice(op, out + c, update + c, UNROLLED // sizeof(number))
-            c += some
-        if c < m:
-            reduce_slice(op, out + c, update + c, m - c)
+        reduce_long_slice(
+            op, <number*> (r.to + r.offsets[i]),
+            <const number*> (r.updates + r.positions[i] * r.pitch), m,
+        )
     return n
+
+
+cdef inline Py_ssize_t tallied_rows(int op, number* of, const Reduction* r) noexcept nogil:
+    """Apply updates of any length; where the current value is not included, copy the first."""
+    cdef const Tally* t = r.tally
+    cdef Py_ssize_t i, n = r.n, known = r.n + r.more, width = r.width
+    cdef Py_ssize_t m = width // <Py_ssize_t> sizeof(number), ahead = max(1, AHEAD // 2 // width)
+    cdef number* out
+    cdef const number* update
+    cdef number value
+    cdef uint64_t row
+    cdef bint copies
+    for i in range(n):
+        if r.positions and i + ahead < known:
+            prefetch_span(r.updates + r.positions[i + ahead] * r.pitch, width)
+            prefetch_span(r.to + r.offsets[i + ahead], width)
+        out = <number*> (r.to + r.offsets[i])
+        update = <const number*> (r.updates + (r.positions[i] if r.positions else i) * r.pitch)
+        row = tallied_row(t, <const uint8_t*> out)
+        if row >= t.rows:    # dropped
+            continue
+        if t.wide:
+            sum_wide(t, row, out, update, m)
+            continue
+        copies = is_first(t, row) and not t.included
+        if m == 1:
+            value = combined_scalar(op, out[0], update[0])
+            if copies:
+                value = update[0]
+            out[0] = value
+        elif copies:
+            memcpy(out, update, width)
+        else:
+            reduce_long_slice(op, out, update, m)
+    return n
+
+
+cdef inline void sum_wide(
+    const Tally* t, uint64_t row, number* out, const number* update, Py_ssize_t m
+) noexcept nogil:
+    """Add an update to the row's float32 sums; the first one alone is also copied, as it is."""
+    cdef float* sums = t.sums + <Py_ssize_t> row * m
+    cdef Py_ssize_t c
+    if not is_first(t, row):
+        for c in range(m):
+            sums[c] = added(sums[c], to_float(update[c]))
+    elif t.included:
+        for c in range(m):
+            sums[c] = added(to_float(out[c]), to_float(update[c]))
+    else:
+        for c in range(m):
+            sums[c] = to_float(update[c])
+            out[c] = update[c]
+
+
+cdef inline void reduce_long_slice(
+    int op, number* out, const number* update, Py_ssize_t m
+) noexcept nogil:
+    """Reduce one slice, by loops of constant length, which are unrolled."""
+    cdef Py_ssize_t c = 0, some = UNROLLED // sizeof(number)
+    while c + some <= m:
+        reduce_slice(op, out + c, update + c, UNROLLED // sizeof(number))
+        c += some
+    if c < m:
+        reduce_slice(op, out + c, update + c, m - c)
 
 
 cdef inline Py_ssize_t short_rows(int op, number* of, const Reduction* r) noexcept nogil:
@@ -183,6 +247,8 @@ cdef inline Py_ssize_t reduce_with(
         return long_rows(op, of, r)
     if loop == SHORT_ROWS:
         return short_rows(op, of, r)
+    if loop == TALLIED:
+        return tallied_rows(op, of, r)
     if r.bytes_each == 8:
         return row_elements(op, of, 8, r)
     if r.bytes_each == 4:
@@ -199,8 +265,16 @@ cdef inline Py_ssize_t reduce_typed(
             return reduce_with(loop, MAX, of, r)
         if op == MIN:
             return reduce_with(loop, MIN, of, r)
-    if number in signed_integer:    # add and mul use the unsigned types
+    if number is uint8_t:
+        if op == FIRST:    # of bytes of any type
+            return tallied_rows(FIRST, of, r)
+    if number in signed_integer:    # add, mul and sub use the unsigned types
         return 0
+    if loop != TALLIED and op == SUB:
+        return reduce_with(loop, SUB, of, r)
+    if number is half or number is bfloat16 or number is float or number is double:
+        if loop != TALLIED and op == DIV:
+            return reduce_with(loop, DIV, of, r)
     if op == ADD:
         return reduce_with(loop, ADD, of, r)
     return reduce_with(loop, MUL, of, r)
@@ -265,3 +339,10 @@ cdef inline Py_ssize_t reduce_elements "ndtool_reduce_elements"(
 ) noexcept nogil:
     """Apply single elements by row index, up to one out of bounds; return how many."""
     return reduced(ELEMENTS, code, op, <const Reduction*> slices)
+
+
+cdef inline Py_ssize_t reduce_tallied "ndtool_reduce_tallied"(
+    int code, int op, const void* slices
+) noexcept nogil:
+    """Apply rows of any length, with a tally."""
+    return reduced(TALLIED, code, op, <const Reduction*> slices)

@@ -13,7 +13,10 @@ from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
 from ndtool.loops.moves cimport scatter_block
-from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
+from ndtool.loops.reductions cimport (
+    Reduction, is_light, reduce_block, reduce_elements, reduce_rows, reduce_tallied,
+)
+from ndtool.loops.tallies cimport Tally, begin_tally, settle, whole_lines, with_tally
 
 cdef enum:
     BURST = 32    # short updates between prefetches
@@ -41,6 +44,7 @@ cdef struct Updates:
     const uint8_t* first      # that of the walk's first tuple
     Py_ssize_t pitch          # bytes from one to the next
     int code, op              # arithmetic type, and reduction: 0 copies
+    Tally tally               # what is remembered of each row, if anything
 
 
 cdef inline int64_t sink_offset(
@@ -112,7 +116,7 @@ cdef inline uint64_t scatter_short(
     cdef Cursor at
     cdef Py_ssize_t width = s.updates.pitch
     cdef int64_t n, done, known = 0, step = min(block_size(nd), SHORT)
-    cdef bint light = s.updates.op and is_light(s.updates.code)
+    cdef bint light = s.updates.op and is_light(s.updates.code) and not s.updates.tally.kind
     cdef bint by_row = light and nd.in_cache and has_row_indices(&walk, width)
     memset(sink, 0, LINE)
     walk.redirect = sink_offset(sink, to, width)
@@ -183,7 +187,7 @@ cdef struct BatchWindows:
     Updates updates
     const uint8_t* data
     uint8_t* to
-    uint8_t* windows          # one per thread, of a span's bytes
+    uint8_t* windows          # one per thread, of a span's bytes, and its tally
     Py_ssize_t span
     int64_t batches, parts
     bint streamed
@@ -192,7 +196,7 @@ cdef struct BatchWindows:
 cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int thread) noexcept nogil:
     """Copy the span of each batch to the window, update it there, write it once."""
     cdef const Nd* nd = s.walk.nd
-    cdef uint8_t* window = s.windows + thread * s.span
+    cdef uint8_t* window = s.windows + thread * with_tally(&s.updates.tally, s.span)
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
     cdef Walk walk = s.walk
@@ -201,7 +205,9 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
     cdef int64_t t = s.batches * part // s.parts * nd.per_batch
     cdef int64_t stop = s.batches * (part + 1) // s.parts * nd.per_batch
     cdef int64_t take, done, end, base
-    cdef bint by_row = s.updates.op and is_light(s.updates.code) and has_row_indices(&s.walk, width)
+    cdef bint light = s.updates.op and is_light(s.updates.code) and not s.updates.tally.kind
+    cdef bint by_row = light and has_row_indices(&s.walk, width)
+    cdef Updates updates = s.updates
     cdef double share = nd.span / <double> nd.per_batch
     memset(sink, 0, LINE)
     walk.redirect = sink_offset(sink, window, width)
@@ -209,6 +215,7 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
     while t < stop:
         base, at.base = at.base, 0    # offsets are into the window
         memcpy(window, s.data + base, s.span)
+        begin_tally(&updates.tally, window, s.span, window + whole_lines(s.span))
         end = t + nd.per_batch
         while t < end:
             take = min(SHORT, end - t)
@@ -219,8 +226,9 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
                 continue
             if offsets_from(&at, &walk, t, take, offsets):
                 return 1
-            apply_short(&s.updates, window, offsets, s.updates.first + t * width, take, 0)
+            apply_short(&updates, window, offsets, s.updates.first + t * width, take, 0)
             t += take
+        settle(&updates.tally, 0, updates.tally.rows)
         write_window(s.to + base, window, s.span, s.streamed)
         at.base = base
         next_batch(&at, nd)
@@ -233,7 +241,12 @@ cdef inline void apply_rows(
 ) noexcept nogil:
     """Apply n long updates, found by their positions, prefetching the next, `more` after these."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
-    cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
+    cdef Reduction r = Reduction(
+        to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0, &u.tally
+    )
+    if u.tally.kind:
+        reduce_tallied(u.code, u.op, &r)
+        return
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
@@ -253,8 +266,12 @@ cdef inline void apply_block(
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK short updates."""
-    cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
-    if u.op:
+    cdef Reduction r = Reduction(
+        to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0, &u.tally
+    )
+    if u.tally.kind:
+        reduce_tallied(u.code, u.op, &r)
+    elif u.op:
         reduce_block(u.code, u.op, &r)
     else:
         scatter_block(to, offsets, updates, n, width)
@@ -278,7 +295,8 @@ cdef inline int64_t reduce_by_row(
     if memcmp(rows, rows + (n - 1) * bytes_each, bytes_each) == 0:
         return 0
     r = Reduction(
-        to + at.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, bytes_each, walk.nd.sizes[0]
+        to + at.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, bytes_each, walk.nd.sizes[0],
+        NULL,
     )
     done = reduce_elements(u.code, u.op, &r)
     at.remaining -= done
@@ -290,8 +308,12 @@ cdef inline void apply_row(
 ) noexcept nogil:
     """Apply one long update."""
     cdef int64_t zero = 0
-    cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    if u.op:
+    cdef Reduction r = Reduction(
+        to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0, &u.tally
+    )
+    if u.tally.kind:
+        reduce_tallied(u.code, u.op, &r)
+    elif u.op:
         reduce_rows(u.code, u.op, &r)
     else:
         memcpy(to, update, width)

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from ndtool.rules.reductions import Combining
+
 
 class Attributes(NamedTuple):
     """The attributes of one call, by the standards' names; an operator ignores those it lacks.
@@ -9,7 +11,8 @@ class Attributes(NamedTuple):
     axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
-    negatives: whether negative indices count from the end.
+    negatives: whether negative indices count from the end. include_self: whether a reduction starts
+    from the current value. duplicates: one of reductions.DUPLICATES.
     """
 
     batch_dims: int = 0
@@ -19,6 +22,13 @@ class Attributes(NamedTuple):
     fill: str | None = None
     pad: int | None = None
     negatives: bool = True
+    include_self: bool = True
+    duplicates: str = "last"
+
+    @property
+    def combining(self) -> Combining:
+        """How all updates of an element are combined."""
+        return Combining(self.reduction, self.include_self, self.duplicates)
 
     @property
     def axis_of(self) -> int:
@@ -28,6 +38,10 @@ class Attributes(NamedTuple):
 
 # The attributes that no standard's operator has, and that all of ndtool's do.
 COMMON = ("out_of_bounds", "fill", "pad", "negatives")
+OF_SCATTERS = ("include_self", "duplicates")  # the same of all scatters
+
+
+_UNSET = Attributes._field_defaults
 
 
 class Example(NamedTuple):
@@ -62,10 +76,18 @@ class Operator(NamedTuple):
         """The name on the command line."""
         return self.name.replace("_", "-")
 
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The attributes that no standard's operator has, and this one does."""
+        return COMMON + OF_SCATTERS if self.scatters else COMMON
+
     def given(self, attributes: Attributes) -> dict[str, int | str]:
-        """Return the attributes that this operator has."""
+        """Return the attributes that this operator has; those of all scatters if they were set."""
         resolved = attributes._replace(axis=attributes.axis_of)
-        return {name: getattr(resolved, name) for name in self.attributes}
+        names = list(self.attributes)
+        if self.scatters:
+            names += [one for one in OF_SCATTERS if getattr(resolved, one) != _UNSET[one]]
+        return {name: getattr(resolved, name) for name in names}
 
 
 _GATHER = ("data", "indices")

@@ -1,4 +1,4 @@
-"""The reductions: none, add, mul, max and min, a row for each, which every other module reads.
+"""The reductions, a row for each, which every other module reads.
 
 A reduction says how an update is combined with the current value of an element. The kernels and
 the slow reference each implement the arithmetic themselves.
@@ -11,6 +11,8 @@ from typing import NamedTuple
 from ndtool.rules.dtypes import ARITHMETIC, Dtype
 
 _REAL = tuple(name for name in ARITHMETIC if not name.startswith("complex"))
+_FLOATS = tuple(name for name in ARITHMETIC if "float" in name)
+_NUMBERS = tuple(name for name in ARITHMETIC if name != "bool")
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
 
 
@@ -51,7 +53,9 @@ class Reduction(NamedTuple):
     the reduction; empty for all. aliases: the names that other libraries use. idempotent: whether
     applying an update twice has the same result as once. neutral: a function that returns the bits
     of the neutral element on both sides; None if no such element exists, or if the reduction is
-    not associative.
+    not associative. joins: the reduction that combines results of parts of the updates, each begun
+    with the neutral element, if it is another. excludes_self: whether it is defined without the
+    current value.
     """
 
     name: str
@@ -60,6 +64,8 @@ class Reduction(NamedTuple):
     aliases: tuple[str, ...]
     idempotent: bool
     neutral: Callable[[Dtype], int | None]
+    joins: str = ""
+    excludes_self: bool = True
 
     def takes(self, dtype: Dtype) -> bool:
         """Whether elements of a type have this reduction."""
@@ -75,12 +81,55 @@ REDUCTIONS = {
     for row in (
         Reduction("none", "=", (), ("update", "assign"), True, _none),
         Reduction("add", "+", ARITHMETIC, ("sum",), False, _zero),
+        Reduction("sub", "-", ARITHMETIC, ("subtract",), False, _zero, "add", False),
         Reduction("mul", "*", ARITHMETIC, ("prod", "multiply"), False, _one),
+        Reduction("div", "/", _FLOATS, ("divide",), False, _none, "", False),
         Reduction("max", "max", _REAL, ("amax", "maximum"), True, _lowest),
         Reduction("min", "min", _REAL, ("amin", "minimum"), True, _highest),
+        Reduction("mean", "+", _NUMBERS, ("average",), False, _none),
     )
 }
 ALIASES = {alias: row.name for row in REDUCTIONS.values() for alias in row.aliases}
+DUPLICATES = ("last", "first", "error")
+
+
+class Combining(NamedTuple):
+    """How all updates of an element are combined.
+
+    reduction: a key of REDUCTIONS. include_self: whether the current value is the first operand,
+    else the first update is copied. duplicates: which of several updates is assigned, "last" or
+    "first"; "error" if there must be no several.
+    """
+
+    reduction: str = "none"
+    include_self: bool = True
+    duplicates: str = "last"
+
+    @property
+    def moves(self) -> bool:
+        """Whether updates are only copied, byte for byte."""
+        return self.reduction == "none"
+
+    @property
+    def loop(self) -> str:
+        """The kernels' name of the reduction: "first" if the first update is assigned."""
+        return "first" if self.moves and self.duplicates == "first" else self.reduction
+
+    @property
+    def is_tallied(self) -> bool:
+        """Whether something is remembered of each row while updates are applied."""
+        return self.loop in ("first", "mean") or not (self.moves or self.include_self)
+
+    def tally(self, width: int, dtype: Dtype) -> int:
+        """Return the bytes that are remembered of a row of `width` bytes."""
+        if self.loop != "mean":
+            return int(self.is_tallied)
+        return 8 + (2 * width if dtype.name in ("float16", "bfloat16") else 0)
+
+
+def named(name: str) -> str:
+    """Return the name of a reduction from that or another library's name for it."""
+    return ALIASES.get(name, name)
 
 
 def of_dtype(dtype: Dtype) -> tuple[str, ...]:

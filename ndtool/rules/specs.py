@@ -8,8 +8,8 @@ from ndtool.errors import DtypeError, RuleError, UsageError, shown
 from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import OPERATORS, Attributes, Operator
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.operators import OF_SCATTERS, OPERATORS, Attributes, Operator
+from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
 
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -110,8 +110,9 @@ def _title(standard: str, operator: str, version: int) -> str:
 
 def _own(operator: Operator) -> Row:
     """Return the row of ndtool's own spec: everything that an operator can do."""
+    attributes = operator.attributes + (OF_SCATTERS if operator.scatters else ())
     return Row(
-        "ndtool", operator.name, operator.title, 1, operator.attributes,
+        "ndtool", operator.name, operator.title, 1, attributes,
         tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY, True,
         modes.of_operator(operator.scatters),
     )  # fmt: skip
@@ -173,11 +174,12 @@ def accept(
     Raises DtypeError or RuleError, which name the first version that allows the call, and
     UsageError for an unknown reduction or spec.
     """
-    data, reduction = types["data"], attributes.reduction
+    data, reduction = types["data"], attributes.combining.reduction
     if reduction not in REDUCTIONS:
         allowed = ", ".join(REDUCTIONS)
         raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
+    _check_combining(spec, row, attributes)
     check_rule(spec, row, attributes)
     if not attributes.negatives:
         row = row._replace(negatives=False)
@@ -200,6 +202,28 @@ def accept(
             " it fuses more batch axes into one"
         )
     return row
+
+
+def _check_combining(spec: str, row: Row, attributes: Attributes) -> None:
+    """Check whether the current value is included, and what becomes of duplicates."""
+    reduction, include_self, duplicates = attributes.combining
+    if duplicates not in DUPLICATES:
+        allowed = ", ".join(DUPLICATES)
+        raise UsageError(f"duplicates is {shown(duplicates)}: expected one of {allowed}")
+    if not OPERATORS[row.operator].scatters:
+        return
+    if duplicates == "first" and reduction != "none":
+        raise RuleError(
+            f"duplicates first is defined for reduction none only: reduction is {reduction}"
+        )
+    if not include_self and not REDUCTIONS[reduction].excludes_self:
+        raise RuleError(f"reduction {reduction} is not defined without the current value")
+    for name, what, given in (
+        ("include_self", "include_self False", not include_self),
+        ("duplicates", f"duplicates {duplicates}", duplicates != "last"),
+    ):
+        if given and name not in row.attributes:
+            raise _refused(RuleError, spec, row, "attributes", name, what)
 
 
 def check_rule(spec: str, row: Row, attributes: Attributes) -> None:

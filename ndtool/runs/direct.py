@@ -150,9 +150,9 @@ def scatter(
     from ndtool.engine import scatters
 
     call, inference = validated.call, validated.call.inference
-    dtype, reduction = inference.dtype, inference.attributes.reduction
-    order = dispatch.arithmetic_order(dtype, reduction)
-    updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
+    dtype, combining = inference.dtype, inference.attributes.combining
+    order = dispatch.arithmetic_order(dtype, combining)
+    updates = operands.load(call, "updates", dry=dry).normalized(order, not combining.moves)
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
@@ -162,7 +162,7 @@ def scatter(
         if isinstance(origin, Constant):
             origin.fill(out)
         work = scatters.Scatter(
-            inference.plan, dtype, None, validated.bound, updates, reduction, out,
+            inference.plan, dtype, None, validated.bound, updates, combining, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):

@@ -86,7 +86,7 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
     at_once: the number of output chunks to write concurrently; None if no array has chunks.
     """
     data, gathers = call.sources["data"], not call.inference.scatters
-    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
+    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + tally(call)
     if at_once is not None:
         from ndtool.runs.external.partitioning import chunk_buffers
 
@@ -98,6 +98,15 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
 
         own += touched.memory(data.metadata)
     return own
+
+
+def tally(call: OpenCall) -> int:
+    """Return the bytes that direct execution of a scatter remembers of the rows of its output."""
+    inference = call.inference
+    plan, dtype = inference.plan, inference.dtype
+    width = dtype.itemsize * (1 if isinstance(plan, ElementsPlan) else max(1, plan.width))
+    rows = -(-inference.nbytes // width)
+    return rows * inference.attributes.combining.tally(width, dtype) if inference.scatters else 0
 
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
@@ -156,6 +165,7 @@ def _partition_chunked(
     )
     held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
     held += sum(one.nbytes for role, one in metadata.items() if role != "data") + to.nbytes
+    held += tally(call)
     if memory.holds(held, allowed):
         return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
@@ -217,6 +227,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
+    size += tally(call)
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"

@@ -56,16 +56,50 @@ def _min(old: Array, new: Array) -> Array:
     return np.where(np.isnan(old) | stays, old, new)
 
 
+def _sub(old: Array, new: Array) -> Array:
+    """Return old - new, of booleans exclusive or; of two NaNs, the accumulated one."""
+    if old.dtype.kind == "b":
+        return np.logical_xor(old, new)
+    if old.dtype.kind == "c":
+        return _complex(_sub(old.real, new.real), _sub(old.imag, new.imag))
+    if old.dtype.name == "bfloat16":
+        return _sub(_wide(old), _wide(new)).astype(old.dtype)
+    return _one_nan(old, new, old - new)
+
+
+def _div(old: Array, new: Array) -> Array:
+    """Return old / new; of two NaNs, the accumulated one."""
+    if old.dtype.name == "bfloat16":
+        return _div(_wide(old), _wide(new)).astype(old.dtype)
+    return _one_nan(old, new, old / new)
+
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 REDUCTIONS = {
     "add": Reduction(_add, ORDERED + COMPLEX, np.add),
+    "sub": Reduction(_sub, ORDERED + COMPLEX, None),
     "mul": Reduction(_mul, ORDERED + COMPLEX, np.multiply),
+    "div": Reduction(_div, FLOATS, None),
     "max": Reduction(_max, ORDERED, np.maximum),
     "min": Reduction(_min, ORDERED, np.minimum),
+    "mean": Reduction(_add, ORDERED[1:] + COMPLEX, None),
 }
 
 
-def _sub(left: Array, right: Array) -> Array:
-    return _one_nan(left, right, left - right)
+def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which a mean is summed: float32 for types of two bytes."""
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+
+
+def mean(total: Array, count: Array, dtype: np.dtype[Any]) -> Array:
+    """Return sums divided by counts: of integers rounded down, of floats rounded once to dtype."""
+    count = count.reshape(-1, *(1,) * (total.ndim - 1))
+    if dtype.kind == "c":
+        n = count.astype(total.real.dtype)
+        return _complex(_div(total.real, n), _div(total.imag, n))
+    if dtype.kind in "iu":
+        return (total // count.astype(f"{dtype.kind}8")).astype(dtype)
+    return _div(total, count.astype(total.dtype)).astype(dtype)
 
 
 def _one_nan(first: Array, second: Array, result: Array) -> Array:

@@ -7,10 +7,11 @@ memory: `new` allocates the output, and all work is in blocks. `progress` is the
 Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamps to the first or
 last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
 element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
-nothing; without `negatives`, negative indices are out of bounds.
+nothing; without `negatives`, negative indices are out of bounds. Scatters without `include_self`
+copy the first update of an element; `duplicates` "first" keeps it, "error" refuses a second one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from operator import index as whole
 from typing import Any
@@ -19,7 +20,6 @@ import numpy as np
 
 from ndtool.analysis.oracle.blocks import (
     Blocks,
-    Index,
     Position,
     ProgressCallback,
     Rule,
@@ -31,8 +31,14 @@ from ndtool.analysis.oracle.blocks import (
     plain_blocks,
     silent,
 )
-from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, native
-from ndtool.analysis.oracle.refusals import Array, check_types, elements_axis, require
+from ndtool.analysis.oracle.combining import combine, opaque
+from ndtool.analysis.oracle.refusals import (
+    Array,
+    check_types,
+    elements_axis,
+    require,
+    require_combining,
+)
 
 New = Callable[[Position, np.dtype[Any]], Array]
 
@@ -79,6 +85,8 @@ def scatter_nd(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -89,6 +97,7 @@ def scatter_nd(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     check_types(data, indices, updates, reduction)
+    combining = require_combining(reduction, include_self, duplicates)
     r, q, b = data.ndim, indices.ndim, whole(batch_dims)
     require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
     require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
@@ -102,7 +111,7 @@ def scatter_nd(
     output = _copied(data, new, part(progress, 0.1, 0.2))
     run = prod(data.shape[b + k :]) * data.itemsize
     blocks = nd_blocks(indices, b, run, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, b + k)
+    return combine(output, updates, combining, blocks, b + k)
 
 
 def gather_elements(
@@ -171,6 +180,8 @@ def scatter(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -180,6 +191,7 @@ def scatter(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     check_types(data, indices, updates, reduction)
+    combining = require_combining(reduction, include_self, duplicates)
     b = whole(batch_dims)
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
@@ -188,7 +200,7 @@ def scatter(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, axis + 1)
+    return combine(output, updates, combining, blocks, axis + 1)
 
 
 def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:
@@ -218,6 +230,8 @@ def scatter_elements(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -227,6 +241,7 @@ def scatter_elements(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     check_types(data, indices, updates, reduction)
+    combining = require_combining(reduction, include_self, duplicates)
     axis = elements_axis(data, indices, axis)
     require(
         updates.shape == indices.shape,
@@ -236,12 +251,12 @@ def scatter_elements(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, data.ndim)
+    return combine(output, updates, combining, blocks, data.ndim)
 
 
 def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
     """Copy slices of data, or `filling` where a tuple selects none, to `output`; return it."""
-    source, target = _bytes(data), _bytes(output)
+    source, target = opaque(data), opaque(output)
     empty: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
     for positions, places in blocks:
         for i, place in zip(positions, places, strict=True):
@@ -251,64 +266,7 @@ def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array
 
 def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
     output = new(data.shape, data.dtype)
-    source, target = in_order(_bytes(data)), in_order(_bytes(output))
+    source, target = in_order(opaque(data)), in_order(opaque(output))
     for piece in pieces(data.size, data.itemsize, progress):
         target[piece] = source[piece]
     return output
-
-
-def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: int) -> Array:
-    """Update slices of `output`, each at coordinates along its first m axes; return it."""
-    if not updates.size:
-        return output  # skips loops over many empty slices
-    if reduction != "none":
-        _reduce(output, updates, REDUCTIONS[reduction], blocks, m)
-        return output
-    same = updates.dtype == output.dtype
-    target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
-    for positions, places in blocks:
-        for i, place in zip(positions, places, strict=True):
-            if place is not None:
-                target[*place, ...] = source[*i, ...]
-    return output
-
-
-def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m: int) -> None:
-    """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width = output.shape[:m], prod(output.shape[m:])
-    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    for _, places in blocks:
-        kept = [n for n, place in enumerate(places) if place is not None]
-        rows = _row_numbers([places[n] or () for n in kept], lead)
-        for columns in pieces(width, output.itemsize):  # several only if the block is one slice
-            first, shape = start + columns.start, (len(places), columns.stop - columns.start)
-            new = native(flat[first : first + prod(shape)].reshape(shape)[kept])
-            for some in _without_duplicates(rows):
-                at = rows[some], columns
-                with np.errstate(all="ignore"):
-                    runs[at] = reduce.apply(native(runs[at]), new[some])
-        start += len(places) * width
-
-
-def _row_numbers(places: list[Index], shape: Position) -> Array:
-    """Return the linear indices of coordinates in `shape`; negative ones count from the end."""
-    numbers = np.zeros(len(places), np.int64)
-    for axis, size in enumerate(shape):
-        numbers = numbers * size + np.array([place[axis] for place in places], np.int64) % size
-    return numbers
-
-
-def _without_duplicates(rows: Array) -> Iterator[slice]:
-    """Yield consecutive slices of the rows, each without duplicates."""
-    start, seen = 0, set[int]()
-    for n, row in enumerate(rows.tolist()):
-        if row in seen:
-            yield slice(start, n)
-            start, seen = n, set()
-        seen.add(row)
-    yield slice(start, len(rows))
-
-
-def _bytes(array: Array) -> Array:
-    """Return the array as void bytes: moves copy padding, and booleans other than 0 and 1, too."""
-    return array.view(np.dtype((np.void, array.dtype.itemsize)))

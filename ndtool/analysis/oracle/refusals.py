@@ -1,7 +1,7 @@
 """The reference's checks of types and shapes."""
 
 from operator import index as whole
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,16 @@ from ndtool.analysis.oracle.reductions import REDUCTIONS
 from ndtool.errors import DtypeError, RuleError, UsageError
 
 Array = np.ndarray[Any, Any]
+
+
+class Combining(NamedTuple):
+    """How all updates of an element are combined."""
+
+    reduction: str
+    include_self: bool
+    duplicates: str
+
+
 KINDS = "iu"  # dtype kinds of indices
 
 
@@ -29,6 +39,18 @@ def check_types(
     names = REDUCTIONS[reduction].types
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
+
+
+def require_combining(reduction: str, include_self: bool, duplicates: str) -> Combining:
+    """Return how updates are combined; raise RuleError or UsageError for what does not go together.
+
+    The two keywords of all scatters: see `reference`.
+    """
+    if duplicates not in ("last", "first", "error"):
+        raise UsageError(f"duplicates {duplicates!r}: valid last, first, error")
+    require(duplicates != "first" or reduction == "none", "duplicates first: only for none")
+    require(include_self or reduction not in ("sub", "div"), f"{reduction} needs the current value")
+    return Combining(reduction, include_self or reduction == "none", duplicates)
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:

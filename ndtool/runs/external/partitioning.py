@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import lcm, prod
 from typing import NamedTuple
 
-from ndtool._kernels import MARKED
+from ndtool._kernels import LINE, MARKED
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
@@ -34,7 +34,8 @@ class Rows(NamedTuple):
 
     tuples: their number. entry: bytes of a tuple. over: the shape of the axes that number the rows.
     width: bytes of a row. strays: whether tuples may be dropped. period, repeats: the tuples of a
-    batch, and how many successive batches share them, stored once.
+    batch, and how many successive batches share them, stored once. tally: bytes that a scatter
+    remembers of a row while it updates a partition.
     """
 
     tuples: int
@@ -44,6 +45,7 @@ class Rows(NamedTuple):
     strays: bool = False
     period: int = 1
     repeats: int = 1
+    tally: int = 0
 
     @property
     def height(self) -> int:
@@ -164,7 +166,8 @@ class Partitioning(NamedTuple):
     def task(self) -> int:
         """The maximum bytes of memory of a task."""
         entries = ENTRY * (self.parts + self.blocks)
-        return entries + self.part + self.scratch + self.chunk * self.at_once
+        tally = prod(self.step) * self.rows.tally + LINE
+        return entries + self.part + tally + self.scratch + self.chunk * self.at_once
 
     def within(self, allowed: int) -> Partitioning:
         """Return the partitioning with less concurrency, to fit `allowed` bytes if possible."""
@@ -193,13 +196,15 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return a call in rows; flat: whether to number the rows along one axis."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    strays = inference.handling.skips
+    strays, combining = inference.handling.skips, inference.attributes.combining
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, strays)
     else:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
+    if inference.scatters:
+        rows = rows._replace(tally=combining.tally(rows.width, inference.dtype))
     return rows._replace(over=(rows.height,)) if flat else rows
 
 
@@ -320,7 +325,7 @@ def partitioning_for(
 
 def _step(rows: Rows, buffer: int, units: Units | None) -> Shape:
     """Return the shape of a partition of about `buffer` bytes."""
-    most = max(1, buffer // max(1, rows.width))
+    most = max(1, buffer // max(1, rows.width + rows.tally))
     if units is None:
         step = 1
         while step * 2 <= most and step < rows.height:

@@ -108,8 +108,8 @@ class Work:
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         self.boxes = bind.bind_boxes(partitioning.rows.over, partitioning.step)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
-        self.reduction = inference.attributes.reduction
-        order = dtype.order if self.reduction == "none" else NATIVE
+        self.combining = inference.attributes.combining
+        order = dtype.order if self.combining.moves else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.turned = dtype.unit > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
@@ -338,25 +338,31 @@ def _missing(
 
 def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -> None:
     """Apply the updates of a partition, in order, and write it."""
-    width, dtype, box = (
-        work.partitioning.rows.width,
-        work.inference.dtype,
-        work.partitioning.box(part),
-    )
+    rows, dtype, box = work.partitioning.rows, work.inference.dtype, work.partitioning.box(part)
+    width = rows.width
     with work.part() as whole:
         buffer = whole[: _height(box) * width]
         work.arrays.data.read(box, buffer)
         turn = bool(batches) and work.turned
         if turn:
             copies.swap(buffer, dtype.unit)
+        combining, tally = work.combining, None
+        if work.combining.is_tallied:
+            tally = memoryview(bytearray(prod(work.partitioning.step) * rows.tally + LINE))
+        empty = bytearray(width)
+        change = UpdateSpec(empty, width, combining.loop, dtype.name, combining.include_self, tally)
         for batch in batches:
             with work.desk() as take:
                 local, n = fetched(work.partitioning, work.keep, batch, attempts, "local", take)
                 updates, _ = fetched(work.partitioning, work.keep, batch, attempts, "rows", take)
-                change = UpdateSpec(updates, width, work.reduction, dtype.name)
+                change = UpdateSpec(
+                    updates, width, combining.loop, dtype.name, combining.include_self, tally
+                )
                 a, indices, tuples = _bound(_height(box), local, n, width)
                 if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
                     raise _changed()
+        if tally is not None and len(buffer):
+            _kernels.divide_sums(change, buffer, KernelOptions(1))
         if turn:
             copies.swap(buffer, dtype.unit)
         assert work.arrays.output is not None
