@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 MADVISE_BYTES: int
 MARKED: int
+OUT_OF_BOUNDS: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -117,6 +118,15 @@ def number(
     a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
 ) -> int: ...
 def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
+def find_repeated(
+    a: Addressing,
+    indices: Indices,
+    first: int,
+    count: int,
+    low: int,
+    size: int,
+    bits: Any,
+) -> tuple[int, int]: ...
 def gather(
     a: Addressing,
     data: Any,

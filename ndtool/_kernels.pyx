@@ -30,6 +30,7 @@ from ndtool.loops.arithmetic cimport (
 from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport Check, Found, check_part, check_range, found_in, locality
+from ndtool.loops.duplicates cimport OUTSIDE, Repeated, Rows, first_repeated
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_part, gather_strided_part
 from ndtool.loops.indices cimport (
     BYTES, CLIP, REDIRECT, REFUSE, SPECIAL, SWAPPED, UNSIGNED, VALIDATED, WRAP,
@@ -58,6 +59,7 @@ from ndtool.loops.views cimport (
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _parts.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MARKED = BYTE_IDS
+OUT_OF_BOUNDS = OUTSIDE
 
 _TYPES = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
@@ -143,6 +145,31 @@ def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[i
     with nogil:
         found = found_in(&walk, count)
     return first + found.at if found.bad else -1, found.component, found.bad
+
+
+def find_repeated(
+    Addressing a, Indices indices, int64_t first, int64_t count, int64_t low, int64_t size,
+    uint8_t[::1] bits,
+) -> tuple[int, int]:
+    """Return the first of tuples [first, first + count) that selects a row anew, and the row.
+
+    indices: those of these tuples. `a` addresses rows, of which [low, low + size) are looked at.
+    bits: a bit for each of these, set for rows of earlier tuples; None to find the first tuple that
+    selects one of them. The tuple is -1 if there is none, OUT_OF_BOUNDS if an index is out of bounds.
+    """
+    cdef Walk walk
+    cdef Rows rows
+    cdef Repeated found
+    a._bind(&walk, indices, 0, count)
+    walk.first = first
+    walk.redirect = <int64_t> 1 << 62    # of dropped tuples: no row
+    if bits is not None and bits.shape[0] * 8 < size:
+        raise ValueError("the scratch buffer is too short")
+    rows.low, rows.size = low, size
+    rows.bits = NULL if bits is None else &bits[0]
+    with nogil:
+        found = first_repeated(&walk, count, &rows)
+    return found.at, found.row
 
 
 def gather(

@@ -23,7 +23,18 @@ from ndtool.arguments import (
     word,
 )
 from ndtool.buffers import copy_right, normalize, opaque, operand, raw
-from ndtool.engine import bind, check, copies, dispatch, gathers, narrow, scatters, small, tuning
+from ndtool.engine import (
+    bind,
+    check,
+    copies,
+    dispatch,
+    distinct,
+    gathers,
+    narrow,
+    scatters,
+    small,
+    tuning,
+)
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
@@ -215,6 +226,9 @@ def _scattered(
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_places(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
+    if combining.duplicates == "error":
+        check.check(plan, index, negatives, team)
+        distinct.check(plan, index, negatives)
     new = normalize(updates, types["updates"], order, not combining.moves, team)
     work = scatters.Scatter(
         plan, dtype, None, index, new, combining, raw(target), negatives, team,

@@ -16,6 +16,7 @@ from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import Plan
+from ndtool.rules.reductions import Combining
 
 Numbers = NDArray[np.int64]
 
@@ -35,7 +36,7 @@ class Diagnosis(NamedTuple):
 def diagnose(
     plan: Plan,
     arrays: dict[str, Array],
-    reduction: str,
+    combining: Combining,
     wrong: Numbers,
     output: Array,
     expected: Array,
@@ -51,10 +52,13 @@ def diagnose(
     wrong, met = _met(plan, arrays, handling, wrong)
     old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
     lost = doubled = otherwise = 0
+    reduction = combining.loop
     with np.errstate(all="ignore"):
         for n, updates in enumerate(met):
             one = slice(n, n + 1)
-            chain = np.concatenate([old[one], updates])
+            chain = np.concatenate([old[one], updates]) if combining.include_self else updates
+            if reduction == "sub" and chain.dtype.kind != "b":  # a sum of negative updates
+                chain = np.concatenate([chain[:1], -chain[1:]])
             if reduction in ("max", "min") and _compared_otherwise(chain, reduction, found[one]):
                 otherwise += 1
                 continue
@@ -98,11 +102,13 @@ def _taken(array: Array, numbers: Numbers) -> Array:
 def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:
     """Return an element's values without each of its updates, and with each one twice."""
     nothing = chain[:0]
-    if len(chain) == 1:
+    if len(chain) < 2:
         return nothing, nothing
     if reduction == "none":
         return chain[-2:-1], nothing
-    ufunc = REDUCTIONS[reduction].ufunc
+    if reduction == "first":
+        return chain[2:3], nothing
+    ufunc = REDUCTIONS["add" if reduction == "sub" else reduction].ufunc
     if ufunc is None:
         return nothing, nothing
     extreme = reduction in ("max", "min")
@@ -138,11 +144,11 @@ def _comparer(
     chain: Array, reduction: str, found: Array, expected: Array
 ) -> Callable[[Array], bool]:
     """Return a function: whether one of some candidates equals the element, up to rounding."""
-    if reduction not in ("add", "mul") or _wide(chain).dtype.kind not in "fc":
+    if reduction not in ("add", "sub", "mul") or _wide(chain).dtype.kind not in "fc":
         return lambda some: bool((bits(some) == bits(found)).all(axis=1).any())
     value, right = _wide(found), _wide(expected)
     eps = 2.0**-8 if found.dtype.name == "bfloat16" else float(np.finfo(found.dtype).eps)
-    size = np.abs(_wide(chain)).sum() if reduction == "add" else np.abs(right)
+    size = np.abs(_wide(chain)).sum() if reduction != "mul" else np.abs(right)
     rounding = len(chain) * eps * size
     if not np.abs(value - right) > rounding:
         return lambda some: False

@@ -19,7 +19,7 @@ from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import Typed
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
-from ndtool.errors import BoundsError
+from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Plan, Shape
 from ndtool.runs.calls import OpenCall
@@ -89,7 +89,7 @@ def draw(call: OpenCall) -> Drawing | None:
     number_of = {one.at: number for number, one in enumerate(named)}
     try:
         explained, _ = explain.explain(call, _positions(plan.output), every=True)
-    except BoundsError:
+    except (BoundsError, DuplicatesError):
         links = _without_output(rows, number_of)
     else:
         grids["output"] = _output(plan.output, explained)

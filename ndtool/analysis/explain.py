@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import ops
 from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis.chain import Chain
 from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
@@ -106,9 +106,11 @@ def explain(
 
     every: whether to list all updates and copies, not only the first and last few. The answer reads
     them from the inputs during iteration, so the call must be open then. Raises BoundsError for
-    any index out of bounds, UsageError for an invalid position.
+    any index out of bounds, DuplicatesError where a run would, UsageError for an invalid position.
     """
     plan = call.inference.plan
+    if call.inference.refuses_duplicates:
+        operands.validate(call)
     at = [_position("--at", one, plan.output, "the output") for one in at]
     origins = [_position("--from", one, plan.data, "data") for one in origins]
     asked = _Call(call, every)
@@ -208,7 +210,8 @@ class _Call:
 
     def _stayed(self, element: Element, old: Array | None) -> Origin:
         """Return the copy of data's element in a scatter: none if an update replaced it."""
-        gone = element.updates and self.call.inference.attributes.reduction == "none"
+        combining = self.call.inference.attributes.combining
+        gone = element.updates and (combining.moves or not combining.include_self)
         outputs = [] if gone else [Copy(element.at, None, ())]
         return Origin(element.at, old, outputs, len(outputs), element)
 
@@ -263,19 +266,22 @@ class _Trail:
         self._steps: list[Step] = []
         self._untouched = old
         # Unknown updates make the result unknown, and with it the whole answer.
-        self._old = self._result = None if updates is None else old
+        known = None if updates is None or old is None else old
+        combining = call.call.inference.attributes.combining
+        self._begin = self._chain = None if known is None else Chain.begin(combining, known)
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
-        hunt = self.hunt
+        hunt, old = self.hunt, _value(self._begin)
         if not hunt.count:
             return Element(hunt.place, self._untouched, [self._first(self._untouched)], 0)
         if self._every:
             self._meet_all(hunt.told)
             steps = Listing(1 + hunt.count, self._all_steps)
-            return Element(hunt.place, self._result, steps, hunt.count)
+            return Element(hunt.place, _value(self._chain), steps, hunt.count)
         self._tell(hunt.told[len(self._steps) :])
-        return Element(hunt.place, self._result, [self._first(self._old), *self._steps], hunt.count)
+        result = _value(self._chain)
+        return Element(hunt.place, result, [self._first(old), *self._steps], hunt.count)
 
     def _first(self, old: Array | None) -> Step:
         return Step("data", self.hunt.place, old, None, (), (), old)
@@ -287,54 +293,35 @@ class _Trail:
 
     def _meet_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._result is None or self._updates is None:
+        if self._chain is None:
             return
-        step = max(1, PIECE // self._result.itemsize)
+        step = max(1, PIECE // self._chain.total.itemsize)
         for some in _blocks(numbers, step):
-            there = np.zeros((len(some), 1), np.int64)
-            met = self._applied(self._result.reshape(1), there, self._taken(some))
-            self._result = met[0, ...]
+            self._chain = self._chain.after(self._taken(some))
 
     def _tell(self, numbers: Array) -> None:
-        for step in self._told(numbers, self._result):
+        for step, chain in self._told(numbers, self._chain):
             self._steps.append(step)
-            self._result = step.result
+            self._chain = chain
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the original element and for every update, in order."""
-        yield self._first(self._old)
-        yield from self._told(self.hunt.told, self._old)
+        yield self._first(_value(self._begin))
+        for step, _ in self._told(self.hunt.told, self._begin):
+            yield step
 
-    def _told(self, numbers: Array, result: Array | None) -> Iterator[Step]:
-        """Yield the steps of updates, starting from the value `result`."""
+    def _told(self, numbers: Array, chain: Chain | None) -> Iterator[tuple[Step, Chain | None]]:
+        """Yield the steps of updates, and the element after each; chain: before them."""
         itemsize = self._call.call.inference.dtype.itemsize
         for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(some)
-            results = values
-            if result is not None and self._updates is not None:
+            after: Sequence[Chain | None] = [None] * len(some)
+            if chain is not None:
                 taken = self._taken(some)
-                met = self._one_by_one(result, taken)
-                values, results = ([one[n, ...] for n in range(len(some))] for one in (taken, met))
-            for step in self._call.steps(self.hunt.place, some, values, results):
-                yield step
-                result = step.result
-
-    def _one_by_one(self, old: Array, taken: Array) -> Array:
-        """Return the values of an element after each of some updates.
-
-        A run returns only the last value. So each result gets an element of its own, to which all
-        updates up to its own are applied.
-        """
-        update, result = np.triu_indices(len(taken))
-        before = np.broadcast_to(values.opaque(old.reshape(1)), len(taken)).copy()
-        met = values.opaque(taken)[update].view(taken.dtype)
-        return self._applied(before.view(old.dtype), result[:, None], met)
-
-    def _applied(self, old: Array, there: Array, taken: Array) -> Array:
-        """Return elements after updates: `taken` applied at `there`."""
-        reduction: Any = self._call.call.inference.attributes.reduction
-        applied: Array = ops.scatter_nd(old, there, taken, reduction, threads=1)
-        return applied
+                values, after = [taken[n, ...] for n in range(len(some))], chain.each(taken)
+            steps = self._call.steps(self.hunt.place, some, values, list(map(_value, after)))
+            for step, chain in zip(steps, after, strict=True):  # noqa: B020 - the last one goes on
+                yield step, chain
 
     def _taken(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
@@ -344,6 +331,10 @@ class _Trail:
         )
         picked = pick(values.opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
         return picked.view(self._updates.dtype)
+
+
+def _value(chain: Chain | None) -> Array | None:
+    return None if chain is None else chain.value
 
 
 def _blocks(numbers: Array, step: int = _BLOCK) -> Iterator[Array]:

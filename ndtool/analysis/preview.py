@@ -116,11 +116,25 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
         met: Met = ((place, np.asarray(brought[number])) for place, number in meetings)
     else:
         met = _meet_elements(plan, arrays, seen, rule)
-    reduction: Any = inference.attributes.reduction
-    for at, updates in met:
-        flat = ops.scatter_nd(result.reshape(-1), at[:, None], updates.view(right), reduction)
+    combining = inference.attributes.combining
+    reduction: Any = combining.reduction
+    duplicates: Any = "first" if combining.loop == "first" else "last"
+    for at, updates in _together(met, arrays["updates"].dtype) if combining.is_tallied else met:
+        flat = ops.scatter_nd(
+            result.reshape(-1), at[:, None], updates.view(right), reduction,
+            include_self=combining.include_self, duplicates=duplicates,
+        )  # fmt: skip
         result = flat.reshape(result.shape)
     return result
+
+
+def _together(met: Met, dtype: np.dtype[Any]) -> Met:
+    """Yield all updates at once, for reductions that remember the updates of an element."""
+    every = list(met)
+    if every:
+        at = np.concatenate([at for at, _ in every])
+        updates = np.concatenate([updates.view(dtype) for _, updates in every])
+        yield at, updates
 
 
 def _gathered(

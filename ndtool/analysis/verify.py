@@ -194,10 +194,10 @@ def compare(
     comparing.go(progress)
     blamed = None
     if "updates" in arrays:
-        plan, reduction = _plan(request, arrays), request.attributes.reduction
+        plan, combining = _plan(request, arrays), request.attributes.combining
         wrong, given = comparing.wrong, request.attributes
         handling = Handling(given.out_of_bounds, given.pad, given.negatives)
-        blamed = diagnosis.diagnose(plan, arrays, reduction, wrong, result, expected, handling)
+        blamed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
     return comparing.comparison(blamed)
 
 

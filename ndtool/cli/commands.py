@@ -16,6 +16,7 @@ from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
+    DuplicatesError,
     NdtoolError,
     OutputError,
     UsageError,
@@ -177,7 +178,7 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
     with closing(report):
         try:
             yield report
-        except (BoundsError, DifferenceError) as error:
+        except (BoundsError, DifferenceError, DuplicatesError) as error:
             report.publish(error)
             raise
         report.publish()

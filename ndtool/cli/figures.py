@@ -121,12 +121,14 @@ def _frequent(names: Names, one: Frequent) -> str:
 
 def _consequence(call: OpenCall) -> str:
     """Describe the consequence of duplicate indices."""
-    reduction, dtype = call.inference.attributes.reduction, call.inference.dtype
+    combining, dtype = call.inference.attributes.combining, call.inference.dtype
     if not call.inference.scatters:
         return "they are read more than once"
-    if reduction == "none":
+    if combining.loop == "first":
+        return "the first update is assigned there"
+    if combining.moves:
         return "the last update wins there; onnxruntime does not promise that"
-    if REDUCTIONS[reduction].is_rounded(dtype):
+    if REDUCTIONS[combining.reduction].is_rounded(dtype):
         return (
             "their updates are applied in the order of indices; engines with another order round"
             " differently"

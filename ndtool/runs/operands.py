@@ -8,9 +8,9 @@ from ndtool._kernels import Indices
 from ndtool.arrays import source
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Touched
-from ndtool.engine import bind, check, copies, layouts
+from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
-from ndtool.errors import BoundsError, OutputError, called
+from ndtool.errors import BoundsError, DuplicatesError, OutputError, called
 from ndtool.rules import inference
 from ndtool.rules.inference import Given, Inference
 from ndtool.rules.modes import Handling
@@ -129,11 +129,23 @@ def validate(call: OpenCall) -> Validated:
     inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
     if error is None:
-        return Validated(call, indices, None)
+        return _distinct(Validated(call, indices, None))
     inference.point_out(error, call.inference.inputs)
     if check.is_error(plan, mode) or not isinstance(error, BoundsError):
         raise error
-    return Validated(call, indices, error)
+    return _distinct(Validated(call, indices, error))
+
+
+def _distinct(validated: Validated) -> Validated:
+    """Raise DuplicatesError if two tuples select the same and duplicates are refused."""
+    found = validated.call.inference
+    if found.refuses_duplicates:
+        try:
+            distinct.check(found.plan, validated.bound, found.row.negatives)
+        except DuplicatesError as error:
+            inference.point_out(error, found.inputs)
+            raise
+    return validated
 
 
 def bound(found: Inference, indices: memoryview, handling: Handling) -> Indices:

@@ -106,7 +106,10 @@ def tally(call: OpenCall) -> int:
     plan, dtype = inference.plan, inference.dtype
     width = dtype.itemsize * (1 if isinstance(plan, ElementsPlan) else max(1, plan.width))
     rows = -(-inference.nbytes // width)
-    return rows * inference.attributes.combining.tally(width, dtype) if inference.scatters else 0
+    if not inference.scatters:
+        return 0
+    bits = -(-rows // 8) * inference.refuses_duplicates
+    return rows * inference.attributes.combining.tally(width, dtype) + bits
 
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:

@@ -110,6 +110,22 @@ def _lacks(lacks: object, what: str) -> None:
         raise NotOfferedError(what)
 
 
+def _require_combining(call: Call, engine: str) -> None:
+    """Refuse what is asked of no engine yet."""
+    _lacks(
+        call.reduction in ("sub", "div", "mean"),
+        f"the {call.reduction} of {engine} is not compared",
+    )
+    _lacks(
+        call.attributes.get("include_self", True) is False,
+        f"reductions of {engine} without the current value are not compared",
+    )
+    _lacks(
+        call.attributes.get("duplicates") == "first",
+        f"{engine} does not promise that the first of duplicates is assigned",
+    )
+
+
 def _require_tuples(call: Call, engine: str) -> None:
     _lacks(
         call.operator.endswith("_nd") and not call.indices.shape[-1],
@@ -371,7 +387,9 @@ def _serve(lines: IO[bytes]) -> None:
         return
     tell(version=getattr(engine, "__version__", ""))
     try:
-        compute = ENGINES[job["engine"]](engine, _call(job))
+        call = _call(job)
+        _require_combining(call, job["engine"])
+        compute = ENGINES[job["engine"]](engine, call)
         while lines.readline():
             tell(**host.answer(compute(), job["output"], job["room"]))
     except Exception as exc:

@@ -53,7 +53,7 @@ def model(call: Any) -> Any:
         named[name] = helper.make_tensor_value_info(name, element, array.shape)
     element = named["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
-    given = {name: value for name, value in call.attributes.items() if value != "none"}
+    given = {name: value for name, value in call.attributes.items() if value != "none" and name != "duplicates"}
     if not call.batch_dims:
         given.pop("batch_dims", None)
     node = helper.make_node(call.title, list(named), ["output"], **given)

@@ -34,7 +34,8 @@ class Sentences:
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
         self._names, self._drawing = Names(call), drawing
         self._scatters = call.inference.scatters
-        self._reduction = call.inference.attributes.reduction
+        self._combining = call.inference.attributes.combining
+        self._reduction = self._combining.reduction
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
@@ -59,6 +60,8 @@ class Sentences:
             return [self._from(link) for link in links]
         old = self._element("data", at)
         mark = REDUCTIONS[self._reduction].symbol
+        if not (self._combining.moves or self._combining.include_self) and links[1:]:
+            old += ", which is left out"
         return [old] + [
             f"{mark} {self._update(link)}, {self._by(link)}{self._gives(link)}"
             for link in links[1:]
@@ -72,9 +75,12 @@ class Sentences:
         if not met:
             return f"{this} from {place('data', at)}, which no index selects"
         if self._reduction == "none":
-            before = f" and {counted(len(links) - 2, 'earlier update')}" if len(links) > 2 else ""
-            last = f"{place('updates', links[-1].updates or ())}, {self._by(links[-1])}"
-            return f"{this} from {last}, which overwrites {old}{before}"
+            others, assigned = "", self._assigned(links)
+            if len(links) > 2:
+                when = "later" if self._combining.loop == "first" else "earlier"
+                others = f" and {counted(len(links) - 2, f'{when} update')}"
+            this += f" from {place('updates', assigned.updates or ())}, {self._by(assigned)}"
+            return f"{this}, which overwrites {old}{others}"
         return f"{this}: {'; '.join([old, *met])}"
 
     def _data(self, at: Position) -> str:
@@ -88,7 +94,8 @@ class Sentences:
         if not met:
             return f"{this} is unchanged in {place('output', at)}"
         if self._reduction == "none":
-            return f"{this} is overwritten by {place('updates', met[-1].updates or ())}"
+            assigned = self._assigned(self._links["output", at])
+            return f"{this} is overwritten by {place('updates', assigned.updates or ())}"
         return f"{this} gets {counted(len(met), 'update')} in {place('output', at)}"
 
     def _indices(self, cell: Position) -> str:
@@ -124,9 +131,15 @@ class Sentences:
         if link.output is None:
             return f"{this} is for {place('data', link.data or ())}, {by}"
         rest = self._gives(link)
-        if self._reduction == "none" and link is not self._links["output", link.output][-1]:
-            rest = "; a later update overwrites it"
+        others = self._links["output", link.output]
+        if self._reduction == "none" and link is not self._assigned(others):
+            first = self._combining.loop == "first"
+            rest = "; an earlier update stays" if first else "; a later update overwrites it"
         return f"{this} goes to {place('output', link.output)}, {by}{rest}"
+
+    def _assigned(self, links: list[Link]) -> Link:
+        """Return the link of the update that is assigned, of the links of an output's element."""
+        return links[1 if self._combining.loop == "first" else -1]
 
     def _element(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]

@@ -25,6 +25,8 @@ from ndtool.runs.external import execution, policy, resume, spillfiles, worker
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillFolder
+from ndtool.runs.external.spillstore import Store
+from ndtool.runs.external.tasks import Work
 from ndtool.runs.plan import Plan
 from ndtool.storage import descriptors, locations
 
@@ -173,6 +175,9 @@ def run(
     endings.add_cleanup(abandon)
     sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
     try:
+        if inference.refuses_duplicates:
+            inputs = execution.arrays(call, partitioning, None, unread=("data",))
+            execution.require_distinct(Work(inference, partitioning, inputs, Store(0, 0, None, {})))
         _raise_any(cluster.everywhere(worker.look, sent), BaseException)
         store = spillfiles.open_store(folder.inside)
         made = partial(resume.fingerprint_of, inference, partitioning.rows, named, call.sources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from operator import lt
 from threading import Lock
@@ -19,6 +19,8 @@ from ndtool.arrays.boxes import (
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.engine import distinct
+from ndtool.engine.distinct import Tuples
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
@@ -26,7 +28,7 @@ from ndtool.runs import direct, operands
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.runs.executors import Task
 from ndtool.runs.executors.threads import Threads
-from ndtool.runs.external import policy
+from ndtool.runs.external import policy, tasks
 from ndtool.runs.external.partitioning import Partitioning, positions_of, units_of
 from ndtool.runs.external.policy import Note
 from ndtool.runs.external.spillstore import Store
@@ -58,6 +60,8 @@ def run(
         )
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
+        if not dry:
+            require_distinct(work)
         threads = stack.enter_context(Threads(partitioning.workers))
         yield from policy.phases(
             call.inference,
@@ -81,6 +85,32 @@ def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
         checks = (Task(work.do, "check", block) for block in fresh)
         policy.complete(threads, checks, outside.add)
     outside.tell(note)
+    require_distinct(work)
+
+
+def require_distinct(work: Work) -> None:
+    """Raise DuplicatesError if two tuples select the same and duplicates are refused.
+
+    Raises BoundsError first, for an index out of bounds.
+    """
+    inference, partitioning = work.inference, work.partitioning
+    if not inference.refuses_duplicates:
+        return
+
+    def blocks() -> Iterator[Tuples]:
+        for block in range(partitioning.blocks):
+            first, stop = partitioning.fresh(block)
+            if stop > first:
+                with work.desk() as take:
+                    yield Tuples(first, stop - first, work.fresh(block, take))
+
+    outside = policy.Outside(inference)
+    for block in range(partitioning.blocks):
+        if lt(*partitioning.fresh(block)):
+            outside.add(block, tasks.check(work, block))
+    outside.tell(lambda _: None)
+    one = distinct.stored(inference.plan, inference.row.negatives)
+    distinct.search(one, blocks, partitioning.bits)
 
 
 def arrays(

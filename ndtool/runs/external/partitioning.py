@@ -157,6 +157,11 @@ class Partitioning(NamedTuple):
         return min(self.block, self.rows.tuples) * each + 1024
 
     @property
+    def bits(self) -> int:
+        """The bytes of a check for duplicates, which precedes all tasks: those of a partition."""
+        return self.part
+
+    @property
     def memory(self) -> int:
         """The maximum bytes of memory of the run."""
         tables = 8 * (self.parts + 3) * (self.blocks + 2) * (1 + self.gathers)
