@@ -22,9 +22,9 @@ demo: .venv/kernels ## the four commands on small fixtures and on a large table
 # Large packages; without them, their tests are skipped.
 OTHERS := $(if $(CI),.venv/others.txt)
 
+# Without bytecode, each process that a test starts would compile all modules of the package.
 .PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
-	@# Where PYTHONDONTWRITEBYTECODE is set, each of their processes would compile all modules.
 	@$(IN_VENV) python -m compileall -q ndtool tests
 	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
 

@@ -87,7 +87,7 @@ def _lacking(exc: Exception) -> "NdtoolError | None":
 
 
 def _listen() -> None:
-    """Exit on SIGINT, SIGTERM and SIGHUP, except on those that the parent process ignores.
+    """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
     A handler that raises would not do: some extension modules drop exceptions during import.
     Outputs that need cleanup install handlers of their own: see endings.py.

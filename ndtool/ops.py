@@ -17,7 +17,7 @@ __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_element
 
 
 class Tensor(Protocol):
-    """A torch tensor, by what an array has not, so that types need no torch."""
+    """A torch tensor, recognized by a method that arrays lack, so that mypy needs no torch."""
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""

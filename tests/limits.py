@@ -3,8 +3,13 @@
 import ctypes
 import os
 import resource
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
+
+import pytest
 
 ROOT = os.geteuid() == 0
 ADDRESSES = 4 << 30
@@ -21,6 +26,17 @@ def limited(**limits: int) -> Callable[[], None]:
             resource.setrlimit(number, (value, value))
 
     return apply
+
+
+@contextmanager
+def disk_of_a_megabyte(folder: Path) -> Iterator[Path]:
+    """Mount a disk of a megabyte at a new folder; skip the test without the permission."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def failing(number: int) -> Callable[..., NoReturn]:

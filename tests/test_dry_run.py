@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save, state
-from limits import ROOT, limited, without_overrides
+from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 STORES = ["out.zarr", "old.zarr:new"]
@@ -43,13 +43,8 @@ def inputs(workdir: Path) -> Path:
 @pytest.fixture
 def disk(inputs: Path) -> Iterator[Path]:
     """Yield a folder on a disk of a megabyte."""
-    folder = inputs / "disk"
-    folder.mkdir()
-    call = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if not ROOT or subprocess.run(call, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk needs the right to mount one")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disk_of_a_megabyte(inputs / "disk") as folder:
+        yield folder
 
 
 def put_old(folder: str) -> None:

@@ -20,7 +20,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, state
-from limits import ROOT, limited, without_overrides
+from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
 from npyfile import sparse
 from outputs import checked
 
@@ -416,13 +416,8 @@ sys.exit(main())
 @pytest.fixture
 def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    folder = workdir / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk needs the right to mount one")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disk_of_a_megabyte(workdir / "small") as folder:
+        yield folder
 
 
 def test_a_full_disk(small_disk: Path, workdir: Path) -> None:

@@ -39,11 +39,14 @@ SCATTERS = ("error", "clip", "wrap", "drop")
 COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-@pytest.fixture(scope="module", params=["as is", "small limits"])
+@pytest.fixture(
+    scope="module",
+    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
+    ids=["as is", "small limits"],
+)
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    small = request.param == "small limits"
-    with lowered(*([thresholds.KERNELS, thresholds.STORAGE] if small else [])):
+    with lowered(*request.param):
         yield
 
 

@@ -47,10 +47,10 @@ many = settings(
 threads_used = st.integers(1, 4)
 
 
-@pytest.fixture(params=["as is", "small limits"])
+@pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
     """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
-    with lowered(*([thresholds.KERNELS] if request.param == "small limits" else [])):
+    with lowered(*request.param):
         yield
 
 

@@ -37,11 +37,12 @@ WAYS_IN = ("file", "file", "Fortran", "stored", "deflated", "stream")
 WAYS_OUT = ("file", "archive", "stream", "no shared maps")
 
 
-@pytest.fixture(params=["as is", "small limits"])
+@pytest.fixture(
+    params=[(), (thresholds.KERNELS, thresholds.STORAGE)], ids=["as is", "small limits"]
+)
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
-    small = request.param == "small limits"
-    with lowered(*([thresholds.KERNELS, thresholds.STORAGE] if small else [])):
+    with lowered(*request.param):
         yield
 
 

@@ -240,7 +240,7 @@ def element_updates(
     width = repeats = sizes = per = 1
     if isinstance(plan, NdPlan):
         width, repeats, sizes, per = plan.width, plan.repeats, prod(plan.sizes), plan.per_batch
-    # of a slice: its number among those that stored tuples select, and which repeat it is in
+    # The linear index of each slice in one repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(wanted // max(width, 1), max(sizes, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
     wanted_runs = group * sizes + row

@@ -46,7 +46,7 @@ cdef enum:               # an index type, or kind: its itemsize, and these flags
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
-    VALIDATED = 64       # in bounds, and nobody else writes to their memory
+    VALIDATED = 64       # in bounds, in memory that no other process writes
     SPECIAL = 128        # one by one: padding, or negative indices that a mode redirects
 
 cdef enum:               # out-of-bounds modes

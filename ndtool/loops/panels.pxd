@@ -48,7 +48,7 @@ cdef struct Units:
     int mode                  # the out-of-bounds mode
     bint pads                 # an index that is `pad` selects nothing
     int64_t pad
-    const uint8_t* filling    # the element that replaces those that are not selected
+    const uint8_t* filling    # the fill value: one element
     uint8_t* to
     Updates updates
     uint8_t* buffers          # a packed tile per thread, or NULL

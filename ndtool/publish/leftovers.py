@@ -41,7 +41,7 @@ def locked(path: str, kind: int = os.O_DIRECTORY) -> int:
 
 
 class SweepResult(NamedTuple):
-    """The paths that a sweep removed, and those that it failed to remove, with the errors."""
+    """The paths removed by a cleanup, and its failed removals with their errors."""
 
     removed: list[str]
     failed: list[tuple[str, OSError]]

@@ -14,7 +14,7 @@ _NONE = (errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS)
 def inherit(fd: int, path: str, old: os.stat_result) -> None:
     """Copy the owner, mode, ACL and user attributes of `path` to a new file of mode 0600.
 
-    Nobody gains permissions: if the group cannot be set, the new group gets at most those of
+    No user gains permissions: if the group cannot be set, the new group gets at most those of
     others; if the ACL cannot be set, the mode grants at most what it did. Raises OSError.
     """
     mode = stat.S_IMODE(old.st_mode) & 0o777

@@ -119,7 +119,7 @@ EQUIVALENT = {
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
     ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
-    ("_operands.pxi", "self.nd.span = ", "-"): "fewer bytes are asked for ahead of time",
+    ("_operands.pxi", "self.nd.span = ", "-"): "fewer bytes are prefetched",
     (
         "loops/checks.pxd",
         "found = Found(-1, 0, -1)",

@@ -55,13 +55,7 @@ def gather_nd(
     """
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
     check_types(data, indices)
-    r, q = data.ndim, indices.ndim
-    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
-    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
-    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
-    k = indices.shape[-1]
-    require(1 <= k <= r - b, f"index tuples of {k}: valid 1..{r - b}")
-
+    k = _components(data, indices, b, least=1)
     rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
     rule.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
     output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
@@ -89,12 +83,8 @@ def scatter_nd(
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     check_types(data, indices, updates, reduction)
-    r, q, b = data.ndim, indices.ndim, whole(batch_dims)
-    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
-    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
-    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
-    k = indices.shape[-1]
-    require(k <= r - b, f"index tuples of {k}: valid 0..{r - b}")
+    b = whole(batch_dims)
+    k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
     rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
@@ -189,6 +179,17 @@ def scatter(
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
     return _updated(output, updates, reduction, blocks, axis + 1)
+
+
+def _components(data: Array, indices: Array, b: int, least: int) -> int:
+    """Check the batch axes and the components of index tuples; return their number."""
+    r, q = data.ndim, indices.ndim
+    require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
+    require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
+    require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
+    k = int(indices.shape[-1])
+    require(least <= k <= r - b, f"index tuples of {k}: valid {least}..{r - b}")
+    return k
 
 
 def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:

@@ -98,7 +98,7 @@ def _killed(started: Any, others: set[Any]) -> None:
 
 
 async def _kill(started: Any, others: set[Any]) -> None:
-    """Kill the processes, including those that are starting, without a restart."""
+    """Kill all worker processes, starting ones too, and prevent their restart."""
     started.worker_spec.clear()  # no further starts, no restarts
     logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
     for process in set(active_children()) - others:

@@ -190,7 +190,7 @@ def _bad(
 ) -> OutOfBounds | None:
     """Return the indices of a block out of bounds, None if all are valid.
 
-    fresh: those that occur for the first time, which count. indices: all, to find the first one.
+    fresh: the tuples not in an earlier block, which are counted. indices: all tuples.
     """
     addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
     first, stop = work.partitioning.fresh(block)
