@@ -31,7 +31,7 @@ test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for so
 # Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the
 # classes of extras are installed, so all extras are required.
 test-slow: .venv/kernels .venv/test.txt $(OTHERS) ## the tests that take seconds each, and more random cases
-	@$(IN_VENV) pytest -q -n auto --dist worksteal -m slow $(ARGS)
+	@$(IN_VENV) pytest -q -n auto --dist worksteal -m "slow and not huge" $(ARGS)
 	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto tests/test_properties.py tests/test_values.py
 
 .PHONY: lint

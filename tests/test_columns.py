@@ -110,6 +110,15 @@ def test_pages_bands_and_panels(
     assert raw(run(gather, 2, order)) == raw(expected(gather))
 
 
+@pytest.mark.parametrize("shape", [(64, 2048), (63, 2048), (256, 32)], ids=str)
+def test_bands_whose_tiles_exceed_the_cache(
+    blocks: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    blocks.setattr(tuning, "TILE", 1 << 10)  # two tiles hold 32 rows of a cache line
+    scatter = Case("scatter_elements", large(shape, 0, "f4"), {"axis": 0, "reduction": "max"})
+    assert raw(run(scatter)) == raw(expected(scatter))
+
+
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
 @pytest.mark.parametrize("columns_of_row", [1024, 3072, 1000])
 def test_every_page_is_written_by_two_blocks_at_most(

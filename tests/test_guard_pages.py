@@ -335,9 +335,9 @@ def scatter_algorithms() -> Iterator[str]:
     memory.take, memory._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
-    limit(CACHED=256, FEW=1, SORTED=0, NEAR=2, STREAMED=1)
+    limit(CACHED=256, FEW=1, SORTED=0, LOCAL_SHARE=2, STREAMED=1)
     yield "streamed parts"
-    limit(CACHED=64, SORTED=0, NEAR=2, STREAMED=1 << 40, PIECE=1 << 12)
+    limit(CACHED=64, SORTED=0, LOCAL_SHARE=2, STREAMED=1 << 40, PIECE=1 << 12)
     yield "small parts"
 
 
@@ -441,7 +441,7 @@ def changing_indices() -> None:
     """Another thread changes the indices during the calls: values are wrong, but no access is
     out of bounds."""
     rng = np.random.default_rng(13)
-    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, NEAR=2)
+    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, LOCAL_SHARE=2)
     data, updates = guarded(values(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
     index, right = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)

@@ -176,7 +176,7 @@ class Units(NamedTuple):
     """Panels divided into units, tiles of columns that fit into the cache."""
 
     grid: _kernels.Grid
-    scratch: int  # bytes of a packed tile
+    scratch: int  # bytes of a packed tile, 0 if it should not be packed
     packs: bool  # whether packing tiles is faster for gathers
     work: int  # estimated bytes that one unit moves
 
@@ -212,4 +212,5 @@ def bind_units(p: Panels, within: tuple[int, int, int] | None = None, threads: i
     often = 2 * p.length >= p.size if within is None else p.length * tile >= p.size
     packs = fits and not dense and often
     work = tile * (p.length * (itemsize + 8) + (rows * itemsize if packs else 0))
-    return Units(grid, scratch if fits else 0, packs, work)
+    needs = within is not None  # a band is updated in its packed tile only
+    return Units(grid, scratch if fits or needs else 0, packs, work)

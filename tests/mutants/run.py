@@ -92,7 +92,7 @@ FUNCTION = re.compile(
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed; texts; and checks of arguments that only a bug violates.
 SPEED = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|near|NEAR|stream|STREAMED|PIECE|work_items\(|progress\(|team\("
+    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_SHARE|stream|STREAMED|PIECE|work_items\(|progress\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|sharing|often|last_index|lowest \+=|highest \+="
     r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
