@@ -82,8 +82,16 @@ class WorkItem:
     def byte_range(self, run: int) -> slice[int, int, None]: ...
 
 @final
+class UpdateCounts:
+    bytes_each: int
+    include_self: bool
+    def __new__(cls, counts: Any, bytes_each: int, include_self: bool) -> UpdateCounts: ...
+
+@final
 class UpdateSpec:
-    def __new__(cls, updates: Any, pitch: int, reduction: str, name: str) -> UpdateSpec: ...
+    def __new__(
+        cls, updates: Any, pitch: int, reduction: str, name: str, counts: UpdateCounts | None = None
+    ) -> UpdateSpec: ...
 
 @final
 class KernelOptions:
@@ -186,6 +194,9 @@ def gather_units(
     out: Any,
     how: KernelOptions,
 ) -> int: ...
+def divide_means(
+    counts: UpdateCounts, out: Any, width: int, name: str, how: KernelOptions
+) -> None: ...
 def scatter_units(
     g: Grid,
     indices: Indices,

@@ -24,12 +24,13 @@ from libc.string cimport memcpy, memset
 from ndtool._endings cimport nd_end, nd_end_on, nd_forget, nd_remember, nd_settle
 from ndtool.loops cimport blocks as _blocks, pages as _pages, radix as _radix
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
+    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64,
 )
 from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport Check, Found, check_part, check_range, found_in, locality
+from ndtool.loops.counts cimport Counts, Means, means_part
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_part, gather_strided_part
 from ndtool.loops.indices cimport (
     BYTES, CLIP, REDIRECT, REFUSE, SPECIAL, SWAPPED, UNSIGNED, VALIDATED, WRAP,
@@ -64,7 +65,9 @@ _TYPES = {
 # Two's complement: signed and unsigned sums and products have the same bits.
 _UNSIGNED = {INT8: UINT8, INT16: UINT16, INT32: UINT32, INT64: UINT64}
 _MODES = {"error": REFUSE, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": REDIRECT}
-_OPS = {"none": 0, "add": ADD, "mul": MUL, "max": MAX, "min": MIN}
+_OPS = {
+    "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
+}
 
 prepare(os.fsencode(__file__))
 
@@ -185,13 +188,15 @@ def scatter(
     cdef uint64_t bad = 0
     cdef int64_t part
     cdef int threads = how.threads
-    cdef bint full_lines
+    cdef bint full_lines, owned
     cdef int64_t per = a.nd.per_batch
     a._bind(&s.walk, indices, piece.first, piece.tuples)
     a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
-    change._bind(&s.updates, piece.first, piece.tuples)
+    change._bind(&s.updates, piece.first, piece.tuples, out)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a slice")
+    if change.counts is not None and (piece.column or piece.width != change.pitch):
+        raise ValueError("complete slices are counted")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("a work item has complete batches")
     s.updates.first += piece.column
@@ -205,7 +210,8 @@ def scatter(
     elif by_batches:
         s.sharing = BY_BATCHES
     else:
-        s.sharing = BY_SLICES if s.count >= 16 * threads and s.width > _blocks.LINE else BY_COLUMNS
+        owned = s.count >= 16 * threads or change.counts is not None
+        s.sharing = BY_SLICES if owned and s.width > _blocks.LINE else BY_COLUMNS
     s.parts = work_items(threads) if s.sharing == BY_BATCHES else threads
     with nogil:
         for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
@@ -226,6 +232,8 @@ def scatter_copies(
     cdef int64_t part
     a._bind(&s.walk, indices, first, count)
     a._check_span(size, 0, 0, change.pitch)
+    if change.counts is not None:
+        raise ValueError("updates of copies are not counted")
     change._bind(&s.updates, first, count)
     s.to = how._buffers(size)
     if s.to == NULL:
@@ -256,7 +264,7 @@ def scatter_lines(
     cdef int threads = how.threads
     a._bind(&s.walk, indices, first, count)
     a._check_span(out.shape[0], 0, 0, change.pitch)
-    change._bind(&s.updates, first, count)
+    change._bind(&s.updates, first, count, out)
     s.span = a.nd.span + change.pitch
     if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
@@ -325,7 +333,7 @@ def apply_partitions(
     cdef Apply a
     cdef int64_t at
     cdef Py_ssize_t width = parts.sorted.width
-    change._bind(&a.updates, parts.first, parts.count)
+    change._bind(&a.updates, parts.first, parts.count, out, (part << parts.sorted.shift) * width)
     if change.pitch != width or not 0 <= part <= stop <= parts.parts:
         raise ValueError("the partitions have another shape")
     a.length = (min(parts.rows, stop << parts.sorted.shift) - (part << parts.sorted.shift)) * width
@@ -466,7 +474,9 @@ def scatter_units(
     cdef int64_t part
     g._check_span(data.shape[0], 0, change.updates.shape[0])
     g._bind(&c, indices, unit, stop, how)
-    change._bind(&c.updates, 0, 1)
+    change._bind(&c.updates, 0, 1, out)
+    if change.counts is not None and (g.p.pitch or how.buffers is not None):
+        raise ValueError("elements of packed tiles are not counted")
     if g.p.pitch:
         if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -480,6 +490,25 @@ def scatter_units(
         for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, part, threadid())
     return bad != 0
+
+
+def divide_means(
+    UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, KernelOptions how
+) -> None:
+    """Divide sums by the numbers of their summands, in slices of `width` bytes."""
+    cdef Means m
+    cdef int64_t part
+    if counts.bytes_each == 1:
+        raise ValueError("flags are no counts")
+    counts._bind(&m.counts, &out[0], out.shape[0], width)
+    m.to = &out[0]
+    m.slices = out.shape[0] // width
+    m.code = _TYPES[name]
+    m.include_self = counts.include_self
+    m.parts = work_items(how.threads)
+    with nogil:
+        for part in prange(m.parts, num_threads=startable(how.threads), schedule="dynamic"):
+            means_part(&m, part)
 
 
 def will_need(

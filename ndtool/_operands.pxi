@@ -102,33 +102,79 @@ cdef class WorkItem:
 
 
 @cython.final
+cdef class UpdateCounts:
+    """The number of updates of each slice of an output.
+
+    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). include_self: if False, the
+    first update of a slice is copied.
+    """
+
+    cdef uint8_t[::1] counts
+    cdef readonly int bytes_each
+    cdef readonly bint include_self
+
+    def __cinit__(self, uint8_t[::1] counts, int bytes_each, bint include_self):
+        if bytes_each not in (1, 4, 8):
+            raise ValueError("a count has 1, 4 or 8 bytes")
+        self.counts, self.bytes_each, self.include_self = counts, bytes_each, include_self
+
+    cdef int _bind(
+        self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
+    ) except -1:
+        """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
+        if self.counts.shape[0] < (nbytes // width) * self.bytes_each:
+            raise ValueError("the counts are fewer than the slices")
+        c.data = &self.counts[0]
+        c.bytes_each = self.bytes_each
+        c.origin = out
+        c.width = width
+        c.shift = (<object> width).bit_length() - 1 if width & (width - 1) == 0 else -1
+        c.copies_first = not self.include_self
+        return 0
+
+
+@cython.final
 cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
-    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order.
+    name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
+    the updates of each slice, for reductions that need them.
     """
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
     cdef int code, op
+    cdef UpdateCounts counts
 
     def __cinit__(
-        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name
+        self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
+        UpdateCounts counts=None,
     ):
         self.updates = updates
         self.pitch = pitch
+        self.counts = counts
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
-        if self.op == ADD or self.op == MUL:
+        if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
 
-    cdef int _bind(self, Updates* u, int64_t first, int64_t count) except -1:
+    cdef int _bind(
+        self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
+        int64_t before=0,
+    ) except -1:
+        """Bind updates [first, first + count), to be applied to `out`, from byte `before` on.
+
+        Without `out`, they are only permuted.
+        """
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
+        u.counts.data = NULL
+        if self.counts is not None and out is not None:
+            self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
 
 

@@ -44,6 +44,7 @@ cdef class SmallCall:
     cdef uint64_t _units(self, const uint8_t* data, Py_buffer* views) noexcept:
         """Gather or scatter every unit of the grid."""
         cdef Units c
+        cdef Counts uncounted = Counts(NULL, 0, NULL, 0, 0, False)
         cdef uint64_t bad = 0
         cdef int64_t unit
         c.p = &self.grid.p
@@ -58,7 +59,8 @@ cdef class SmallCall:
         c.streamed = False
         if self.change is not None:
             c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
+                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
+                uncounted,
             )
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
@@ -81,13 +83,15 @@ cdef class SmallCall:
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
         """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
         cdef Scatter s
+        cdef Counts uncounted = Counts(NULL, 0, NULL, 0, 0, False)
         if views[3].buf != views[0].buf:
             memcpy(views[3].buf, views[0].buf, views[0].len)
         if self.grid is not None:
             return self._units(<const uint8_t*> views[3].buf, views)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op
+            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
+            uncounted,
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width

@@ -22,6 +22,7 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.rules.plans import Shape
+from ndtool.rules.reductions import ALIASES
 
 Array = NDArray[Any]
 _LISTS = {list, tuple}
@@ -299,10 +300,17 @@ def word(name: str, value: object) -> str:
     raise UsageError(f"{name} is {shown(value)}: it must be a str")
 
 
+def reduction_name(name: str, value: object) -> str:
+    """Return the name of a reduction; other libraries' names are accepted."""
+    given = word(name, value)
+    return ALIASES.get(given, given)
+
+
 # How each attribute is taken, by its name in Attributes.
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
-    "batch_dims": integer, "axis": optional_integer, "reduction": word, "out_of_bounds": word,
-    "fill": number, "pad": optional_integer, "negatives": flag,
+    "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
+    "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
+    "include_self": flag,
 }  # fmt: skip
 
 

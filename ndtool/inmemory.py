@@ -24,6 +24,7 @@ from ndtool.arguments import (
 )
 from ndtool.buffers import copy_right, normalize, opaque, operand, raw
 from ndtool.engine import bind, check, copies, dispatch, gathers, narrow, scatters, small, tuning
+from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
@@ -110,7 +111,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         if new is None:
             result = _gathered(bound, source, index, buffer, team)
         else:
-            result = _scattered(bound, source, index, new, attributes.reduction, buffer, team)
+            result = _scattered(bound, source, index, new, _combining(attributes), buffer, team)
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -136,7 +137,11 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         )  # fmt: skip
     except NdtoolError:
         return None
-    return small.bind_small(*bound, attributes.reduction)
+    return small.bind_small(*bound, _combining(attributes))
+
+
+def _combining(attributes: Attributes) -> Combining:
+    return Combining(attributes.reduction, attributes.include_self)
 
 
 def _show(error: NdtoolError) -> None:
@@ -200,13 +205,14 @@ def _scattered(
     data: Array,
     indices: Array,
     updates: Array,
-    reduction: str,
+    combining: Combining,
     out: Array | None,
     team: int,
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
     plan, types, negatives = bound[:3]
     dtype, index = types["data"], _bound_indices(bound, indices, team)
+    reduction = combining.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
     plain = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
@@ -216,7 +222,7 @@ def _scattered(
         check.check(plan, index, negatives, team)
     new = normalize(updates, types["updates"], order, reduction != "none", team)
     work = scatters.Scatter(
-        plan, dtype, None, index, new, reduction, raw(target), negatives, team,
+        plan, dtype, None, index, new, combining, raw(target), negatives, team,
         guarded=target is out,
     )  # fmt: skip
     if not dispatch.scatter(work, None if target is data else operand(data), data.shape):

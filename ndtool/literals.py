@@ -2,7 +2,11 @@
 
 from typing import Literal
 
-Reduction = Literal["none", "add", "mul", "max", "min"]
+Reduction = Literal[
+    "none", "add", "sub", "mul", "div", "max", "min", "mean",
+    "update", "assign", "sum", "subtract", "prod", "multiply", "divide", "amax", "maximum", "amin",
+    "minimum",
+]  # fmt: skip
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]

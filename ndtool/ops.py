@@ -47,6 +47,7 @@ class ScatterOptions(_Options, total=False):
     """The keyword arguments of scatters."""
 
     out_of_bounds: ScatterMode
+    include_self: bool
 
 
 class BatchedGatherOptions(GatherOptions, total=False):
@@ -133,13 +134,17 @@ def scatter_nd(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
 ) -> Any:
     """Copy data, then set or reduce the slices that index tuples select (ONNX ScatterND).
 
     data: any fixed-size dtype. indices: shape (.., k), any integer dtype. updates: data's dtype,
     shape indices.shape[:-1] + data.shape[batch_dims + k:]. reduction: how an update is combined
-    with the current value: "none" (the last of duplicates wins), "add", "mul", "max" or "min", in
-    row-major order of indices. batch_dims, threads, spec: as in gather_nd. out: an array that
+    with the current value: "none" (the last of duplicates wins), "add", "sub", "mul", "div" (of
+    floats), "max", "min" or "mean" (the sum, divided once by the number of summands; of integers
+    rounded down), in row-major order of indices; other libraries' names, as "amax", are accepted.
+    include_self: if False, the first update of an element is copied and the next ones are reduced,
+    so that old values take no part. batch_dims, threads, spec: as in gather_nd. out: an array that
     receives the result; `out=data` updates in place. out_of_bounds: "error", "clip" and "wrap" as
     there, or "drop", which skips the update. pad: an update with an index equal to it is skipped.
     negatives: as in gather_nd. The bits are those of the sequential loop at any number of threads.
@@ -161,6 +166,7 @@ def scatter_nd(
         None,
         pad,
         negatives,
+        include_self,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -234,12 +240,13 @@ def scatter_elements(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
 ) -> Any:
     """Copy data, then set or reduce one element per index, along an axis (ONNX ScatterElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
     off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction, out,
-    out_of_bounds, pad, negatives: as in scatter_nd. threads, spec: as in gather_nd.
+    out_of_bounds, pad, negatives, include_self: as in scatter_nd. threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -258,6 +265,7 @@ def scatter_elements(
         None,
         pad,
         negatives,
+        include_self,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -342,13 +350,14 @@ def scatter(
     out_of_bounds: ScatterMode = "error",
     pad: SupportsIndex | None = None,
     negatives: bool = True,
+    include_self: bool = True,
 ) -> Any:
     """Copy data, then set or reduce the slices that indices select along an axis.
 
     The inverse of gather: torch's index_add and index_copy, OpenVINO ScatterUpdate-3. data,
     indices, axis, batch_dims: as in gather. updates: data's dtype, the shape that gather returns:
     data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. reduction, out,
-    out_of_bounds, pad, negatives: as in scatter_nd. threads, spec: as in gather_nd.
+    out_of_bounds, pad, negatives, include_self: as in scatter_nd. threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -368,6 +377,7 @@ def scatter(
         None,
         pad,
         negatives,
+        include_self,
     )
     return _CALLS.call(call, data, indices, updates, out)
 

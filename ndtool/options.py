@@ -21,7 +21,7 @@ class Options(TypedDict, total=False):
     """The options of a run, keyword arguments of every operator here.
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
-    standard to validate against. out_of_bounds, fill, pad, negatives: as in
+    standard to validate against. out_of_bounds, fill, pad, negatives, include_self: as in
     ndtool.gather_nd and ndtool.scatter_nd. memory: the limit in bytes, including mapped files.
     spill: the directory of temporary files; with a cluster also a URL. scheduler: the client of a
     dask cluster, the address of its scheduler, or another executor. workers: the number of
@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     fill: object
     pad: SupportsIndex | None
     negatives: bool
+    include_self: bool
     memory: int | None
     spill: str | None
     scheduler: Any

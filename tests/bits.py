@@ -10,7 +10,7 @@ import numpy as np
 from strategies import COMPLEX, FLOATS, UFUNCS, Array, same
 
 # A block: element type (if not all), reduction; the updates; a row per current value.
-# s: a signaling NaN, q: a quiet one, with its payload. sub: required by complex mul.
+# s: a signaling NaN, q: a quiet one, with its payload.
 TEXT = """\
 add
          0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
@@ -49,6 +49,45 @@ s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
 -s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
 q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
 -q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
+-q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+
+bfloat16 sub
+         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
+0        0    0   -1 -inf  inf    q   -q    q   -q   -q
+-0      -0    0   -1 -inf  inf    q   -q    q   -q   -q
+1        1    1    0 -inf  inf    q   -q    q   -q   -q
+inf    inf  inf  inf   -q  inf    q   -q    q   -q   -q
+-inf  -inf -inf -inf -inf   -q    q   -q    q   -q   -q
+s1       q    q    q    q    q    q    q    q    q    q
+-s2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+q1       q    q    q    q    q    q    q    q    q    q
+-q2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+-q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+
+div
+         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
+0       -q   -q    0    0   -0   q1  -q2   q1  -q2   -q
+-0      -q   -q   -0   -0    0   q1  -q2   q1  -q2   -q
+1      inf -inf    1    0   -0   q1  -q2   q1  -q2   -q
+inf    inf -inf  inf   -q   -q   q1  -q2   q1  -q2   -q
+-inf  -inf  inf -inf   -q   -q   q1  -q2   q1  -q2   -q
+s1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
+-s2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
+q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
+-q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
+-q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+
+bfloat16 div
+         0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
+0       -q   -q    0    0   -0    q   -q    q   -q   -q
+-0      -q   -q   -0   -0    0    q   -q    q   -q   -q
+1      inf -inf    1    0   -0    q   -q    q   -q   -q
+inf    inf -inf  inf   -q   -q    q   -q    q   -q   -q
+-inf  -inf  inf -inf   -q   -q    q   -q    q   -q   -q
+s1       q    q    q    q    q    q    q    q    q    q
+-s2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
+q1       q    q    q    q    q    q    q    q    q    q
+-q2     -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
 -q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
 
 mul

@@ -28,8 +28,11 @@ MOVED = [
     np.dtype(ml_dtypes.float4_e2m1fn),
 ]
 EVERY = ARITHMETIC + MOVED
-UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-REDUCTIONS = ("none", *UFUNCS)
+UFUNCS = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "min": np.minimum,
+}  # fmt: skip
+REDUCTIONS = ("none", *UFUNCS, "mean")
 LAYOUTS = (
     "C", "Fortran", "reversed", "strided", "broadcast", "transposed", "read-only", "unaligned",
 )  # fmt: skip
@@ -37,9 +40,38 @@ LAYOUTS = (
 
 def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
     """Return the reductions that an element type has."""
-    if dtype in ORDERED:
-        return REDUCTIONS
-    return REDUCTIONS[:3] if dtype in COMPLEX else REDUCTIONS[:1]
+    lacks = () if dtype in FLOATS else ("div", "mean") if dtype.kind == "b" else ("div",)
+    if dtype in COMPLEX:
+        lacks = ("div", "max", "min")
+    elif dtype not in ORDERED:
+        lacks = REDUCTIONS[1:]
+    return tuple(name for name in REDUCTIONS if name not in lacks)
+
+
+def combinations_of(dtype: np.dtype) -> list[tuple[str, bool]]:
+    """Return the reductions that an element type has, with and without the old values."""
+    all_of = product(reductions_of(dtype), (True, False))
+    return [(name, kept) for name, kept in all_of if kept or name not in ("none", "sub", "div")]
+
+
+def ufunc_of(dtype: np.dtype, reduction: str) -> np.ufunc:
+    """Return NumPy's function for the updates of a reduction; for mean it sums them."""
+    if dtype.kind == "b" and reduction == "sub":
+        return np.logical_xor
+    return UFUNCS.get(reduction, np.add)
+
+
+def mean_of(sums: Array, numbers: Array) -> Array:
+    """Return sums divided by the numbers of their summands, as documented."""
+    if sums.dtype in COMPLEX:
+        parts = sums.view(f"f{sums.dtype.itemsize // 2}").reshape(-1, 2)
+        return mean_of(parts, numbers[:, None]).view(sums.dtype).reshape(-1)
+    if sums.dtype.kind in "iu":
+        exact = zip(sums.tolist(), np.broadcast_to(numbers, sums.shape).tolist(), strict=True)
+        return np.array([one // number for one, number in exact], sums.dtype)
+    wide = np.float32 if sums.dtype.itemsize == 2 else sums.dtype
+    with np.errstate(all="ignore"):
+        return (sums.astype(wide) / numbers.astype(wide)).astype(sums.dtype)
 
 
 def raw(array: Array) -> bytes:
@@ -150,9 +182,11 @@ def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.integers(least, most).flatmap(lambda rank: st.tuples(*[sizes] * rank))
 
 
-def reductions(dtype: np.dtype) -> st.SearchStrategy[str]:
-    """Draw a reduction that an element type has."""
-    return st.sampled_from(reductions_of(dtype))
+def reductions(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw a reduction that an element type has, and whether old values take part."""
+    given = [{"reduction": name} for name in reductions_of(dtype)]
+    without = [{"reduction": name, "include_self": kept} for name, kept in combinations_of(dtype)]
+    return st.sampled_from(given + [one for one in without if not one["include_self"]])
 
 
 @st.composite
@@ -222,7 +256,7 @@ def scatter_nd_cases(draw: st.DrawFn) -> Case:
     updates = draw(values_of(dtype, shape[:b] + middle + shape[b + k :]))
     arrays = tuple(draw(special_values(a)) for a in (data, indices, updates))
     arrays = _one_type(arrays)
-    return Case("scatter_nd", arrays, {"reduction": draw(reductions(dtype)), "batch_dims": b})
+    return Case("scatter_nd", arrays, {**draw(reductions(dtype)), "batch_dims": b})
 
 
 def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -254,8 +288,7 @@ def scatter_elements_cases(draw: st.DrawFn) -> Case:
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, indices.shape))
     arrays = _one_type(tuple(draw(special_values(a)) for a in (data, indices, updates)))
-    reduction = draw(reductions(dtype))
-    return Case("scatter_elements", arrays, {"axis": axis, "reduction": reduction})
+    return Case("scatter_elements", arrays, {"axis": axis, **draw(reductions(dtype))})
 
 
 @st.composite
@@ -301,7 +334,7 @@ def scatter_cases(draw: st.DrawFn) -> Case:
     shape, indices, arguments, updated = draw(_plain())
     arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updated)))
     arrays = _one_type(tuple(draw(special_values(a)) for a in arrays))
-    return Case("scatter", arrays, {"reduction": draw(reductions(dtype)), **arguments})
+    return Case("scatter", arrays, {**draw(reductions(dtype)), **arguments})
 
 
 cases = st.one_of(

@@ -168,15 +168,29 @@ CALLS = [
         Call(f"duplicates: {r}, {t} threads", "scatter_nd", COUNTING,
              np.arange(600).reshape(600, 1) % 3,
              np.linspace(-2, 2, 1800, dtype="f4").reshape(600, 3), f"--reduction {r} --threads {t}")
-        for r in ("add", "mul", "max", "min")
+        for r in ("add", "sub", "mul", "div", "max", "min", "mean")
         for t in (1, 2)
     ),
+    Call("a mean of integers, rounded down", "scatter_nd", np.array([-7, 5], "i1"), i8([0], [0]),
+         np.array([1, 1], "i1"), "--reduction mean"),
+    Call("another library's name", "scatter_elements", SQUARE, np.zeros((3, 3), "i8"), SQUARE,
+         "--axis 1 --reduction amax"),
+    refused("a quotient of integers", "scatter_nd", SQUARE, i8([0]), SQUARE[:1], "--reduction div",
+            ("reduction div is not defined for data of int32",)),
+    refused("a mean in ONNX", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+            "--reduction mean --spec onnx:18", ("onnx:18", "no version of onnx accepts it")),
+    refused("no old values in ONNX", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+            "--reduction add --no-include-self --spec onnx:18", ("onnx:18", "no include_self")),
+    refused("a mean of index tuples in openvino:15", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+            "--reduction mean --spec openvino:15", ("openvino:15", "mean")),
+    refused("a difference without the old values", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+            "--reduction sub --no-include-self", ("reduction sub always includes the old value",)),
     Call("NaN, infinity and zeros in max", "scatter_nd", np.array([0.0, 1.0, np.nan]),
          i8([0], [1], [2], [1], [0]), np.array([-0.0, np.nan, 1, np.inf, 0.0]), "--reduction max"),
     Call("products that overflow", "scatter_nd", np.array([127, -128], "i1"), i8([0], [1], [0]),
          np.array([1, -1, 127], "i1"), "--reduction mul"),
     refused("max of complex numbers", "scatter_nd", np.zeros(3, "c8"), i8([0]), np.zeros(1, "c8"),
-            "--reduction max", ("max", "complex64", "none, add, mul")),
+            "--reduction max", ("max", "complex64", "none, add, sub, mul, mean")),
     refused("min of text", "scatter_nd", np.zeros(3, "U2"), i8([0]), np.zeros(1, "U2"),
             "--reduction min", ("min", "U2", "only none")),
     refused("max before onnx:18", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
@@ -211,6 +225,9 @@ def name_of(call):
     return f"{call.command}: {call.about}"
 
 
+_NAMES = {"amax": "max"}
+
+
 def expected(call):
     words = iter(call.flags.split())
     options = {flag.removeprefix("--"): value for flag, value in zip(words, words, strict=True)}
@@ -219,8 +236,9 @@ def expected(call):
         attributes["batch_dims"] = int(options.get("batch-dims", 0))
     elif call.operator != "scatter_nd":
         attributes["axis"] = int(options.get("axis", 0))
+    given = options.get("reduction", "none")
     if call.updates is not None:
-        attributes |= {"updates": call.updates, "reduction": options.get("reduction", "none")}
+        attributes |= {"updates": call.updates, "reduction": _NAMES.get(given, given)}
     return getattr(reference, call.operator)(call.data, call.indices, **attributes)
 
 

@@ -98,7 +98,7 @@ def test_words_that_set_flags():
 def test_malformed_reduction_and_names():
     ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
     assert ran.status == 2
-    assert "'avg' is not one of 'none', 'add', 'mul', 'max', 'min'" in ran.err
+    assert "'avg' is not one of 'none', 'add', 'sub', 'mul', 'div', 'max', 'min', 'mean'" in ran.err
     assert ran.err.endswith("  hint: ndtool scatter-nd --help\n")
     assert ndtool("gather-nd", "data.npy").err == (
         "error: missing argument 'INDICES'\n  hint: ndtool gather-nd --help\n"

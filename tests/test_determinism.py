@@ -24,7 +24,7 @@ from bits import agree
 from command import execute, save
 from command import ndtool as command
 from limits import failing
-from strategies import ARITHMETIC, COMPLEX, Array, random_values, raw, reductions_of, same
+from strategies import ARITHMETIC, COMPLEX, Array, combinations_of, random_values, raw, same
 from test_large import expected_scatter, numbers
 from thresholds import lowered
 
@@ -96,6 +96,7 @@ class Call(NamedTuple):
     algorithm: Algorithm
     arrays: tuple[Array, Array, Array]
     reduction: str
+    include_self: bool
     expected: Array
 
     def run(self, threads: int) -> Array:
@@ -109,15 +110,19 @@ class Call(NamedTuple):
     def into(self, out: Array | None, threads: int) -> Array:
         """Return the result, written to `out` if given."""
         data, *others = self.arrays
+        how: Any = {"out": out, "threads": threads, "include_self": self.include_self}
         if self.algorithm.axis is None:
-            return ndtool.scatter_nd(data, *others, self.reduction, out=out, threads=threads)
-        return ndtool.scatter_elements(
-            data, *others, self.algorithm.axis, self.reduction, out=out, threads=threads
-        )
+            return ndtool.scatter_nd(data, *others, self.reduction, **how)
+        return ndtool.scatter_elements(data, *others, self.algorithm.axis, self.reduction, **how)
 
 
 def a_call(
-    rng: np.random.Generator, algorithm: Algorithm, dtype: Any, reduction: str, heavy: bool
+    rng: np.random.Generator,
+    algorithm: Algorithm,
+    dtype: Any,
+    reduction: str,
+    heavy: bool,
+    include_self: bool = True,
 ) -> Call:
     """Return a call for an algorithm; its duplicates are heavy (three elements) or none."""
     if algorithm.axis is None:
@@ -129,8 +134,8 @@ def a_call(
     special = dtype not in COMPLEX and rng.integers(2)
     fill = random_values if special else numbers
     data, updates = fill(rng, dtype, algorithm.data), fill(rng, dtype, shape)
-    expected = expected_scatter(data, flat, updates, reduction)
-    return Call(algorithm, (data, indices, updates), reduction, expected)
+    expected = expected_scatter(data, flat, updates, reduction, include_self)
+    return Call(algorithm, (data, indices, updates), reduction, include_self, expected)
 
 
 def tuples(rng: np.random.Generator, algorithm: Algorithm, heavy: bool) -> tuple[Array, Array]:
@@ -220,8 +225,8 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
 def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(31)
     calls = [
-        a_call(rng, algorithm, dtype, reduction, heavy)
-        for reduction in reductions_of(dtype)
+        a_call(rng, algorithm, dtype, reduction, heavy, include_self)
+        for reduction, include_self in combinations_of(dtype)
         for algorithm in WAYS
         for heavy in (True, False)
     ]
@@ -230,7 +235,7 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 
 @pytest.mark.slow("the bits of one thread with the thresholds that users have")
 @pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
-@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mean"])
 def test_algorithms_at_their_real_size(
     reduction: str, heavy: bool, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

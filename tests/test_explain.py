@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, plain_axes, raw
+from strategies import Array, Case, cases, mean_of, plain_axes, raw
 from test_properties import call, described, many
 
 from ndtool.analysis import explain, tuples, typed
@@ -85,6 +85,18 @@ def bits(one: Array | None) -> bytes:
     return raw(one)
 
 
+def results(old: Array, updates: Iterable[Array], arguments: dict[str, Any]) -> Iterator[Array]:
+    """Yield an element after each of its updates."""
+    reduction, kept = arguments["reduction"], arguments.get("include_self", True)
+    for number, update in enumerate(updates, 1):
+        old = met_by(old, update, reduction if kept or number > 1 else "none")
+        if reduction != "mean":
+            yield old
+        else:
+            mean = mean_of(native(old).reshape(1), np.array([number + kept]))
+            yield mean.astype(old.dtype)[0, ...]
+
+
 def met_by(old: Array, update: Array, reduction: str) -> Array:
     """Return the result of an update of an element, both as arrays of one element."""
     if reduction == "none":
@@ -154,18 +166,19 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
 def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
-    result = data[(*element.at, ...)]
-    steps = [(element.at, None, (), raw(result), raw(result))]
-    for where, at in met(case, element.at):
-        update = updates[(*at, ...)]
-        result = met_by(result, update, reduction)
+    old, found = data[(*element.at, ...)], list(met(case, element.at))
+    steps = [(element.at, None, (), raw(old), raw(old))]
+    taken = [updates[(*at, ...)] for _, at in found]
+    after = results(old, taken, case.arguments)
+    for (where, at), update, result in zip(found, taken, after, strict=True):
         named = tuple(np.atleast_1d(indices[where]).tolist())
         steps.append((at, where, named, raw(update), raw(result)))
     assert [
         (s.position, s.indices, s.named, bits(s.value), bits(s.result)) for s in element.steps
     ] == [steps[0], *few(steps[1:], every)]
     assert element.updates == len(steps) - 1
-    replaced = reduction == "none" and any(met(case, gone.position))
+    copied = reduction == "none" or not case.arguments.get("include_self", True)
+    replaced = copied and any(met(case, gone.position))
     assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
     assert gone.total == len(gone.outputs)
 
@@ -329,7 +342,7 @@ TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
 
 @pytest.mark.parametrize("typed", [("data",), ("updates",), ("data", "updates")], ids="+".join)
 @pytest.mark.parametrize("operator", ["scatter-nd", "scatter-elements"])
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min", "mean"])
 def test_types_as_inputs_have_no_values(
     operator: str, reduction: str, typed: tuple[str, ...]
 ) -> None:

@@ -40,7 +40,9 @@ WIDTHS = [
 ]
 CALLS = (("end", 1), ("start", 1), ("end", 3), ("start", 2), ("odd", 2))  # alignments and threads
 REDUCTIONS = {
-    name: ("add", "mul") if name.startswith("complex") else ("add", "mul", "max", "min")
+    name: ("add", "sub", "mul")
+    + (() if name.startswith("complex") else ("max", "min"))
+    + (() if name == "bool" else ("mean",))
     for name in dtypes.ARITHMETIC
 }
 INDEX_CODES = [f"{o}{kind}{size}" for o in "<>" for kind in "iu" for size in (1, 2, 4, 8)]

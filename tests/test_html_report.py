@@ -13,7 +13,7 @@ from command import NDTOOL, at_terminal, execute, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw
-from test_explain import bits, met, met_by, numbered, opened
+from test_explain import bits, met, numbered, opened, results
 from test_properties import call, described, many
 
 from ndtool.analysis import drawing
@@ -120,11 +120,12 @@ def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[
 
 def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
     data, _, updates = case.arrays
-    value, brought = data[(*at, ...)], list(met(case, at))
+    brought = list(met(case, at))
+    taken = [updates[(*came, ...)] for _, came in brought]
+    after = results(data[(*at, ...)], taken, case.arguments)
     old, *others = links[: 1 + len(brought)]
     assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
-    for (where, came), link in zip(brought, others, strict=True):
-        value = met_by(value, updates[(*came, ...)], case.arguments["reduction"])
+    for (where, came), link, value in zip(brought, others, after, strict=True):
         assert (link.output, link.data, link.updates) == (at, None, came)
         assert (found.tuples[link.number].at, bits(link.result)) == (where, raw(value))
         check_tuple(case, found, link.number)

@@ -53,6 +53,14 @@ def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "none", "float64")
 
 
+def counted(counts: int = 32, pitch: int = 8, bytes_each: int = 8) -> _kernels.UpdateSpec:
+    counter = _kernels.UpdateCounts(buffer(counts), bytes_each, False)
+    return _kernels.UpdateSpec(buffer(16), pitch, "add", "float64", counter)
+
+
+HALF = _kernels.WorkItem(0, 2, 0, 4)
+
+
 def how(scratch_bytes: int = 0) -> _kernels.KernelOptions:
     return _kernels.KernelOptions(1, False, buffer(scratch_bytes) if scratch_bytes else None)
 
@@ -192,6 +200,13 @@ WRONG = [
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
     ("partition", {"change": change(15)}, UPDATES),
     ("partition", {"change": change(18, 9)}, SHORT),
+    ("scatter", {"change": counted(31)}, "the counts are fewer than the slices"),
+    (
+        "scatter",
+        {"piece": _kernels.WorkItem(0, 2, 0, 4), "change": counted()},
+        "complete slices are counted",
+    ),
+    ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"change": change(15)}, UPDATES),
     ("scatter_copies", {"size": 31}, DATA),
@@ -366,6 +381,15 @@ def test_kernels_and_rules_agree() -> None:
     with pytest.raises(KeyError):
         _kernels.UpdateSpec(buffer(8), 8, "add", "U3")
     assert shapes.MOST_RANK <= _kernels.MOST_RANK
+
+
+def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
+    with pytest.raises(ValueError, match="a count has 1, 4 or 8 bytes"):
+        _kernels.UpdateCounts(buffer(8), 2, True)
+    for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
+        counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
+        with pytest.raises(ValueError, match=reason):
+            _kernels.divide_means(counts, buffer(32), 8, "float64", how())
 
 
 def test_no_kernel_takes_more_than_eight_arguments() -> None:

@@ -17,15 +17,16 @@ from strategies import (
     BFLOAT16,
     COMPLEX,
     INTEGERS,
-    UFUNCS,
     Array,
     a_third,
     laid_out,
+    mean_of,
     opaque,
     random_values,
     raw,
     reductions_of,
     same,
+    ufunc_of,
 )
 
 import ndtool
@@ -97,7 +98,9 @@ def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -
     return wide.astype(dtype)
 
 
-def expected_scatter(data: Array, flat: Array, updates: Array, reduction: str) -> Array:
+def expected_scatter(
+    data: Array, flat: Array, updates: Array, reduction: str, include_self: bool = True
+) -> Array:
     """Return data with updates applied in sequence; flat: linear indices of elements of data."""
     output = opaque(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
@@ -106,9 +109,17 @@ def expected_scatter(data: Array, flat: Array, updates: Array, reduction: str) -
         np.maximum.at(last, flat, np.arange(flat.size))
         hit = last >= 0
         opaque(target)[hit] = opaque(source)[last[hit]]
-    else:
-        with np.errstate(all="ignore"):
-            UFUNCS[reduction].at(target, flat, source)
+        return output
+    counts = np.bincount(flat, minlength=data.size)
+    if not include_self:
+        places, first = np.unique(flat, return_index=True)
+        opaque(target)[places] = opaque(source)[first]
+        flat, source = np.delete(flat, first), np.delete(source, first)
+    with np.errstate(all="ignore"):
+        ufunc_of(data.dtype, reduction).at(target, flat, source)
+    if reduction == "mean":
+        touched = counts > 0
+        target[touched] = mean_of(target[touched], counts[touched] + include_self)
     return output
 
 

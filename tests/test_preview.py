@@ -11,7 +11,7 @@ from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import sparse
-from strategies import Array, Case, cases, opaque, same
+from strategies import Array, Case, cases, opaque, same, ufunc_of
 from test_properties import call, described, many
 
 from ndtool.analysis import preview
@@ -81,7 +81,7 @@ def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...
         assert seen.corner or seen.gaps
 
 
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
 @pytest.mark.parametrize("operator", ["scatter_nd", "scatter_elements"])
 def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: str) -> None:
     rng = np.random.default_rng(0)
@@ -99,9 +99,10 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     if reduction == "none":
         expected[location] = updates[-1]
     else:
-        ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
         with np.errstate(all="ignore"):
-            ufunc[reduction].at(expected, index, updates)
+            ufunc_of(data.dtype, reduction).at(expected, index, updates)
+        if reduction == "mean":
+            expected[location] /= np.float32(count + 1)
     assert same(shown, part(expected, seen))
 
 

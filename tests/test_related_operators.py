@@ -76,6 +76,27 @@ def test_scatter_is_what_torch_gives(reduction: str, threads: int) -> None:
         assert same(found, TORCH[reduction](d, axis, i, u).numpy())
 
 
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin", "mean"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float64"])
+def test_scatter_elements_is_what_scatter_reduce_gives(
+    dtype: str, name: Any, include_self: bool
+) -> None:
+    for _ in range(50):
+        shape = tuple(RNG.integers(1, 9, RNG.integers(1, 4)).tolist())
+        axis = int(RNG.integers(0, len(shape)))
+        place = [int(RNG.integers(1, n + 1)) for n in shape]
+        place[axis] = int(RNG.integers(0, 20))
+        indices = RNG.integers(0, shape[axis], place)
+        data, updates = (RNG.integers(-9, 9, size).astype(dtype) for size in (shape, place))
+        found = ndtool.scatter_elements(
+            data, indices, updates, axis, name, include_self=include_self
+        )
+        d, i, u = (torch.from_numpy(a) for a in (data, indices, updates))
+        expected = torch.scatter_reduce(d, axis, i, u, name, include_self=include_self)
+        assert same(found, expected.numpy())
+
+
 def test_gather_with_batches_is_take_along_each_batch() -> None:
     for _ in range(50):
         data = RNG.random((3, 4, 5, 2))

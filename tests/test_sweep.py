@@ -35,6 +35,7 @@ from ndtool.storage import local, tempfiles
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 ALONG = ("gather-elements", "table.npy", "rows.npy", "--axis", "0")
+MEAN = (*SCATTER[:4], "--reduction", "mean", "--no-include-self")
 CHANGE = ("scatter-elements", "table.npy", "rows.npy", "changes.npy", "--reduction", "max")
 LITTLE = ("--memory", "1MiB")
 
@@ -86,7 +87,7 @@ def test_a_sweep_gives_the_bits_of_the_reference(
         assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
-@pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE], ids=lambda call: call[0])
+@pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
 @pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "out.safetensors:x", "-"])
 def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]

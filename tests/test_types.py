@@ -11,7 +11,7 @@ from ndtool import literals
 from ndtool.rules import modes
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import OPERATORS
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 GOOD = """
 import numpy as np, torch
@@ -39,7 +39,7 @@ BAD = (
 
 
 def test_the_literals_are_the_words_of_the_tables() -> None:
-    assert get_args(literals.Reduction) == tuple(REDUCTIONS)
+    assert get_args(literals.Reduction) == (*REDUCTIONS, *ALIASES)
     assert get_args(literals.Mode) == tuple(MODES)
     assert get_args(literals.GatherMode) == modes.of_operator(scatters=False)
     assert get_args(literals.ScatterMode) == modes.of_operator(scatters=True)

@@ -105,6 +105,8 @@ def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, A
     if reduction == "none":
         return chain[-2:-1], nothing
     ufunc = REDUCTIONS[reduction].ufunc
+    if reduction == "sub" and chain.dtype.kind != "b":  # a sum of the negated updates
+        ufunc, chain = np.add, np.concatenate([chain[:1], -chain[1:]])
     if ufunc is None:
         return nothing, nothing
     extreme = reduction in ("max", "min")
@@ -140,11 +142,11 @@ def _comparer(
     chain: Array, reduction: str, found: Array, expected: Array
 ) -> Callable[[Array], bool]:
     """Return a function: whether one of some candidates equals the element, up to rounding."""
-    if reduction not in ("add", "mul") or _wide(chain).dtype.kind not in "fc":
+    if reduction not in ("add", "sub", "mul") or _wide(chain).dtype.kind not in "fc":
         return lambda some: bool((bits(some) == bits(found)).all(axis=1).any())
     value, right = _wide(found), _wide(expected)
     eps = 2.0**-8 if found.dtype.name == "bfloat16" else float(np.finfo(found.dtype).eps)
-    size = np.abs(_wide(chain)).sum() if reduction == "add" else np.abs(right)
+    size = np.abs(_wide(chain)).sum() if reduction != "mul" else np.abs(right)
     rounding = len(chain) * eps * size
     if not np.abs(value - right) > rounding:
         return lambda some: False

@@ -13,11 +13,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import ops
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
+from ndtool.analysis.running import Running
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
@@ -209,8 +209,9 @@ class _Call:
         return elements[: len(at)], [self._stayed(*one) for one in gone]
 
     def _stayed(self, element: Element, old: Array | None) -> Origin:
-        """Return the copy of data's element in a scatter: none if an update replaced it."""
-        gone = element.updates and self.call.inference.attributes.reduction == "none"
+        """Return the copy of data's element in a scatter: none if updates replaced it."""
+        attributes = self.call.inference.attributes
+        gone = element.updates and (attributes.reduction == "none" or not attributes.include_self)
         outputs = [] if gone else [Copy(element.at, None, ())]
         return Origin(element.at, old, outputs, len(outputs), element)
 
@@ -265,7 +266,8 @@ class _ElementFinder:
         self._steps: list[Step] = []
         self._untouched = old
         # Unknown updates make the result unknown, and with it the whole answer.
-        self._old = self._result = None if updates is None else old
+        self._old = None if updates is None else old
+        self._now = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
@@ -275,11 +277,20 @@ class _ElementFinder:
         if self._every:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
-            return Element(search.target, self._result, steps, search.count)
+            return Element(search.target, self._result(), steps, search.count)
         self._list_steps(search.stored[len(self._steps) :])
-        return Element(
-            search.target, self._result, [self._first(self._old), *self._steps], search.count
-        )
+        listed = [self._first(self._old), *self._steps]
+        return Element(search.target, self._result(), listed, search.count)
+
+    def _start(self) -> Running | None:
+        """Return the original element, None if it is unknown."""
+        if self._old is None or self._updates is None:
+            return None
+        return Running(self._old.reshape(1), self._call.call.inference.attributes)
+
+    def _result(self) -> Array | None:
+        """Return the element after all updates that were applied."""
+        return None if self._now is None else self._now.values()[0, ...]
 
     def _first(self, old: Array | None) -> Step:
         return Step("data", self.search.target, old, None, (), (), old)
@@ -291,56 +302,52 @@ class _ElementFinder:
 
     def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._result is None or self._updates is None:
+        if self._now is None or self._old is None:
             return
-        step = max(1, PIECE // self._result.itemsize)
+        step = max(1, PIECE // self._old.itemsize)
         for some in _blocks(numbers, step):
-            there = np.zeros((len(some), 1), np.int64)
-            updated = self._applied(self._result.reshape(1), there, self._taken(some))
-            self._result = updated[0, ...]
+            self._now.apply(np.zeros(len(some), np.int64), self._taken(some))
 
     def _list_steps(self, numbers: Array) -> None:
-        for step in self._update_steps(numbers, self._result):
+        for step, now in self._update_steps(numbers, self._now):
             self._steps.append(step)
-            self._result = step.result
+            self._now = now
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the original element and for every update, in order."""
         yield self._first(self._old)
-        yield from self._update_steps(self.search.stored, self._old)
+        for step, _ in self._update_steps(self.search.stored, self._start()):
+            yield step
 
-    def _update_steps(self, numbers: Array, result: Array | None) -> Iterator[Step]:
-        """Yield the steps of updates, starting from the value `result`."""
+    def _update_steps(
+        self, numbers: Array, now: Running | None
+    ) -> Iterator[tuple[Step, Running | None]]:
+        """Yield the steps of updates, and the element after each, starting from `now`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(some)
-            results = values
-            if result is not None and self._updates is not None:
+            results, after = values, [now] * len(some)
+            if now is not None:
                 taken = self._taken(some)
-                updated = self._one_by_one(result, taken)
+                updated = self._one_by_one(now, taken)
                 values, results = (
-                    [one[n, ...] for n in range(len(some))] for one in (taken, updated)
+                    [one[n, ...] for n in range(len(some))] for one in (taken, updated.values())
                 )
-            for step in self._call.steps(self.search.target, some, values, results):
-                yield step
-                result = step.result
+                after = [updated.one(n) for n in range(len(some))]
+            steps = self._call.steps(self.search.target, some, values, results)
+            yield from zip(steps, after, strict=True)
+            now = after[-1]
 
-    def _one_by_one(self, old: Array, taken: Array) -> Array:
-        """Return the values of an element after each of some updates.
+    def _one_by_one(self, now: Running, taken: Array) -> Running:
+        """Return an element after each of some updates.
 
         A run returns only the last value. So each result gets an element of its own, to which all
         updates up to its own are applied.
         """
         update, result = np.triu_indices(len(taken))
-        before = np.broadcast_to(values.opaque(old.reshape(1)), len(taken)).copy()
-        updated = values.opaque(taken)[update].view(taken.dtype)
-        return self._applied(before.view(old.dtype), result[:, None], updated)
-
-    def _applied(self, old: Array, there: Array, taken: Array) -> Array:
-        """Return elements after updates: `taken` applied at `there`."""
-        reduction: Any = self._call.call.inference.attributes.reduction
-        applied: Array = ops.scatter_nd(old, there, taken, reduction, threads=1)
-        return applied
+        each = now.repeated(len(taken))
+        each.apply(result, values.opaque(taken)[update].view(taken.dtype))
+        return each
 
     def _taken(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""

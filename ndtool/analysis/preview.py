@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import ops
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.oracle.blocks import in_order
+from ndtool.analysis.running import Running
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
 from ndtool.rules.inference import Inference
@@ -120,11 +120,10 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
         )
     else:
         updated = _updates_of(plan, arrays, seen, rule)
-    reduction: Any = inference.attributes.reduction
+    running = Running(result.reshape(-1), inference.attributes)
     for at, updates in updated:
-        flat = ops.scatter_nd(result.reshape(-1), at[:, None], updates.view(right), reduction)
-        result = flat.reshape(result.shape)
-    return result
+        running.apply(at, updates.view(right))
+    return running.values().reshape(result.shape)
 
 
 def _gathered(

@@ -193,7 +193,7 @@ def compare(
     comparing = _ComparisonPass(result, expected, within)
     comparing.go(progress)
     blamed = None
-    if "updates" in arrays:
+    if "updates" in arrays and request.attributes.include_self:
         plan, reduction = _plan(request, arrays), request.attributes.reduction
         wrong, given = comparing.wrong, request.attributes
         handling = Handling(given.out_of_bounds, given.pad, given.negatives)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, count, zip_longest
 from typing import Any, NamedTuple
 
 from ndtool import __version__
@@ -134,7 +134,8 @@ def answer_texts(
 ) -> list[AnswerText]:
     """Return an explanation, one answer per element."""
     names = Names(call)
-    return [_element(call, names, one) for one in elements] + [_origin(names, o) for o in origins]
+    answer_texts = [_element(call, names, one) for one in elements]
+    return answer_texts + [_origin(call, names, one) for one in origins]
 
 
 def _written(one: AnswerText) -> Iterator[str]:
@@ -149,19 +150,21 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     title = names.name_of("output", element.at) + _equals(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
-    mark = REDUCTIONS[call.inference.attributes.reduction].symbol
+    attributes = call.inference.attributes
+    mark = REDUCTIONS[attributes.reduction].symbol
 
-    def row(step: Step) -> tuple[str, ...]:
+    def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "old", name, value, "", ""
         index = names.index(step.indices, step.named, names.bent(step))
-        return f"{mark} update", name, value, index, _shown(step.result)
+        sign = mark if number > 1 or attributes.include_self else "="
+        return f"{sign} update", name, value, index, _shown(step.result)
 
     left_out = element.updates - len(element.steps) + 1
     more = f"{left_out} more updates: --all lists them" if left_out else ""
     return AnswerText(
-        title, Listing(len(element.steps), lambda: map(row, element.steps)), 1 + FEW, more
+        title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
     )
 
 
@@ -174,10 +177,10 @@ def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     return [index, ("data", names.name_of("data", step.position))] if step.taken else [index]
 
 
-def _origin(names: Names, origin: Origin) -> AnswerText:
+def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     title = names.name_of("data", origin.position) + _equals(origin.value)
     if origin.element is not None:
-        return AnswerText(f"{title} {_stayed(names, origin, origin.element)}", [])
+        return AnswerText(f"{title} {_stayed(call, names, origin, origin.element)}", [])
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
@@ -189,9 +192,12 @@ def _origin(names: Names, origin: Origin) -> AnswerText:
     return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
 
 
-def _stayed(names: Names, origin: Origin, element: Element) -> str:
+def _stayed(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = counted(element.updates, "update")
+    if not origin.total and call.inference.attributes.reduction != "none":
+        _, step, *_ = element.steps
+        return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:
         *_, step = element.steps
         last = names.name_of("updates", step.position)

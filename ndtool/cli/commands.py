@@ -203,6 +203,7 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     variables.drop_idle_rule(OPERATORS[operator].scatters, kwargs)
     names = (*OPERATORS[operator].attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
+    kwargs["include_self"] = not kwargs.pop("no_include_self", False)
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
 
 
@@ -257,7 +258,8 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill = () if operator.scatters else (options.FILL,)
-    return (*own, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
+    self_flag = (options.NO_INCLUDE_SELF,) if operator.scatters else ()
+    return (*own, *self_flag, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:

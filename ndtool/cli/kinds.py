@@ -10,7 +10,7 @@ import click
 from ndtool import redaction
 from ndtool.cli.variables import is_by_variable
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.reductions import ALIASES, REDUCTIONS
+from ndtool.rules.reductions import ALIASES
 
 
 class Kind(click.ParamType):  # type: ignore[type-arg]
@@ -61,13 +61,11 @@ class Flag(click.types.BoolParamType):
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
-    """A reduction by its standard name; the error about an alias suggests that name."""
+    """A reduction by its standard name, or by another library's."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or fail with the valid values."""
-        if meant := ALIASES.get(value):
-            self.fail(f"{value!r} is not one of {', '.join(REDUCTIONS)}: did you mean {meant!r}?")
-        return super().convert(value, param, ctx)
+        return super().convert(ALIASES.get(value, value), param, ctx)
 
 
 def integer(lowest: int, highest: int) -> Kind:

@@ -69,8 +69,8 @@ AXIS = _option(
 )
 REDUCTION = _option(
     "--reduction",
-    "How updates are combined with current values: none (the last update is assigned), add, mul,"
-    " max or min.",
+    "How updates are combined with current values: none (the last update is assigned), add, sub,"
+    " mul, div (floats), max, min or mean.",
     type=kinds.Reduction(list(REDUCTIONS)),
     default="none",
     metavar="NAME",
@@ -97,6 +97,10 @@ PAD = _option(
     metavar="INT",
 )
 NO_NEGATIVES = _flag("--no-negatives", "Negative indices are out of bounds.")
+NO_INCLUDE_SELF = _flag(
+    "--no-include-self",
+    "Old values take no part: the first update of an element is copied, the next are reduced.",
+)
 SPEC = _option(
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It changes no value.",

@@ -20,11 +20,13 @@ from ndtool._kernels import (
     Indices,
     KernelOptions,
     RadixPartitions,
+    UpdateCounts,
     UpdateSpec,
     WorkItem,
 )
-from ndtool.engine import check, columns, layouts, narrow, tuning
+from ndtool.engine import check, columns, counting, layouts, narrow, tuning
 from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
+from ndtool.engine.counting import Combining
 from ndtool.engine.gathers import ProgressCallback, silent, whole_elements
 from ndtool.machine import scratch
 from ndtool.machine.pool import BufferPool, run_all
@@ -41,7 +43,7 @@ class Scatter(NamedTuple):
     data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
     contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
     writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    are still to be validated before out changes.
+    are still to be validated before out changes. counts: of the updates, if they are counted.
     """
 
     plan: Plan
@@ -49,7 +51,7 @@ class Scatter(NamedTuple):
     data: Buffer | None
     indices: Indices
     updates: Buffer
-    reduction: str
+    combining: Combining
     out: Buffer
     negatives: bool
     threads: int
@@ -57,10 +59,16 @@ class Scatter(NamedTuple):
     progress: ProgressCallback = silent
     write: Callable[[int, Buffer], object] | None = None
     guarded: bool = False
+    counts: UpdateCounts | None = None
+
+    @property
+    def reduction(self) -> str:
+        """The name of the reduction."""
+        return self.combining.reduction
 
     def change(self, pitch: int) -> UpdateSpec:
         """Bind the updates, each of `pitch` bytes, to the reduction."""
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name)
+        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, self.counts)
 
     @property
     def streamed(self) -> bool:
@@ -73,7 +81,6 @@ def scatter(s: Scatter) -> bool:
 
     Returns False if an index is out of bounds; raises BoundsError if the scatter is guarded.
     """
-    plan = s.plan
     if not len(s.updates):
         copy(s)
         return True
@@ -81,7 +88,21 @@ def scatter(s: Scatter) -> bool:
         if MODES[s.indices.rule].skips:
             return True
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
-    runs = _runs(s)
+    if not s.combining.is_counted:
+        return _scatter(s)
+    width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
+    tuples, slices = len(s.updates) // width, len(s.out) // width
+    buffer = counting.zeros(slices * s.combining.bytes_each(tuples), 16 * tuples > slices)
+    counts = s.combining.counts(buffer, tuples)
+    if not _scatter(s._replace(counts=counts)):
+        return False
+    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
+    return True
+
+
+def _scatter(s: Scatter) -> bool:
+    """Scatter with the algorithm that suits the plan."""
+    plan, runs = s.plan, _runs(s)
     if runs is None:
         with _guarded(s) as work:
             return _by_panels(work)
@@ -150,7 +171,7 @@ def _in_order(s: Scatter) -> bool:
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
     how = KernelOptions(threads, s.reduction == "none" and s.streamed)
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
-    window = whole_elements(runs.itemsize, tuning.PIECE)
+    window = runs.width if s.counts else whole_elements(runs.itemsize, tuning.PIECE)
     for first in range(0, runs.tuples, step):
         n = min(step, runs.tuples - first)
         for column in range(0, runs.width, window):
@@ -163,8 +184,8 @@ def _in_order(s: Scatter) -> bool:
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
-    copies = threads * len(s.out)
-    return copies <= min(tuning.CACHED, len(s.updates)) and bool(identity(s.dtype, s.reduction))
+    small = threads * len(s.out) <= min(tuning.CACHED, len(s.updates))
+    return small and s.counts is None and bool(identity(s.dtype, s.reduction))
 
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
@@ -234,7 +255,7 @@ def _by_panels(s: Scatter) -> bool:
     panels = bind_panels(plan, strides, itemsize, s.negatives)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    if covered and s.write is not None and columns.suit(panels, panels.size):
+    if covered and s.write is not None and s.counts is None and columns.suit(panels, panels.size):
         return _by_columns(s, panels)
     return _by_units(s, panels, covered)
 
@@ -274,9 +295,10 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     threads = team(s.threads, units.grid.units * units.work)
     units = bind_units(panels, threads=threads)
     total, grid, source, buffer = units.grid.units, units.grid, s.data, units.scratch
-    if source is None or not covered or not buffer or len(s.out) <= tuning.TILE:
+    if source is None or not covered or not buffer or s.counts or len(s.out) <= tuning.TILE:
         copy(s)
-        source, buffer = s.out, units.scratch if units.packs and covered else 0
+        packs = units.packs and covered and s.counts is None
+        source, buffer = s.out, units.scratch if packs else 0
     change, work = s.change(s.dtype.itemsize), units.work + 2 * buffer
     threads = team(s.threads, total * work)
     how = KernelOptions(

@@ -4,6 +4,7 @@ from math import prod
 
 from ndtool._kernels import SmallCall, UpdateSpec
 from ndtool.engine import bind, check, dispatch, layouts
+from ndtool.engine.counting import Combining
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, Plan
@@ -15,12 +16,15 @@ def bind_small(
     negatives: bool,
     handling: Handling,
     filling: bytes | None,
-    reduction: str,
+    combining: Combining,
 ) -> SmallCall | None:
-    """Bind a plan for contiguous arrays; None if an array is empty or needs a byte swap.
+    """Bind a plan for contiguous arrays; None if one is empty, needs a byte swap, or is counted.
 
     Also None if the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
     """
+    if combining.is_counted:
+        return None
+    reduction = combining.reduction
     dtype, index, new = types["data"], types["indices"], types.get("updates")
     inputs = plan.data, plan.indices, plan.output
     if not all(map(prod, inputs)) or not dtype.itemsize or check.lacks_places(plan, handling.mode):

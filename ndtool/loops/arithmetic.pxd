@@ -29,12 +29,20 @@ cdef extern from *:
       NDTOOL_ONE_INSTRUCTION(add8, double, "addsd")
       NDTOOL_ONE_INSTRUCTION(mul4, float, "mulss")
       NDTOOL_ONE_INSTRUCTION(mul8, double, "mulsd")
+      NDTOOL_ONE_INSTRUCTION(sub4, float, "subss")
+      NDTOOL_ONE_INSTRUCTION(sub8, double, "subsd")
+      NDTOOL_ONE_INSTRUCTION(div4, float, "divss")
+      NDTOOL_ONE_INSTRUCTION(div8, double, "divsd")
       #define ndtool_one_instruction 1
     #else
       #define ndtool_add4(a, b) (a)
       #define ndtool_add8(a, b) (a)
       #define ndtool_mul4(a, b) (a)
       #define ndtool_mul8(a, b) (a)
+      #define ndtool_sub4(a, b) (a)
+      #define ndtool_sub8(a, b) (a)
+      #define ndtool_div4(a, b) (a)
+      #define ndtool_div8(a, b) (a)
       #define ndtool_one_instruction 0
     #endif
     """
@@ -44,12 +52,18 @@ cdef extern from *:
     double add8 "ndtool_add8"(double, double) noexcept nogil
     float mul4 "ndtool_mul4"(float, float) noexcept nogil
     double mul8 "ndtool_mul8"(double, double) noexcept nogil
+    float sub4 "ndtool_sub4"(float, float) noexcept nogil
+    double sub8 "ndtool_sub8"(double, double) noexcept nogil
+    float div4 "ndtool_div4"(float, float) noexcept nogil
+    double div8 "ndtool_div8"(double, double) noexcept nogil
 
 cdef enum:
     ADD = 1
     MUL = 2
     MAX = 3
     MIN = 4
+    SUB = 5
+    DIV = 6    # of real types only
 
 cdef enum:    # arithmetic types
     BOOL
@@ -189,6 +203,10 @@ cdef inline real multiplied(real a, real b) noexcept nogil:
     return x86_nan(a, b, a * (b if a == a else a))
 
 
+cdef inline real divided(real a, real b) noexcept nogil:
+    return x86_nan(a, b, a / b)
+
+
 cdef inline real select(real a, real b, bint first) noexcept nogil:
     """Return a if `first`, else b, without a branch."""
     cdef uint32_t a4, b4
@@ -225,6 +243,8 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
     if number is boolean:
         if op == ADD or op == MAX:
             r.byte = a.byte != 0 or b.byte != 0
+        elif op == SUB:
+            r.byte = (a.byte != 0) != (b.byte != 0)
         else:
             r.byte = a.byte != 0 and b.byte != 0
     elif number is half:
@@ -233,6 +253,10 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = float_to_half(added(fa, fb))
         elif op == MUL:
             r = float_to_half(multiplied(fa, fb))
+        elif op == SUB:
+            r = float_to_half(subtracted(fa, fb))
+        elif op == DIV:
+            r = float_to_half(divided(fa, fb))
         else:
             r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
     elif number is bfloat16:
@@ -241,12 +265,19 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = float_to_bfloat16(added(fb, fa))
         elif op == MUL:
             r = float_to_bfloat16(multiplied(fb, fa))
+        elif op == SUB:
+            r = float_to_bfloat16(subtracted(fa, fb))
+        elif op == DIV:
+            r = float_to_bfloat16(divided(fa, fb))
         else:
             r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
     elif number is complex64 or number is complex128:
         if op == ADD:
             r.re = added(a.re, b.re)
             r.im = added(a.im, b.im)
+        elif op == SUB:
+            r.re = subtracted(a.re, b.re)
+            r.im = subtracted(a.im, b.im)
         else:
             r.re = subtracted(multiplied(a.re, b.re), multiplied(a.im, b.im))
             r.im = added(multiplied(a.re, b.im), multiplied(a.im, b.re))
@@ -255,6 +286,10 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = added(a, b)
         elif op == MUL:
             r = multiplied(a, b)
+        elif op == SUB:
+            r = subtracted(a, b)
+        elif op == DIV:
+            r = divided(a, b)
         elif op == MAX:
             r = select(a, b, (a > b) | (a != a))
         else:
@@ -265,6 +300,8 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
             r = <number> (<uint64_t> a + <uint64_t> b)
         elif op == MUL:
             r = <number> (<uint64_t> a * <uint64_t> b)
+        elif op == SUB:
+            r = <number> (<uint64_t> a - <uint64_t> b)
         elif op == MAX:
             r = a if a > b else b
         else:
@@ -281,7 +318,11 @@ cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
             return a if a != a else r
     if one_instruction:
         if number is float:
+            if op == SUB or op == DIV:
+                return sub4(a, b) if op == SUB else div4(a, b)
             return add4(a, b) if op == ADD else mul4(a, b)
         if number is double:
+            if op == SUB or op == DIV:
+                return sub8(a, b) if op == SUB else div8(a, b)
             return add8(a, b) if op == ADD else mul8(a, b)
     return combined(op, a, b)

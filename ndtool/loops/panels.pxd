@@ -231,7 +231,7 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
         step = u.columns * p.itemsize
         column_stride = p.itemsize
     memset(sink, 0, LINE)
-    redirect = sink_offset(sink, to, p.itemsize)
+    redirect = sink_offset(&c.updates, sink, to)
     while row < p.length:
         rows = min(u.rows, p.length - row)
         start = u.index + row * p.index_step

@@ -148,10 +148,12 @@ cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thre
     """Apply one partition in place, or in a window, which is written once."""
     cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
     cdef uint8_t* window = a.to + at
+    cdef Updates updates = a.updates
     if a.data:
         window = a.windows + thread * size
         memcpy(window, a.data + at, min(size, a.length - at))
-    apply_groups(a.sorted, &a.updates, window, a.first + partition)
+    updates.counts.origin = window - (a.first + partition) * size
+    apply_groups(a.sorted, &updates, window, a.first + partition)
     if a.data:
         write_window(a.to + at, window, min(size, a.length - at), a.streamed)
     return 0

@@ -9,8 +9,8 @@ from libc.stdint cimport (
 from ndtool.loops.indices cimport read_once, row_at
 from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
 from ndtool.loops.arithmetic cimport (
-    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
-    INT64, MAX, MIN, MUL, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
+    ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
+    INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
     combined_scalar, complex64, complex128, half, number, signed_integer,
 )
 
@@ -199,10 +199,15 @@ cdef inline Py_ssize_t reduce_typed(
             return reduce_with(loop, MAX, of, r)
         if op == MIN:
             return reduce_with(loop, MIN, of, r)
-    if number in signed_integer:    # add and mul use the unsigned types
+    if number in signed_integer:    # add, sub and mul use the unsigned types
         return 0
     if op == ADD:
         return reduce_with(loop, ADD, of, r)
+    if op == SUB:
+        return reduce_with(loop, SUB, of, r)
+    if number is half or number is bfloat16 or number is float or number is double:
+        if op == DIV:
+            return reduce_with(loop, DIV, of, r)
     return reduce_with(loop, MUL, of, r)
 
 

@@ -9,10 +9,11 @@ from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT, Cursor, Nd, Walk, block_size, column_of, has_row_indices,
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
+from ndtool.loops.counts cimport Counts, Divided, count_address, count_slice, divide
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
-from ndtool.loops.moves cimport scatter_block
+from ndtool.loops.moves cimport copy_bytes, scatter_block
 from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
 
 cdef enum:
@@ -41,13 +42,17 @@ cdef struct Updates:
     const uint8_t* first      # that of the walk's first tuple
     Py_ssize_t pitch          # bytes from one to the next
     int code, op              # arithmetic type, and reduction: 0 copies
+    Counts counts             # of the slices' updates, if the reduction needs them
 
 
 cdef inline int64_t sink_offset(
-    const int64_t* sink, const uint8_t* to, Py_ssize_t width
+    const Updates* u, const int64_t* sink, const uint8_t* to
 ) noexcept nogil:
-    """Return the offset from `to` of the sink for dropped short updates; long ones are skipped."""
-    return <const uint8_t*> sink - to if width <= LINE else DROPPED
+    """Return the offset from `to` of the sink for dropped short updates.
+
+    Long ones are skipped, and so are those that are counted.
+    """
+    return <const uint8_t*> sink - to if u.pitch <= LINE and not u.counts.data else DROPPED
 
 
 cdef enum:            # how threads divide a scatter
@@ -114,8 +119,9 @@ cdef inline uint64_t scatter_short(
     cdef int64_t n, done, known = 0, step = min(block_size(nd), SHORT)
     cdef bint light = s.updates.op and is_light(s.updates.code)
     cdef bint by_row = light and nd.in_cache and has_row_indices(&walk, width)
+    by_row = by_row and not s.updates.counts.data
     memset(sink, 0, LINE)
-    walk.redirect = sink_offset(sink, to, width)
+    walk.redirect = sink_offset(&s.updates, sink, to)
     seek(&at, &walk, t)
     while t < stop:
         n = min(step, stop - t)
@@ -173,6 +179,9 @@ cdef inline void apply_short(
         prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch(to + offsets[j])
+        if u.counts.data:
+            for j in range(n + i, min(n + i + take, n + more)):
+                prefetch(count_address(&u.counts, to + offsets[j]))
         apply_block(u, to, offsets + i, updates + i * width, take, width)
         i += take
 
@@ -196,6 +205,7 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
     cdef Walk walk = s.walk
+    cdef Updates updates = s.updates
     cdef Cursor at
     cdef Py_ssize_t width = s.updates.pitch
     cdef int64_t t = s.batches * part // s.parts * nd.per_batch
@@ -203,12 +213,14 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
     cdef int64_t take, done, end, base
     cdef bint by_row = s.updates.op and is_light(s.updates.code) and has_row_indices(&s.walk, width)
     cdef double share = nd.span / <double> nd.per_batch
+    by_row = by_row and not updates.counts.data
     memset(sink, 0, LINE)
-    walk.redirect = sink_offset(sink, window, width)
+    walk.redirect = sink_offset(&updates, sink, window)
     seek(&at, &walk, t)
     while t < stop:
         base, at.base = at.base, 0    # offsets are into the window
         memcpy(window, s.data + base, s.span)
+        updates.counts.origin = window - base
         end = t + nd.per_batch
         while t < end:
             take = min(SHORT, end - t)
@@ -219,7 +231,7 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
                 continue
             if offsets_from(&at, &walk, t, take, offsets):
                 return 1
-            apply_short(&s.updates, window, offsets, s.updates.first + t * width, take, 0)
+            apply_short(&updates, window, offsets, updates.first + t * width, take, 0)
             t += take
         write_window(s.to + base, window, s.span, s.streamed)
         at.base = base
@@ -234,6 +246,13 @@ cdef inline void apply_rows(
     """Apply n long updates, found by their positions, prefetching the next, `more` after these."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
+    if u.counts.data:
+        for i in range(n):
+            if i + ahead < n + more:
+                prefetch_slice(updates + positions[i + ahead] * pitch, width)
+                prefetch_slice(to + offsets[i + ahead], width)
+            apply_row(u, to + offsets[i], updates + positions[i] * pitch, width)
+        return
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
@@ -253,11 +272,74 @@ cdef inline void apply_block(
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK short updates."""
+    if u.counts.data:
+        apply_counted(u, to, offsets, updates, n, width)
+        return
+    apply_plain(u.op, u.code, to, offsets, updates, n, width)
+
+
+cdef inline void apply_plain(
+    int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Apply n short updates that are not counted, or have been."""
     cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
-    if u.op:
-        reduce_block(u.code, u.op, &r)
+    if op:
+        reduce_block(code, op, &r)
     else:
         scatter_block(to, offsets, updates, n, width)
+
+
+cdef inline void apply_counted(
+    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t width,
+) noexcept nogil:
+    """Apply n updates and count them: of short ones first the copies, then the reductions.
+
+    A slice's copy is its first update, so within a block the copies may precede all else.
+    """
+    cdef int64_t lists[2][SHORT]
+    cdef Divided d
+    cdef Py_ssize_t i = 0, take
+    while width > LINE and i < n:
+        if offsets[i] != DROPPED:
+            apply_row(u, to + offsets[i], updates + i * width, width)
+        i += 1
+    while i < n:
+        take = min(SHORT, n - i)
+        d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])
+        if d.reduced == take:
+            apply_plain(u.op, u.code, to, offsets + i, updates + i * width, take, width)
+        else:
+            apply_listed(
+                0, u.code, to, offsets + i, updates + i * width, lists[0], d.copied, width
+            )
+            apply_listed(
+                u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
+            )
+        i += take
+
+
+cdef inline void apply_listed(
+    int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
+    const int64_t* listed, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    """Apply those of at most SHORT updates that are listed."""
+    cdef int64_t chosen[SHORT]
+    cdef uint8_t packed[SHORT * LINE]
+    cdef Py_ssize_t i
+    for i in range(n):
+        chosen[i] = offsets[listed[i]]
+    if width == 4:
+        for i in range(n):
+            memcpy(packed + 4 * i, updates + 4 * listed[i], 4)
+    elif width == 8:
+        for i in range(n):
+            memcpy(packed + 8 * i, updates + 8 * listed[i], 8)
+    else:
+        for i in range(n):
+            copy_bytes(packed + width * i, updates + width * listed[i], width)
+    apply_plain(op, code, to, &chosen[0], &packed[0], n, width)
 
 
 cdef inline int64_t reduce_by_row(
@@ -291,7 +373,8 @@ cdef inline void apply_row(
     """Apply one long update."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    if u.op:
+    cdef bint copies = u.op == 0 or (u.counts.data and count_slice(&u.counts, to))
+    if not copies:
         reduce_rows(u.code, u.op, &r)
     else:
         memcpy(to, update, width)

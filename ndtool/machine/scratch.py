@@ -5,7 +5,7 @@ from collections import deque
 
 from ndtool.errors import ResourceError
 
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # or a forked child would share the memory
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # or a forked child would share the memory
 # Scratch of the last call, for reuse: faulting in new pages costs more than the work on them.
 _spare: deque[mmap.mmap] = deque(maxlen=1)
 
@@ -19,7 +19,7 @@ def take(size: int) -> mmap.mmap:
     except IndexError:
         pass
     try:
-        buffer = mmap.mmap(-1, size, _PRIVATE)
+        buffer = mmap.mmap(-1, size, PRIVATE)
     except OSError:
         raise ResourceError(f"not enough memory for a buffer of {size} bytes") from None
     advise(buffer, "MADV_HUGEPAGE")

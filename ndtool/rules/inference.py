@@ -233,6 +233,7 @@ def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
             flags = f" --axis {axis}" if axis else ""
             flags += f" --batch-dims {meant.batch_dims}" if meant.batch_dims else ""
             flags += f" --reduction {meant.reduction}" if meant.reduction != "none" else ""
+            flags += "" if meant.include_self else " --no-include-self"
             return f"{_MEANT[name]} the shapes fit: ndtool {other.command} {names}{flags}"
     return ""
 

@@ -9,7 +9,8 @@ class Attributes(NamedTuple):
     axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
-    negatives: whether negative indices count from the end.
+    negatives: whether negative indices count from the end. include_self: whether the old value of
+    an element takes part in its reduction; else its first update is copied.
     """
 
     batch_dims: int = 0
@@ -19,6 +20,7 @@ class Attributes(NamedTuple):
     fill: str | None = None
     pad: int | None = None
     negatives: bool = True
+    include_self: bool = True
 
     @property
     def axis_of(self) -> int:
@@ -27,7 +29,7 @@ class Attributes(NamedTuple):
 
 
 # The attributes that no standard's operator has, and that all of ndtool's do.
-COMMON = ("out_of_bounds", "fill", "pad", "negatives")
+COMMON = ("out_of_bounds", "fill", "pad", "negatives", "include_self")
 
 
 class Example(NamedTuple):
@@ -63,9 +65,10 @@ class Operator(NamedTuple):
         return self.name.replace("_", "-")
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
-        """Return the attributes that this operator has."""
+        """Return the attributes that this operator has, and include_self if it is False."""
         resolved = attributes._replace(axis=attributes.axis_of)
-        return {name: getattr(resolved, name) for name in self.attributes}
+        given = {name: getattr(resolved, name) for name in self.attributes}
+        return given if attributes.include_self else {**given, "include_self": False}
 
 
 _GATHER = ("data", "indices")

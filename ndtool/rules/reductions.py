@@ -1,4 +1,4 @@
-"""The reductions: none, add, mul, max and min, a row for each, which every other module reads.
+"""The reductions, from none to mean, a row for each, which every other module reads.
 
 A reduction says how an update is combined with the current value of an element. The kernels and
 the slow reference each implement the arithmetic themselves.
@@ -11,6 +11,8 @@ from typing import NamedTuple
 from ndtool.rules.dtypes import ARITHMETIC, Dtype
 
 _REAL = tuple(name for name in ARITHMETIC if not name.startswith("complex"))
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_NUMBERS = tuple(name for name in ARITHMETIC if name != "bool")
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
 
 
@@ -41,7 +43,7 @@ def _highest(dtype: Dtype) -> int | None:
 
 
 def _none(dtype: Dtype) -> None:
-    """Return None: the last update wins, so there is no neutral element."""
+    """Return None: updates cannot be combined before they are applied."""
 
 
 class Reduction(NamedTuple):
@@ -51,7 +53,8 @@ class Reduction(NamedTuple):
     the reduction; empty for all. aliases: the names that other libraries use. idempotent: whether
     applying an update twice has the same result as once. neutral: a function that returns the bits
     of the neutral element on both sides; None if no such element exists, or if the reduction is
-    not associative.
+    not associative. counts: whether the result depends on the number of updates. requires_self:
+    whether the old value always takes part.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Reduction(NamedTuple):
     aliases: tuple[str, ...]
     idempotent: bool
     neutral: Callable[[Dtype], int | None]
+    counts: bool = False
+    requires_self: bool = False
 
     def takes(self, dtype: Dtype) -> bool:
         """Whether elements of a type have this reduction."""
@@ -75,9 +80,12 @@ REDUCTIONS = {
     for row in (
         Reduction("none", "=", (), ("update", "assign"), True, _none),
         Reduction("add", "+", ARITHMETIC, ("sum",), False, _zero),
+        Reduction("sub", "-", ARITHMETIC, ("subtract",), False, _none, requires_self=True),
         Reduction("mul", "*", ARITHMETIC, ("prod", "multiply"), False, _one),
+        Reduction("div", "/", _FLOATS, ("divide",), False, _none, requires_self=True),
         Reduction("max", "max", _REAL, ("amax", "maximum"), True, _lowest),
         Reduction("min", "min", _REAL, ("amin", "minimum"), True, _highest),
+        Reduction("mean", "+", _NUMBERS, (), False, _none, counts=True),
     )
 }
 ALIASES = {alias: row.name for row in REDUCTIONS.values() for alias in row.aliases}

@@ -111,7 +111,7 @@ def _title(standard: str, operator: str, version: int) -> str:
 def _own(operator: Operator) -> Row:
     """Return the row of ndtool's own spec: everything that an operator can do."""
     return Row(
-        "ndtool", operator.name, operator.title, 1, operator.attributes,
+        "ndtool", operator.name, operator.title, 1, operator.attributes + _SELF * operator.scatters,
         tuple(REDUCTIONS) if operator.scatters else _NONE, INTEGERS, _ANY, True,
         modes.of_operator(operator.scatters),
     )  # fmt: skip
@@ -191,6 +191,8 @@ def accept(
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
     if not REDUCTIONS[reduction].takes(data):
         raise _no_arithmetic(data, reduction)
+    if not attributes.include_self:
+        _check_without_self(spec, row, reduction)
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     most = _FUSES.get((row.standard, operator, row.version))
@@ -227,6 +229,18 @@ def check_rule(spec: str, row: Row, attributes: Attributes) -> None:
         raise _refused(RuleError, spec, row, "out_of_bounds", rule, f"out_of_bounds {rule}")
     if row.standard != "ndtool" and attributes.fill not in (None, "0"):
         raise RuleError(f"{spec} ({_called(row)}) fills with 0: fill is {attributes.fill}")
+
+
+def _check_without_self(spec: str, row: Row, reduction: str) -> None:
+    if not OPERATORS[row.operator].scatters:
+        raise UsageError("a gather has no include_self: it reduces nothing")
+    if row.standard != "ndtool" and "include_self" not in row.attributes:
+        raise _refused(RuleError, spec, row, "attributes", "include_self", "no include_self")
+    if REDUCTIONS[reduction].requires_self:
+        others = ", ".join(one.name for one in REDUCTIONS.values() if not one.requires_self)
+        raise RuleError(
+            f"reduction {reduction} always includes the old value: without it only {others}"
+        )
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:

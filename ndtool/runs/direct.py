@@ -11,6 +11,7 @@ from ndtool.arrays.sink import Sink, deliver
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import Operand, Runs
 from ndtool.engine.copies import Write
+from ndtool.engine.counting import Combining
 from ndtool.engine.dispatch import Gathering
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import memory
@@ -151,6 +152,7 @@ def scatter(
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.attributes.reduction
+    combining = Combining(reduction, inference.attributes.include_self)
     order = dispatch.arithmetic_order(dtype, reduction)
     updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]
@@ -162,7 +164,7 @@ def scatter(
         if isinstance(origin, Constant):
             origin.fill(out)
         work = scatters.Scatter(
-            inference.plan, dtype, None, validated.bound, updates, reduction, out,
+            inference.plan, dtype, None, validated.bound, updates, combining, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):

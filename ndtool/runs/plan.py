@@ -86,7 +86,7 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
     at_once: the number of output chunks to write concurrently; None if no array has chunks.
     """
     data, gathers = call.sources["data"], not call.inference.scatters
-    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH
+    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
         from ndtool.runs.external.partitioning import chunk_buffers
 
@@ -98,6 +98,14 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
 
         own += touched.memory(data.metadata)
     return own
+
+
+def _counts(call: OpenCall) -> int:
+    """Return the bytes of the counts of updates, 0 if the reduction needs none."""
+    from ndtool.runs.external.partitioning import rows_of
+
+    rows = rows_of(call.inference)
+    return rows.height * rows.count_bytes
 
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
@@ -155,7 +163,11 @@ def _partition_chunked(
         else prod(metadata["data"].grid) * to.dtype.itemsize
     )
     held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
-    held += sum(one.nbytes for role, one in metadata.items() if role != "data") + to.nbytes
+    held += (
+        _counts(call)
+        + sum(one.nbytes for role, one in metadata.items() if role != "data")
+        + to.nbytes
+    )
     if memory.holds(held, allowed):
         return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
@@ -217,6 +229,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
+    size += _counts(call)
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"

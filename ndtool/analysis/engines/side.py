@@ -8,7 +8,7 @@ output is in the output's file. It imports nothing of ndtool, as an engine may c
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +19,8 @@ Compute = Callable[[], Any]
 _WORDS = 1000  # characters of a message, at most
 _TELEMETRY: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+_ALL = tuple(_UFUNCS)
+_UFUNCS |= {"sub": np.subtract, "div": np.divide}
 
 
 class NotOfferedError(Exception):
@@ -52,6 +54,13 @@ class Call(NamedTuple):
     def reduction(self) -> str:
         """How an update is combined with the current value."""
         return str(self.attributes.get("reduction", "none"))
+
+    def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
+        """Refuse a reduction that an engine lacks; return whether old values (always) take part."""
+        kept = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
+        _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
+        _lacks(always and not kept, f"{engine} has no {self.reduction} without the old values")
+        return kept
 
     @property
     def batch_dims(self) -> int:
@@ -89,6 +98,7 @@ def _numpy(_: Any, call: Call) -> Compute:
     if call.operator == "gather_elements":
         return lambda: np.take_along_axis(data[call.reached], indices, axis)
     _require_tuples(call, "NumPy")
+    call.require_reduction("NumPy", _UFUNCS)
     index_arrays = call.index_arrays
 
     def compute() -> Any:
@@ -137,7 +147,10 @@ def _torch(torch: Any, call: Call) -> Compute:
     )
     data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
     updates = None if call.updates is None else _tensor(torch, call.updates)
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+    new = indices, updates
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
+    sums = call.operator == "scatter_nd" or (call.operator == "scatter" and reduction == "add")
+    kept = call.require_reduction("torch", names, sums)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -147,23 +160,23 @@ def _torch(torch: Any, call: Call) -> Compute:
         if call.operator == "gather_elements":
             return torch.gather(data, axis, indices)
         if call.operator == "scatter":
-            return _torch_scatter(data, call.axis, indices, updates, names.get(reduction))
+            return _torch_scatter(data, call.axis, new, names.get(reduction), kept)
         if call.operator == "scatter_nd":
             return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
         if reduction == "none":
             return torch.scatter(data, axis, indices, updates)
-        return torch.scatter_reduce(data, axis, indices, updates, names[reduction])
+        return torch.scatter_reduce(data, axis, *new, names[reduction], include_self=kept)
 
     return lambda: _from_torch(torch, compute())
 
 
-def _torch_scatter(data: Any, axis: int, indices: Any, updates: Any, reduce: str | None) -> Any:
-    """Call index_copy, index_add or index_reduce."""
+def _torch_scatter(data: Any, axis: int, new: Any, reduce: str | None, include_self: bool) -> Any:
+    """Call index_copy, index_add or index_reduce; new: indices and updates."""
     if reduce is None:
-        return data.index_copy(axis, indices, updates)
+        return data.index_copy(axis, *new)
     if reduce == "sum":
-        return data.index_add(axis, indices, updates)
-    return data.index_reduce(axis, indices, updates, reduce)
+        return data.index_add(axis, *new)
+    return data.index_reduce(axis, *new, reduce, include_self=include_self)
 
 
 def _tensor(torch: Any, array: Array) -> Any:
@@ -191,10 +204,10 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
         call.operator == "scatter_nd" and call.batch_dims,
         "tensorflow has no batch_dims for updates",
     )
-    _lacks(call.reduction == "mul", "tensorflow has no mul for index tuples")
     data, indices = tf.constant(call.data), tf.constant(call.indices)
     updates = None if call.updates is None else tf.constant(call.updates)
-    names = {"none": "update", "add": "add", "max": "max", "min": "min"}
+    names = {"none": "update", "add": "add", "sub": "sub", "max": "max", "min": "min"}
+    call.require_reduction("tensorflow", names)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -217,6 +230,7 @@ def _jax(jax: Any, call: Call) -> Compute:
     _require_tuples(call, "jax")
     data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
     updates = None if call.updates is None else jnp.asarray(call.updates)
+    call.require_reduction("jax", _ALL)
     method = "set" if call.reduction == "none" else call.reduction
 
     def taken(data: Any, indices: Any) -> Any:
@@ -259,9 +273,11 @@ def _openvino(ov: Any, call: Call) -> Compute:
         _lacks(reduction != "none", f"ScatterUpdate has no {call.reduction}")
         node = ops.scatter_update(*inputs, axis)
     elif call.operator == "scatter_nd":
+        call.require_reduction("ScatterNDUpdate", (*_ALL, "sub"))
         node = ops.scatter_nd_update(*inputs, reduction=reduction)
     else:
-        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction)
+        kept = call.require_reduction("ScatterElementsUpdate", (*_ALL, "mean"), False)
+        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction, use_init_val=kept)
     settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
     return lambda: compiled(operands)[0]
@@ -288,6 +304,7 @@ def _onnx(_: Any, call: Call) -> Compute:
 def _model(call: Call) -> Any:
     """Return a model of the one node, of the operator's newest version that ndtool knows."""
     _lacks(not call.version, f"ONNX has no {call.title}")
+    call.require_reduction("ONNX", _ALL)
     _lacks(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )

@@ -10,6 +10,7 @@ ORDERED = (
     *("bool", "float16", "bfloat16", "float32", "float64"),
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
+FLOATS = ORDERED[1:5]
 COMPLEX = ("complex64", "complex128")
 
 
@@ -56,9 +57,43 @@ def _min(old: Array, new: Array) -> Array:
     return np.where(np.isnan(old) | keeps_current, old, new)
 
 
+def _subtract(old: Array, new: Array) -> Array:
+    """Return old - new; of two NaNs, the accumulated one; of booleans, whether they differ."""
+    if old.dtype.kind == "c":
+        return _complex(_sub(old.real, new.real), _sub(old.imag, new.imag))
+    if old.dtype.kind == "b":
+        return old ^ new
+    if old.dtype.name == "bfloat16":
+        return _sub(_wide(old), _wide(new)).astype(old.dtype)
+    return _sub(old, new)
+
+
+def _divide(old: Array, new: Array) -> Array:
+    """Return old / new; of two NaNs, the accumulated one."""
+    if old.dtype.name == "bfloat16":
+        return _divide(_wide(old), _wide(new)).astype(old.dtype)
+    return _one_nan(old, new, old / new)
+
+
+def mean(total: Array, count: Array) -> Array:
+    """Return the sums divided by the numbers of summands: of integers, rounded down."""
+    if total.dtype.kind == "c":
+        return _complex(mean(total.real, count), mean(total.imag, count))
+    if total.dtype.kind in "iu":
+        wide = np.uint64 if total.dtype.kind == "u" else np.int64
+        return (total.astype(wide) // count.astype(wide)).astype(total.dtype)
+    if total.dtype.itemsize == 2:
+        return mean(_wide(total), count).astype(total.dtype)
+    divided: Array = total / count.astype(total.dtype)
+    return divided
+
+
 REDUCTIONS = {
     "add": Reduction(_add, ORDERED + COMPLEX, np.add),
+    "sub": Reduction(_subtract, ORDERED + COMPLEX, None),
     "mul": Reduction(_mul, ORDERED + COMPLEX, np.multiply),
+    "div": Reduction(_divide, FLOATS, None),
+    "mean": Reduction(_add, ORDERED[1:] + COMPLEX, None),  # then divided by `mean`
     "max": Reduction(_max, ORDERED, np.maximum),
     "min": Reduction(_min, ORDERED, np.minimum),
 }

@@ -7,7 +7,8 @@ memory: `new` allocates the output, and all work is in blocks. `progress` is the
 Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamps to the first or
 last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
 element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
-nothing; without `negatives`, negative indices are out of bounds.
+nothing; without `negatives`, negative indices are out of bounds. Without `include_self`, the first
+update of an element is copied, the next ones are reduced.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from ndtool.analysis.oracle.blocks import (
     plain_blocks,
     silent,
 )
-from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, native
+from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
 from ndtool.analysis.oracle.refusals import Array, check_types, elements_axis, require
 
 New = Callable[[Position, np.dtype[Any]], Array]
@@ -73,6 +74,7 @@ def scatter_nd(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -82,7 +84,7 @@ def scatter_nd(
     indices.shape[:-1], b = batch_dims.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction)
+    check_types(data, indices, updates, reduction, include_self)
     b = whole(batch_dims)
     k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
@@ -92,7 +94,7 @@ def scatter_nd(
     output = _copied(data, new, part(progress, 0.1, 0.2))
     run = prod(data.shape[b + k :]) * data.itemsize
     blocks = nd_blocks(indices, b, run, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, b + k)
+    return _updated(output, updates, (reduction, include_self), blocks, b + k)
 
 
 def gather_elements(
@@ -161,6 +163,7 @@ def scatter(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -169,7 +172,7 @@ def scatter(
     output[p][indices[p[:b], i]][q] = f(output[p][indices[p[:b], i]][q], updates[p][i][q]).
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction)
+    check_types(data, indices, updates, reduction, include_self)
     b = whole(batch_dims)
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
@@ -178,7 +181,7 @@ def scatter(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, axis + 1)
+    return _updated(output, updates, (reduction, include_self), blocks, axis + 1)
 
 
 def _components(data: Array, indices: Array, b: int, least: int) -> int:
@@ -219,6 +222,7 @@ def scatter_elements(
     out_of_bounds: str = "error",
     pad: int | None = None,
     negatives: bool = True,
+    include_self: bool = True,
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -227,7 +231,7 @@ def scatter_elements(
     output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction)
+    check_types(data, indices, updates, reduction, include_self)
     axis = elements_axis(data, indices, axis)
     require(
         updates.shape == indices.shape,
@@ -237,7 +241,7 @@ def scatter_elements(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, reduction, blocks, data.ndim)
+    return _updated(output, updates, (reduction, include_self), blocks, data.ndim)
 
 
 def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
@@ -258,12 +262,15 @@ def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
     return output
 
 
-def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: int) -> Array:
-    """Update slices of `output`, each at coordinates along its first m axes; return it."""
+def _updated(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> Array:
+    """Update slices of `output`, each at coordinates along its first m axes; return it.
+
+    how: the reduction, and whether the old values take part.
+    """
     if not updates.size:
         return output  # skips loops over many empty slices
-    if reduction != "none":
-        _reduce(output, updates, REDUCTIONS[reduction], blocks, m)
+    if how[0] != "none":
+        _reduce(output, updates, how, blocks, m)
         return output
     same = updates.dtype == output.dtype
     target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
@@ -274,21 +281,47 @@ def _updated(output: Array, updates: Array, reduction: str, blocks: Blocks, m: i
     return output
 
 
-def _reduce(output: Array, updates: Array, reduce: Reduction, blocks: Blocks, m: int) -> None:
+def _reduce(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width = output.shape[:m], prod(output.shape[m:])
+    lead, width, reduce = output.shape[:m], prod(output.shape[m:]), REDUCTIONS[how[0]]
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
+    counts: dict[int, int] = {}
     for _, selected in blocks:
         kept = [n for n, coordinates in enumerate(selected) if coordinates is not None]
         rows = _row_numbers([selected[n] or () for n in kept], lead)
+        before = dict(counts)
         for columns in pieces(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
-            new = native(flat[first : first + prod(shape)].reshape(shape)[kept])
+            new = flat[first : first + prod(shape)].reshape(shape)[kept]
+            counts = dict(before)
             for some in _without_duplicates(rows):
-                at = rows[some], columns
-                with np.errstate(all="ignore"):
-                    runs[at] = reduce.apply(native(runs[at]), new[some])
+                if how[1]:
+                    _combine(runs, (rows[some], columns), reduce, new[some])
+                else:
+                    fresh = np.array([row not in counts for row in rows[some].tolist()], bool)
+                    _bytes(runs)[rows[some][fresh], columns] = _bytes(
+                        new[some][fresh].astype(runs.dtype)
+                    )
+                    _combine(runs, (rows[some][~fresh], columns), reduce, new[some][~fresh])
+                for row in rows[some].tolist():
+                    counts[row] = counts.get(row, 0) + 1
         start += len(selected) * width
+    if how[0] == "mean" and counts:
+        _divide(runs, counts, how[1])
+
+
+def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
+    with np.errstate(all="ignore"):
+        runs[at] = reduce.apply(native(runs[at]), native(new))
+
+
+def _divide(runs: Array, counts: dict[int, int], include_self: bool) -> None:
+    """Divide sums by the numbers of their summands, a slice at a time."""
+    for row, count in counts.items():
+        number = np.array(count + include_self)
+        for columns in pieces(runs.shape[1], runs.itemsize):
+            with np.errstate(all="ignore"):
+                runs[row, columns] = mean(native(runs[row, columns]), number)
 
 
 def _row_numbers(selected: list[Index], shape: Position) -> Array:

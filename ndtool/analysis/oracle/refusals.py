@@ -13,7 +13,11 @@ KINDS = "iu"  # dtype kinds of indices
 
 
 def check_types(
-    data: Array, indices: Array, updates: Array | None = None, reduction: str = "none"
+    data: Array,
+    indices: Array,
+    updates: Array | None = None,
+    reduction: str = "none",
+    include_self: bool = True,
 ) -> None:
     """Raise DtypeError or UsageError for types that an operator does not take together."""
     if data.dtype.hasobject or not data.dtype.itemsize:
@@ -29,6 +33,7 @@ def check_types(
     names = REDUCTIONS[reduction].types
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
+    require(include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values")
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from ndtool.analysis.drawing import Drawing, Link
@@ -35,6 +36,7 @@ class Sentences:
         self._names, self._drawing = Names(call), drawing
         self._scatters = call.inference.scatters
         self._reduction = call.inference.attributes.reduction
+        self._include_self = call.inference.attributes.include_self
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
@@ -58,11 +60,15 @@ class Sentences:
         if not self._scatters:
             return [self._from(link) for link in links]
         old = self._element("data", at)
-        mark = REDUCTIONS[self._reduction].symbol
         return [old] + [
-            f"{mark} {self._update(link)}, {self._by(link)}{self._gives(link)}"
-            for link in links[1:]
+            f"{sign} {self._update(link)}, {self._by(link)}{self._gives(link)}"
+            for sign, link in zip(self._signs(), links[1:], strict=False)
         ]
+
+    def _signs(self) -> Iterator[str]:
+        """Yield the sign of each update of an element: the first may be copied."""
+        mark = REDUCTIONS[self._reduction].symbol
+        return chain([mark if self._include_self else "="], repeat(mark))
 
     def _output(self, at: Position) -> str:
         links, this = self._links["output", at], self._element("output", at)
@@ -89,6 +95,8 @@ class Sentences:
             return f"{this} is unchanged in {name_of('output', at)}"
         if self._reduction == "none":
             return f"{this} is overwritten by {name_of('updates', changes[-1].updates or ())}"
+        if not self._include_self:
+            return f"{this} is replaced by {name_of('updates', changes[0].updates or ())}"
         return f"{this} gets {counted(len(changes), 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ndtool._kernels import MAX_BYTE_IDS
 from ndtool.arrays.source import ArrayMetadata
+from ndtool.engine.counting import Combining
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
@@ -34,7 +35,8 @@ class Rows(NamedTuple):
 
     tuples: their number. entry: bytes of a tuple. over: the shape of the axes that number the rows.
     width: bytes of a row. strays: whether tuples may be dropped. period, repeats: the tuples of a
-    batch, and how many successive batches share them, stored once.
+    batch, and how many successive batches share them, stored once. count_bytes: bytes of the number
+    of a row's updates, 0 if they are not counted.
     """
 
     tuples: int
@@ -44,6 +46,7 @@ class Rows(NamedTuple):
     strays: bool = False
     period: int = 1
     repeats: int = 1
+    count_bytes: int = 0
 
     @property
     def height(self) -> int:
@@ -115,6 +118,11 @@ class Partitioning(NamedTuple):
         return prod(self.step) * self.rows.width
 
     @property
+    def counts(self) -> int:
+        """The bytes of the counts of a partition's updates."""
+        return prod(self.step) * self.rows.count_bytes
+
+    @property
     def id_count(self) -> int:
         """The number of partition IDs: with dropped tuples one more, the last."""
         return self.parts + self.rows.strays
@@ -164,7 +172,7 @@ class Partitioning(NamedTuple):
     def task(self) -> int:
         """The maximum bytes of memory of a task."""
         entries = ENTRY * (self.parts + self.blocks)
-        return entries + self.part + self.scratch + self.chunk * self.at_once
+        return entries + self.part + self.counts + self.scratch + self.chunk * self.at_once
 
     def within(self, allowed: int) -> Partitioning:
         """Return the partitioning with less concurrency, to fit `allowed` bytes if possible."""
@@ -200,7 +208,9 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
-    return rows._replace(over=(rows.height,)) if flat else rows
+    given = inference.attributes
+    count = Combining(given.reduction, given.include_self).bytes_each(rows.tuples)
+    return rows._replace(over=(rows.height,) if flat else rows.over, count_bytes=count)
 
 
 def units_of(
@@ -320,7 +330,7 @@ def partitioning_for(
 
 def _step(rows: Rows, buffer: int, units: Units | None) -> Shape:
     """Return the shape of a partition of about `buffer` bytes."""
-    most = max(1, buffer // max(1, rows.width))
+    most = max(1, buffer // max(1, rows.width + rows.count_bytes))
     if units is None:
         step = 1
         while step * 2 <= most and step < rows.height:

@@ -27,6 +27,7 @@ from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateSpec
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_shared, write_range
 from ndtool.engine import bind, copies
 from ndtool.engine.check import is_error
+from ndtool.engine.counting import Combining
 from ndtool.errors import OutputError
 from ndtool.machine import pool
 from ndtool.rules import grid
@@ -108,7 +109,9 @@ class Work:
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         self.boxes = bind.bind_boxes(partitioning.rows.over, partitioning.step)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
-        self.reduction = inference.attributes.reduction
+        given = inference.attributes
+        self.reduction = given.reduction
+        self.combining = Combining(given.reduction, given.include_self)
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.turned = dtype.unit > 1 and dtype.order != order
@@ -349,14 +352,19 @@ def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -
         turn = bool(batches) and work.turned
         if turn:
             copies.swap(buffer, dtype.unit)
+        counts = None
+        if batches and work.combining.is_counted:
+            zeros = memoryview(bytearray(_height(box) * work.partitioning.rows.count_bytes))
+            counts = work.combining.counts(zeros, work.partitioning.rows.tuples)
         for batch in batches:
             with work.arena() as take:
                 local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)
                 updates, _ = fetched(work.partitioning, work.spills, batch, attempts, "rows", take)
-                change = UpdateSpec(updates, width, work.reduction, dtype.name)
+                change = UpdateSpec(updates, width, work.reduction, dtype.name, counts)
                 a, indices, tuples = _bound(_height(box), local, n, width)
                 if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
                     raise _changed()
+        work.combining.divide(counts, buffer, width, dtype, 1)
         if turn:
             copies.swap(buffer, dtype.unit)
         assert work.arrays.output is not None

@@ -1,0 +1,66 @@
+"""Counts of the updates of each slice of an output.
+
+A mean is the sum of its summands in order, divided once by their number. Without the old values,
+the first update of a slice is copied, the next ones are reduced.
+"""
+
+import mmap
+from typing import NamedTuple
+
+from ndtool import _kernels
+from ndtool._kernels import KernelOptions, UpdateCounts
+from ndtool.engine.bind import Buffer
+from ndtool.errors import ResourceError
+from ndtool.machine import scratch
+from ndtool.machine.threads import team
+from ndtool.rules.dtypes import Dtype
+from ndtool.rules.reductions import REDUCTIONS
+
+
+class Combining(NamedTuple):
+    """How updates are combined: the reduction, and whether the old value takes part."""
+
+    reduction: str
+    include_self: bool = True
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the updates of each slice are counted."""
+        return self.reduction != "none" and (
+            REDUCTIONS[self.reduction].counts or not self.include_self
+        )
+
+    def bytes_each(self, tuples: int) -> int:
+        """Return the bytes of a slice's count; 0 if nothing is counted."""
+        if not self.is_counted:
+            return 0
+        if not REDUCTIONS[self.reduction].counts:
+            return 1  # a flag
+        return 4 if tuples < (1 << 31) - 1 else 8
+
+    def counts(self, buffer: Buffer, tuples: int) -> UpdateCounts | None:
+        """Bind zeros, as many as an output has slices; None if nothing is counted."""
+        each = self.bytes_each(tuples)
+        return UpdateCounts(buffer, each, self.include_self) if each else None
+
+    def divide(
+        self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
+    ) -> None:
+        """Divide the sums of a mean by their counts; other reductions are complete."""
+        if counts is not None and REDUCTIONS[self.reduction].counts:
+            how = KernelOptions(team(threads, len(out)))
+            _kernels.divide_means(counts, out, width, dtype.name, how)
+
+
+def zeros(size: int, most: bool) -> mmap.mmap:
+    """Return zeroed memory, of which only what is touched is allocated.
+
+    most: whether most of it will be.
+    """
+    try:
+        buffer = mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
+        if most:
+            scratch.advise(buffer, "MADV_HUGEPAGE")
+        return buffer
+    except (OSError, OverflowError):
+        raise ResourceError(f"not enough memory for {size} bytes of counts") from None

@@ -1,0 +1,199 @@
+# cython: language_level=3, wraparound=False, cdivision=True
+# Counts: how many updates each slice of the output has received. mean divides by them; without the
+# old values, an update is copied where the count is zero. One thread owns a slice, and its count.
+
+from libc.stdint cimport (
+    int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
+
+from ndtool.loops.arithmetic cimport (
+    BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8,
+    UINT16, UINT32, bfloat16, bfloat16_to_float, complex64, complex128, float_to_bfloat16,
+    float_to_half, half, half_to_float, number, real,
+)
+from ndtool.loops.blocks cimport DROPPED
+
+ctypedef fused counter:
+    uint8_t     # a flag: only whether there were updates
+    uint32_t
+    uint64_t
+
+
+cdef struct Counts:
+    # a count for each slice from `origin` on; data: NULL if the reduction needs none
+    uint8_t* data
+    int bytes_each
+    const uint8_t* origin
+    Py_ssize_t width          # bytes of a slice
+    int shift                 # log2 of the width, -1 if it is no power of two
+    bint copies_first         # whether the first update replaces the old value
+
+
+cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
+    if c.shift >= 0:
+        return (at - c.origin) >> c.shift
+    return (at - c.origin) // c.width
+
+
+cdef inline const uint8_t* count_address(const Counts* c, const uint8_t* at) noexcept nogil:
+    return c.data + slice_number(c, at) * c.bytes_each
+
+
+cdef inline bint counted(counter* count) noexcept nogil:
+    """Count an update; return whether it is the first."""
+    cdef bint first = count[0] == 0
+    if counter is uint8_t:
+        count[0] = 1
+    else:
+        count[0] += 1
+    return first
+
+
+cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
+    """Count an update of the slice at `at`; return whether it is to be copied."""
+    cdef int64_t n = slice_number(c, at)
+    cdef bint first
+    if c.bytes_each == 1:
+        first = counted(c.data + n)
+    elif c.bytes_each == 4:
+        first = counted(<uint32_t*> c.data + n)
+    else:
+        first = counted(<uint64_t*> c.data + n)
+    return first and c.copies_first
+
+
+cdef struct Divided:
+    # the two lists of a block's updates: those to copy, then those to reduce
+    Py_ssize_t copied, reduced
+
+
+cdef inline Divided divide_typed(
+    const Counts* c, counter* counts, const uint8_t* to, const int64_t* offsets, Py_ssize_t n,
+    int64_t* copies, int64_t* reductions,
+) noexcept nogil:
+    cdef Divided d = Divided(0, 0)
+    cdef Py_ssize_t i
+    cdef bint first
+    for i in range(n):
+        if offsets[i] == DROPPED:
+            continue
+        first = counted(counts + slice_number(c, to + offsets[i])) and c.copies_first
+        copies[d.copied] = i    # in both lists: a branch would mispredict
+        reductions[d.reduced] = i
+        d.copied += first
+        d.reduced += not first
+    return d
+
+
+cdef inline Divided divide(
+    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n, int64_t* copies,
+    int64_t* reductions,
+) noexcept nogil:
+    """Count n updates, and list the numbers of those to copy and of those to reduce."""
+    if c.bytes_each == 1:
+        return divide_typed(c, c.data, to, offsets, n, copies, reductions)
+    if c.bytes_each == 4:
+        return divide_typed(c, <uint32_t*> c.data, to, offsets, n, copies, reductions)
+    return divide_typed(c, <uint64_t*> c.data, to, offsets, n, copies, reductions)
+
+
+cdef struct Means:
+    # sums of the type `code`, of slices of `width` bytes, to be divided by their counts
+    Counts counts
+    uint8_t* to
+    int64_t slices, parts
+    int code
+    bint include_self         # whether the old value counts
+
+
+cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
+    return (<uint32_t*> c.data)[n] if c.bytes_each == 4 else (<uint64_t*> c.data)[n]
+
+
+cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
+    """Return sum / count: floats rounded once, integers rounded down."""
+    cdef number r = sum
+    cdef int64_t whole, rest
+    if number is half:
+        r = float_to_half(half_to_float(sum) / <float> <int64_t> count)
+    elif number is bfloat16:
+        r = float_to_bfloat16(bfloat16_to_float(sum) / <float> <int64_t> count)
+    elif number is complex64:
+        r.re = sum.re / <float> <int64_t> count
+        r.im = sum.im / <float> <int64_t> count
+    elif number is complex128:
+        r.re = sum.re / <double> <int64_t> count
+        r.im = sum.im / <double> <int64_t> count
+    elif number is float or number is double:
+        r = sum / <number> <int64_t> count
+    elif number is uint8_t or number is uint16_t or number is uint32_t or number is uint64_t:
+        r = <number> (<uint64_t> sum // count)
+    elif number is int8_t or number is int16_t or number is int32_t or number is int64_t:
+        whole = <int64_t> sum // <int64_t> count
+        rest = <int64_t> sum % <int64_t> count
+        r = <number> (whole - (rest < 0))
+    return r
+
+
+cdef inline void means_of_elements(
+    const Means* m, real* out, int64_t first, int64_t stop
+) noexcept nogil:
+    """Divide single floats, without a branch: which ones have updates is not predictable."""
+    cdef const uint32_t* counts = <const uint32_t*> m.counts.data
+    cdef int64_t n
+    cdef uint32_t count, one = m.include_self
+    cdef real mean
+    for n in range(first, stop):
+        count = counts[n]
+        mean = out[n] / <real> <int32_t> (count + one if count else 1)    # int32: converts in SIMD
+        out[n] = mean if count else out[n]
+
+
+cdef inline uint64_t means_typed(
+    const Means* m, number* out, int64_t first, int64_t stop
+) noexcept nogil:
+    cdef Py_ssize_t c, elements = m.counts.width // <Py_ssize_t> sizeof(number)
+    cdef int64_t n
+    cdef uint64_t count
+    if number is float or number is double:
+        if elements == 1 and m.counts.bytes_each == 4:
+            means_of_elements(m, out, first, stop)
+            return 0
+    for n in range(first, stop):
+        count = count_at(&m.counts, n)
+        if count:
+            for c in range(elements):
+                out[n * elements + c] = mean_of(out[n * elements + c], count + m.include_self)
+    return 0
+
+
+cdef inline uint64_t means_part(const Means* m, int64_t part) noexcept nogil:
+    """Divide a part of the sums."""
+    cdef int64_t first = m.slices * part // m.parts, stop = m.slices * (part + 1) // m.parts
+    if m.code == INT8:
+        return means_typed(m, <int8_t*> m.to, first, stop)
+    if m.code == INT16:
+        return means_typed(m, <int16_t*> m.to, first, stop)
+    if m.code == INT32:
+        return means_typed(m, <int32_t*> m.to, first, stop)
+    if m.code == INT64:
+        return means_typed(m, <int64_t*> m.to, first, stop)
+    if m.code == UINT8:
+        return means_typed(m, <uint8_t*> m.to, first, stop)
+    if m.code == UINT16:
+        return means_typed(m, <uint16_t*> m.to, first, stop)
+    if m.code == UINT32:
+        return means_typed(m, <uint32_t*> m.to, first, stop)
+    if m.code == FLOAT16:
+        return means_typed(m, <half*> m.to, first, stop)
+    if m.code == BFLOAT16:
+        return means_typed(m, <bfloat16*> m.to, first, stop)
+    if m.code == FLOAT32:
+        return means_typed(m, <float*> m.to, first, stop)
+    if m.code == FLOAT64:
+        return means_typed(m, <double*> m.to, first, stop)
+    if m.code == COMPLEX64:
+        return means_typed(m, <complex64*> m.to, first, stop)
+    if m.code == COMPLEX128:
+        return means_typed(m, <complex128*> m.to, first, stop)
+    return means_typed(m, <uint64_t*> m.to, first, stop)
