@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ndtool.errors import BoundsError as BoundsError
     from ndtool.errors import DifferenceError as DifferenceError
     from ndtool.errors import DtypeError as DtypeError
+    from ndtool.errors import DuplicatesError as DuplicatesError
     from ndtool.errors import InputError as InputError
     from ndtool.errors import NdtoolError as NdtoolError
     from ndtool.errors import OutputError as OutputError
@@ -37,6 +38,7 @@ _ERRORS = (
     "BoundsError",
     "DifferenceError",
     "DtypeError",
+    "DuplicatesError",
     "InputError",
     "OutputError",
     "ResourceError",

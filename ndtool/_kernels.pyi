@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 MADVISE_BYTES: int
 MAX_BYTE_IDS: int
+OUT_OF_BOUNDS: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -84,8 +85,8 @@ class WorkItem:
 @final
 class UpdateCounts:
     bytes_each: int
-    include_self: bool
-    def __new__(cls, counts: Any, bytes_each: int, include_self: bool) -> UpdateCounts: ...
+    copies_first: bool
+    def __new__(cls, counts: Any, bytes_each: int, copies_first: bool) -> UpdateCounts: ...
 
 @final
 class UpdateSpec:
@@ -115,6 +116,15 @@ def linearize_rows(
     a: Addressing, indices: Indices, first: int, count: int, out: Any, itemsize: int, threads: int
 ) -> int: ...
 def find(a: Addressing, indices: Indices, first: int, count: int) -> tuple[int, int, int]: ...
+def find_duplicate(
+    a: Addressing,
+    indices: Indices,
+    first: int,
+    count: int,
+    low: int,
+    size: int,
+    bits: memoryview | None,
+) -> tuple[int, int]: ...
 def gather(
     a: Addressing,
     data: Any,

@@ -31,6 +31,7 @@ from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
 from ndtool.loops.checks cimport Check, Found, check_part, check_range, found_in, locality
 from ndtool.loops.counts cimport Counts, Means, means_part
+from ndtool.loops.duplicates cimport OUTSIDE, Duplicate, RowBits, first_duplicate
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_part, gather_strided_part
 from ndtool.loops.indices cimport (
     BYTES, CLIP, REDIRECT, REFUSE, SPECIAL, SWAPPED, UNSIGNED, VALIDATED, WRAP,
@@ -55,6 +56,7 @@ from ndtool.loops.views cimport (
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
+OUT_OF_BOUNDS = OUTSIDE
 
 _TYPES = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
@@ -139,6 +141,31 @@ def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[i
     with nogil:
         found = found_in(&walk, count)
     return first + found.at if found.bad else -1, found.component, found.bad
+
+
+def find_duplicate(
+    Addressing a, Indices indices, int64_t first, int64_t count, int64_t low, int64_t size,
+    uint8_t[::1] bits,
+) -> tuple[int, int]:
+    """Return the first of tuples [first, first + count) that selects a row again, and the row.
+
+    indices: those of these tuples. `a` addresses rows, of which only [low, low + size) are considered. bits: one per such row, set
+    for those that earlier tuples select; None to find the first tuple that selects one of them. The
+    tuple is -1 if there is none, OUT_OF_BOUNDS if an index is out of bounds.
+    """
+    cdef Walk walk
+    cdef RowBits rows
+    cdef Duplicate found
+    a._bind(&walk, indices, 0, count)
+    walk.first = first
+    walk.redirect = DROPPED
+    if bits is not None and bits.shape[0] * 8 < size:
+        raise ValueError("the bits are fewer than the rows")
+    rows.low, rows.size = low, size
+    rows.bits = NULL if bits is None else &bits[0]
+    with nogil:
+        found = first_duplicate(&walk, count, &rows)
+    return first + found.at if found.at >= 0 else found.at, found.row
 
 
 def gather(
@@ -504,7 +531,7 @@ def divide_means(
     m.to = &out[0]
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
-    m.include_self = counts.include_self
+    m.include_self = not counts.copies_first
     m.parts = work_items(how.threads)
     with nogil:
         for part in prange(m.parts, num_threads=startable(how.threads), schedule="dynamic"):

@@ -105,18 +105,18 @@ cdef class WorkItem:
 cdef class UpdateCounts:
     """The number of updates of each slice of an output.
 
-    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). include_self: if False, the
-    first update of a slice is copied.
+    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). copies_first:
+    whether the first update of a slice replaces its old value.
     """
 
     cdef uint8_t[::1] counts
     cdef readonly int bytes_each
-    cdef readonly bint include_self
+    cdef readonly bint copies_first
 
-    def __cinit__(self, uint8_t[::1] counts, int bytes_each, bint include_self):
+    def __cinit__(self, uint8_t[::1] counts, int bytes_each, bint copies_first):
         if bytes_each not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
-        self.counts, self.bytes_each, self.include_self = counts, bytes_each, include_self
+        self.counts, self.bytes_each, self.copies_first = counts, bytes_each, copies_first
 
     cdef int _bind(
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
@@ -129,7 +129,7 @@ cdef class UpdateCounts:
         c.origin = out
         c.width = width
         c.shift = (<object> width).bit_length() - 1 if width & (width - 1) == 0 else -1
-        c.copies_first = not self.include_self
+        c.copies_first = self.copies_first
         return 0
 
 

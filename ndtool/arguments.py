@@ -310,7 +310,7 @@ def reduction_name(name: str, value: object) -> str:
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
     "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
-    "include_self": flag,
+    "include_self": flag, "duplicates": word,
 }  # fmt: skip
 
 

@@ -135,6 +135,29 @@ class RuleError(NdtoolError, ValueError):
     trace: object = None
 
 
+class DuplicatesError(RuleError):
+    """Index tuples that select the same slice or element, where duplicates are an error.
+
+    second: the position in `indices` of the first tuple, in row-major order, that repeats an
+        earlier one, without the last axis for nd operators. first: that of the earliest tuple that
+        it repeats.
+    """
+
+    def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+        super().__init__("duplicate indices: two of them select the same part of data")
+        self.first, self.second = first, second
+        self.name("indices")
+
+    def name(self, indices: str) -> None:
+        """Set `places`, with the name of the indices."""
+        at, again = (f"{indices}[{', '.join(map(str, one))}]" for one in (self.first, self.second))
+        self.places = (at, f"{again} selects the same")
+
+    def fields(self) -> dict[str, object]:
+        """Return the error as the object that `--json` prints."""
+        return {**super().fields(), "first": list(self.first), "second": list(self.second)}
+
+
 class DtypeError(NdtoolError, TypeError):
     """Element type that the operator, the reduction or the spec does not support."""
 

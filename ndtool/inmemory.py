@@ -23,7 +23,18 @@ from ndtool.arguments import (
     word,
 )
 from ndtool.buffers import copy_right, normalize, opaque, operand, raw
-from ndtool.engine import bind, check, copies, dispatch, gathers, narrow, scatters, small, tuning
+from ndtool.engine import (
+    bind,
+    check,
+    copies,
+    dispatch,
+    distinct,
+    gathers,
+    narrow,
+    scatters,
+    small,
+    tuning,
+)
 from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
 from ndtool.rules import filling, inference, shapes
@@ -111,7 +122,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         if new is None:
             result = _gathered(bound, source, index, buffer, team)
         else:
-            result = _scattered(bound, source, index, new, _combining(attributes), buffer, team)
+            result = _scattered(bound, source, index, new, Combining.of(attributes), buffer, team)
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -137,11 +148,7 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         )  # fmt: skip
     except NdtoolError:
         return None
-    return small.bind_small(*bound, _combining(attributes))
-
-
-def _combining(attributes: Attributes) -> Combining:
-    return Combining(attributes.reduction, attributes.include_self)
+    return small.bind_small(*bound, Combining.of(attributes))
 
 
 def _show(error: NdtoolError) -> None:
@@ -220,6 +227,9 @@ def _scattered(
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_places(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
+    if combining.duplicates == "error":
+        check.check(plan, index, negatives, team)
+        distinct.check(plan, index, negatives)
     new = normalize(updates, types["updates"], order, reduction != "none", team)
     work = scatters.Scatter(
         plan, dtype, None, index, new, combining, raw(target), negatives, team,

@@ -7,6 +7,7 @@ Reduction = Literal[
     "update", "assign", "sum", "subtract", "prod", "multiply", "divide", "amax", "maximum", "amin",
     "minimum",
 ]  # fmt: skip
+Duplicates = Literal["last", "first", "error"]
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]

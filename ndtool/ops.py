@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from ndtool import inmemory
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
-from ndtool.literals import GatherMode, Reduction, ScatterMode
+from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
 
 Array = NDArray[Any]
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
@@ -48,6 +48,7 @@ class ScatterOptions(_Options, total=False):
 
     out_of_bounds: ScatterMode
     include_self: bool
+    duplicates: Duplicates
 
 
 class BatchedGatherOptions(GatherOptions, total=False):
@@ -135,22 +136,26 @@ def scatter_nd(
     pad: SupportsIndex | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce the slices that index tuples select (ONNX ScatterND).
 
     data: any fixed-size dtype. indices: shape (.., k), any integer dtype. updates: data's dtype,
     shape indices.shape[:-1] + data.shape[batch_dims + k:]. reduction: how an update is combined
-    with the current value: "none" (the last of duplicates wins), "add", "sub", "mul", "div" (of
-    floats), "max", "min" or "mean" (the sum, divided once by the number of summands; of integers
-    rounded down), in row-major order of indices; other libraries' names, as "amax", are accepted.
-    include_self: if False, the first update of an element is copied and the next ones are reduced,
-    so that old values take no part. batch_dims, threads, spec: as in gather_nd. out: an array that
-    receives the result; `out=data` updates in place. out_of_bounds: "error", "clip" and "wrap" as
-    there, or "drop", which skips the update. pad: an update with an index equal to it is skipped.
-    negatives: as in gather_nd. The bits are those of the sequential loop at any number of threads.
+    with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max",
+    "min" or "mean" (the sum, divided once by the number of summands; of integers rounded down), in
+    row-major order of indices; other libraries' names, as "amax", are accepted. include_self: if
+    False, the first update of an element is copied and the next ones are reduced, so that old
+    values take no part. duplicates: which of several updates of an element "none" assigns, "last"
+    or "first"; with "error" there must be no element with several. batch_dims, threads, spec: as in
+    gather_nd. out: an array that receives the result; `out=data` updates in place. out_of_bounds:
+    "error", "clip" and "wrap" as there, or "drop", which skips the update. pad: an update with an
+    index equal to it is skipped. negatives: as in gather_nd. The bits are those of the sequential
+    loop at any number of threads.
 
     Returns an array of data's dtype and shape.
-    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
+    Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
+    RuleError (a ValueError).
 
     >>> scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add")
     array([ 1, 22,  3,  4])
@@ -167,6 +172,7 @@ def scatter_nd(
         pad,
         negatives,
         include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -241,12 +247,14 @@ def scatter_elements(
     pad: SupportsIndex | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce one element per index, along an axis (ONNX ScatterElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
     off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction, out,
-    out_of_bounds, pad, negatives, include_self: as in scatter_nd. threads, spec: as in gather_nd.
+    out_of_bounds, pad, negatives, include_self, duplicates: as in scatter_nd.
+    threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -266,6 +274,7 @@ def scatter_elements(
         pad,
         negatives,
         include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 
@@ -351,13 +360,15 @@ def scatter(
     pad: SupportsIndex | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: Duplicates = "last",
 ) -> Any:
     """Copy data, then set or reduce the slices that indices select along an axis.
 
     The inverse of gather: torch's index_add and index_copy, OpenVINO ScatterUpdate-3. data,
     indices, axis, batch_dims: as in gather. updates: data's dtype, the shape that gather returns:
     data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. reduction, out,
-    out_of_bounds, pad, negatives, include_self: as in scatter_nd. threads, spec: as in gather_nd.
+    out_of_bounds, pad, negatives, include_self, duplicates: as in scatter_nd.
+    threads, spec: as in gather_nd.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -378,6 +389,7 @@ def scatter(
         pad,
         negatives,
         include_self,
+        duplicates,
     )
     return _CALLS.call(call, data, indices, updates, out)
 

@@ -11,7 +11,7 @@ from ndtool.arguments import integer, word
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import UsageError, shown
-from ndtool.literals import Mode
+from ndtool.literals import Duplicates, Mode
 from ndtool.publish import targets
 
 Progress = bool | Callable[[float], object]
@@ -21,8 +21,8 @@ class Options(TypedDict, total=False):
     """The options of a run, keyword arguments of every operator here.
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
-    standard to validate against. out_of_bounds, fill, pad, negatives, include_self: as in
-    ndtool.gather_nd and ndtool.scatter_nd. memory: the limit in bytes, including mapped files.
+    standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
+    in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit in bytes, including mapped files.
     spill: the directory of temporary files; with a cluster also a URL. scheduler: the client of a
     dask cluster, the address of its scheduler, or another executor. workers: the number of
     processes to start as a cluster. resume: whether to reuse what a killed run wrote to `spill`.
@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     pad: SupportsIndex | None
     negatives: bool
     include_self: bool
+    duplicates: Duplicates
     memory: int | None
     spill: str | None
     scheduler: Any

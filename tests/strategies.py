@@ -48,10 +48,15 @@ def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
     return tuple(name for name in REDUCTIONS if name not in lacks)
 
 
-def combinations_of(dtype: np.dtype) -> list[tuple[str, bool]]:
-    """Return the reductions that an element type has, with and without the old values."""
-    all_of = product(reductions_of(dtype), (True, False))
-    return [(name, kept) for name, kept in all_of if kept or name not in ("none", "sub", "div")]
+def combinations_of(dtype: np.dtype) -> list[dict[str, Any]]:
+    """Return the arguments with which updates of an element type are combined."""
+    names = reductions_of(dtype)
+    without_self = [name for name in names if name not in ("none", "sub", "div")]
+    return [
+        *({"reduction": name} for name in names),
+        *({"reduction": name, "include_self": False} for name in without_self),
+        {"reduction": "none", "duplicates": "first"},
+    ]
 
 
 def ufunc_of(dtype: np.dtype, reduction: str) -> np.ufunc:
@@ -182,11 +187,9 @@ def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.integers(least, most).flatmap(lambda rank: st.tuples(*[sizes] * rank))
 
 
-def reductions(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw a reduction that an element type has, and whether old values take part."""
-    given = [{"reduction": name} for name in reductions_of(dtype)]
-    without = [{"reduction": name, "include_self": kept} for name, kept in combinations_of(dtype)]
-    return st.sampled_from(given + [one for one in without if not one["include_self"]])
+def combinations(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw how updates of an element type are combined."""
+    return st.sampled_from(combinations_of(dtype))
 
 
 @st.composite
@@ -256,7 +259,7 @@ def scatter_nd_cases(draw: st.DrawFn) -> Case:
     updates = draw(values_of(dtype, shape[:b] + middle + shape[b + k :]))
     arrays = tuple(draw(special_values(a)) for a in (data, indices, updates))
     arrays = _one_type(arrays)
-    return Case("scatter_nd", arrays, {**draw(reductions(dtype)), "batch_dims": b})
+    return Case("scatter_nd", arrays, {**draw(combinations(dtype)), "batch_dims": b})
 
 
 def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -288,7 +291,7 @@ def scatter_elements_cases(draw: st.DrawFn) -> Case:
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, indices.shape))
     arrays = _one_type(tuple(draw(special_values(a)) for a in (data, indices, updates)))
-    return Case("scatter_elements", arrays, {"axis": axis, **draw(reductions(dtype))})
+    return Case("scatter_elements", arrays, {"axis": axis, **draw(combinations(dtype))})
 
 
 @st.composite
@@ -334,7 +337,7 @@ def scatter_cases(draw: st.DrawFn) -> Case:
     shape, indices, arguments, updated = draw(_plain())
     arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updated)))
     arrays = _one_type(tuple(draw(special_values(a)) for a in arrays))
-    return Case("scatter", arrays, {**draw(reductions(dtype)), **arguments})
+    return Case("scatter", arrays, {**draw(combinations(dtype)), **arguments})
 
 
 cases = st.one_of(

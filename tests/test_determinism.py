@@ -95,8 +95,7 @@ class Call(NamedTuple):
 
     algorithm: Algorithm
     arrays: tuple[Array, Array, Array]
-    reduction: str
-    include_self: bool
+    combination: dict[str, Any]
     expected: Array
 
     def run(self, threads: int) -> Array:
@@ -110,19 +109,18 @@ class Call(NamedTuple):
     def into(self, out: Array | None, threads: int) -> Array:
         """Return the result, written to `out` if given."""
         data, *others = self.arrays
-        how: Any = {"out": out, "threads": threads, "include_self": self.include_self}
+        how: Any = {"out": out, "threads": threads, **self.combination}
         if self.algorithm.axis is None:
-            return ndtool.scatter_nd(data, *others, self.reduction, **how)
-        return ndtool.scatter_elements(data, *others, self.algorithm.axis, self.reduction, **how)
+            return ndtool.scatter_nd(data, *others, **how)
+        return ndtool.scatter_elements(data, *others, self.algorithm.axis, **how)
 
 
 def a_call(
     rng: np.random.Generator,
     algorithm: Algorithm,
     dtype: Any,
-    reduction: str,
+    combination: dict[str, Any],
     heavy: bool,
-    include_self: bool = True,
 ) -> Call:
     """Return a call for an algorithm; its duplicates are heavy (three elements) or none."""
     if algorithm.axis is None:
@@ -134,8 +132,8 @@ def a_call(
     special = dtype not in COMPLEX and rng.integers(2)
     fill = random_values if special else numbers
     data, updates = fill(rng, dtype, algorithm.data), fill(rng, dtype, shape)
-    expected = expected_scatter(data, flat, updates, reduction, include_self)
-    return Call(algorithm, (data, indices, updates), reduction, include_self, expected)
+    expected = expected_scatter(data, flat, updates, **combination)
+    return Call(algorithm, (data, indices, updates), combination, expected)
 
 
 def tuples(rng: np.random.Generator, algorithm: Algorithm, heavy: bool) -> tuple[Array, Array]:
@@ -208,13 +206,16 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
     """Run the calls with 1 to 16 threads, by the intended algorithm: one result."""
     first = [call.run(1) for call in calls]
     for call, result in zip(calls, first, strict=True):
-        assert agree(result, call.expected, call.reduction), (call.algorithm, call.reduction)
+        assert agree(result, call.expected, call.combination["reduction"]), (
+            call.algorithm,
+            call.combination,
+        )
     for threads in TEAMS:
         for call, result in zip(calls, first, strict=True):
             taken.clear()
             lead(call.algorithm)
             for _ in range(repeats):
-                assert same(call.run(threads), result), (call.algorithm, call.reduction, threads)
+                assert same(call.run(threads), result), (call.algorithm, call.combination, threads)
             algorithm, kernel = call.algorithm.taken
             assert algorithm in taken, call.algorithm
             assert 1 < taken[kernel] <= threads or threads == 1, call.algorithm
@@ -225,8 +226,8 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
 def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str, int]) -> None:
     rng = np.random.default_rng(31)
     calls = [
-        a_call(rng, algorithm, dtype, reduction, heavy, include_self)
-        for reduction, include_self in combinations_of(dtype)
+        a_call(rng, algorithm, dtype, combination, heavy)
+        for combination in combinations_of(dtype)
         for algorithm in WAYS
         for heavy in (True, False)
     ]
@@ -241,7 +242,11 @@ def test_algorithms_at_their_real_size(
 ) -> None:
     monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)  # three elements may be neighbours
     rng = np.random.default_rng(32)
-    compare([a_call(rng, w, np.dtype("f4"), reduction, heavy) for w in LARGE], REPEATS, taken)
+    compare(
+        [a_call(rng, w, np.dtype("f4"), {"reduction": reduction}, heavy) for w in LARGE],
+        REPEATS,
+        taken,
+    )
 
 
 @pytest.mark.parametrize("begin", [0, 4, 16])
@@ -314,7 +319,7 @@ def test_every_algorithm_detects_an_index_out_of_bounds(
 ) -> None:
     """Skip the first validation, as if the indices changed after it."""
     monkeypatch.setattr(check, "check", lambda *_: None)
-    call = a_call(np.random.default_rng(38), algorithm, np.dtype("f4"), "add", True)
+    call = a_call(np.random.default_rng(38), algorithm, np.dtype("f4"), {"reduction": "add"}, True)
     data, indices, updates = call.arrays
     size, last = algorithm.data[algorithm.axis or 0], indices.size - 1
     moved = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
@@ -337,7 +342,7 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
     monkeypatch.setattr(tuning, "SCRATCH", limit)
     monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)
     lead(algorithm)
-    call = a_call(np.random.default_rng(44), algorithm, np.dtype("f4"), "add", False)
+    call = a_call(np.random.default_rng(44), algorithm, np.dtype("f4"), {"reduction": "add"}, False)
     data, indices, updates = call.arrays
     for position, threads in product((0, indices.size - 1), (1, 3)):
         wrong = indices.copy()
@@ -358,7 +363,7 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
     bind = inmemory.bind_call
     monkeypatch.setattr(inmemory, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
-    call = a_call(np.random.default_rng(42), algorithm, np.dtype("f4"), "add", True)
+    call = a_call(np.random.default_rng(42), algorithm, np.dtype("f4"), {"reduction": "add"}, True)
     data, indices, updates = call.arrays
     size = algorithm.data[algorithm.axis or 0]
     moved = getattr(ndtool, arguments(algorithm, "none")["operator"].replace("scatter", "gather"))
@@ -420,7 +425,7 @@ def test_files_in_chunks_of_any_size(
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(34)
     for algorithm in WAYS:
-        call = a_call(rng, algorithm, dtype.newbyteorder("="), "add", True)
+        call = a_call(rng, algorithm, dtype.newbyteorder("="), {"reduction": "add"}, True)
         data, indices, updates = call.arrays
         save(data=data.astype(dtype), indices=indices, updates=updates.astype(dtype))
         moved = arguments(algorithm, "none")["operator"].replace("scatter", "gather")
@@ -487,7 +492,7 @@ def test_updates_in_the_other_byte_order(
 @pytest.mark.parametrize("algorithm", [WAYS[2], WAYS[6], WAYS[8]], ids=lambda w: w.name)
 def test_streams(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    call = a_call(np.random.default_rng(35), algorithm, np.dtype("f2"), "mul", True)
+    call = a_call(np.random.default_rng(35), algorithm, np.dtype("f2"), {"reduction": "mul"}, True)
     names = ("data", "indices", "updates")
     save(**dict(zip(names, call.arrays, strict=True)))
     flags = ["--reduction", "mul"] + ([] if algorithm.axis is None else ["--axis", algorithm.axis])
@@ -501,7 +506,9 @@ def test_streams(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_concurrent_calls(small: None) -> None:
     rng = np.random.default_rng(36)
-    calls = [a_call(rng, algorithm, np.dtype("f4"), "add", True) for algorithm in WAYS]
+    calls = [
+        a_call(rng, algorithm, np.dtype("f4"), {"reduction": "add"}, True) for algorithm in WAYS
+    ]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -516,7 +523,7 @@ def test_concurrent_calls(small: None) -> None:
 
 def sorted_call() -> Call:
     """Return a call that sorts its tuples by destination, which takes scratch."""
-    return a_call(np.random.default_rng(45), WAYS[2], np.dtype("f4"), "add", True)
+    return a_call(np.random.default_rng(45), WAYS[2], np.dtype("f4"), {"reduction": "add"}, True)
 
 
 def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,9 @@ def results(old: Array, updates: Iterable[Array], arguments: dict[str, Any]) -> 
     """Yield an element after each of its updates."""
     reduction, kept = arguments["reduction"], arguments.get("include_self", True)
     for number, update in enumerate(updates, 1):
+        if arguments.get("duplicates") == "first" and number > 1:
+            yield old
+            continue
         old = met_by(old, update, reduction if kept or number > 1 else "none")
         if reduction != "mean":
             yield old

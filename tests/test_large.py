@@ -99,11 +99,20 @@ def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -
 
 
 def expected_scatter(
-    data: Array, flat: Array, updates: Array, reduction: str, include_self: bool = True
+    data: Array,
+    flat: Array,
+    updates: Array,
+    reduction: str,
+    include_self: bool = True,
+    duplicates: str = "last",
 ) -> Array:
     """Return data with updates applied in sequence; flat: linear indices of elements of data."""
     output = opaque(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
+    if duplicates == "first":
+        places, first = np.unique(flat, return_index=True)
+        opaque(target)[places] = opaque(source)[first]
+        return output
     if reduction == "none":
         last = np.full(data.size, -1)
         np.maximum.at(last, flat, np.arange(flat.size))

@@ -21,6 +21,7 @@ from ndtool.analysis.running import Running
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
+from ndtool.engine.counting import Combining
 from ndtool.errors import UsageError
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.shapes import written
@@ -210,8 +211,8 @@ class _Call:
 
     def _stayed(self, element: Element, old: Array | None) -> Origin:
         """Return the copy of data's element in a scatter: none if updates replaced it."""
-        attributes = self.call.inference.attributes
-        gone = element.updates and (attributes.reduction == "none" or not attributes.include_self)
+        combining = Combining.of(self.call.inference.attributes)
+        gone = element.updates and (combining.reduction == "none" or combining.copies_first)
         outputs = [] if gone else [Copy(element.at, None, ())]
         return Origin(element.at, old, outputs, len(outputs), element)
 
@@ -286,7 +287,7 @@ class _ElementFinder:
         """Return the original element, None if it is unknown."""
         if self._old is None or self._updates is None:
             return None
-        return Running(self._old.reshape(1), self._call.call.inference.attributes)
+        return Running(self._old.reshape(1), Combining.of(self._call.call.inference.attributes))
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""

@@ -16,6 +16,7 @@ from ndtool.analysis.oracle.blocks import in_order
 from ndtool.analysis.running import Running
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
+from ndtool.engine.counting import Combining
 from ndtool.rules.inference import Inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
@@ -120,7 +121,7 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
         )
     else:
         updated = _updates_of(plan, arrays, seen, rule)
-    running = Running(result.reshape(-1), inference.attributes)
+    running = Running(result.reshape(-1), Combining.of(inference.attributes))
     for at, updates in updated:
         running.apply(at, updates.view(right))
     return running.values().reshape(result.shape)

@@ -14,6 +14,7 @@ from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, op
 from ndtool.analysis.oracle.reference import New
 from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
+from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -193,7 +194,7 @@ def compare(
     comparing = _ComparisonPass(result, expected, within)
     comparing.go(progress)
     blamed = None
-    if "updates" in arrays and request.attributes.include_self:
+    if "updates" in arrays and not Combining.of(request.attributes).copies_first:
         plan, reduction = _plan(request, arrays), request.attributes.reduction
         wrong, given = comparing.wrong, request.attributes
         handling = Handling(given.out_of_bounds, given.pad, given.negatives)

@@ -12,10 +12,10 @@ from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
+from ndtool.engine.counting import Combining
 from ndtool.errors import called, counted
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
 Rows = Sequence[tuple[str, ...]] | Listing[tuple[str, ...]]
@@ -150,16 +150,14 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     title = names.name_of("output", element.at) + _equals(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
-    attributes = call.inference.attributes
-    mark = REDUCTIONS[attributes.reduction].symbol
+    signs = Combining.of(call.inference.attributes).signs
 
     def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "old", name, value, "", ""
         index = names.index(step.indices, step.named, names.bent(step))
-        sign = mark if number > 1 or attributes.include_self else "="
-        return f"{sign} update", name, value, index, _shown(step.result)
+        return f"{signs[number > 1]} update", name, value, index, _shown(step.result)
 
     left_out = element.updates - len(element.steps) + 1
     more = f"{left_out} more updates: --all lists them" if left_out else ""
@@ -195,7 +193,7 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
 def _stayed(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = counted(element.updates, "update")
-    if not origin.total and call.inference.attributes.reduction != "none":
+    if not origin.total and Combining.of(call.inference.attributes).copies_first:
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:

@@ -258,8 +258,8 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill = () if operator.scatters else (options.FILL,)
-    self_flag = (options.NO_INCLUDE_SELF,) if operator.scatters else ()
-    return (*own, *self_flag, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
+    of_scatters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
+    return (*own, *of_scatters, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:

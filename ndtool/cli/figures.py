@@ -124,6 +124,10 @@ def _consequence(call: OpenCall) -> str:
     reduction, dtype = call.inference.attributes.reduction, call.inference.dtype
     if not call.inference.scatters:
         return "they are read more than once"
+    if call.inference.requires_distinct:
+        return "a run refuses them"
+    if call.inference.attributes.duplicates == "first":
+        return "the first update is assigned there"
     if reduction == "none":
         return "the last update wins there; onnxruntime does not promise that"
     if REDUCTIONS[reduction].is_rounded(dtype):

@@ -8,6 +8,7 @@ from ndtool.cli import kinds
 from ndtool.cli.console import put
 from ndtool.cli.kinds import Kind, integer
 from ndtool.rules.modes import MODES
+from ndtool.rules.reductions import DUPLICATES as WHICH
 from ndtool.rules.reductions import REDUCTIONS
 
 
@@ -100,6 +101,14 @@ NO_NEGATIVES = _flag("--no-negatives", "Negative indices are out of bounds.")
 NO_INCLUDE_SELF = _flag(
     "--no-include-self",
     "Old values take no part: the first update of an element is copied, the next are reduced.",
+)
+DUPLICATES = _option(
+    "--duplicates",
+    "Which of several updates of an element is assigned: last or first (of reduction none only);"
+    " error: no element may have several.",
+    type=click.Choice(WHICH),
+    default="last",
+    metavar="WHICH",
 )
 SPEC = _option(
     "--spec",

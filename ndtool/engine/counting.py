@@ -4,6 +4,8 @@ A mean is the sum of its summands in order, divided once by their number. Withou
 the first update of a slice is copied, the next ones are reduced.
 """
 
+from __future__ import annotations
+
 import mmap
 from typing import NamedTuple
 
@@ -14,21 +16,40 @@ from ndtool.errors import ResourceError
 from ndtool.machine import scratch
 from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS
 
 
 class Combining(NamedTuple):
-    """How updates are combined: the reduction, and whether the old value takes part."""
+    """How updates are combined: the reduction, its old values, and duplicates of "none"."""
 
     reduction: str
     include_self: bool = True
+    duplicates: str = "last"
+
+    @classmethod
+    def of(cls, attributes: Attributes) -> Combining:
+        """Return how a call's attributes combine updates."""
+        return cls(attributes.reduction, attributes.include_self, attributes.duplicates)
+
+    @property
+    def copies_first(self) -> bool:
+        """Whether the first update of an element is copied."""
+        return self.duplicates == "first" if self.reduction == "none" else not self.include_self
+
+    @property
+    def signs(self) -> tuple[str, str]:
+        """How the first update of an element, and how each of the next, is written."""
+        symbol = REDUCTIONS[self.reduction].symbol
+        return (
+            "=" if self.copies_first else symbol,
+            "ignored" if self.duplicates == "first" else symbol,
+        )
 
     @property
     def is_counted(self) -> bool:
         """Whether the updates of each slice are counted."""
-        return self.reduction != "none" and (
-            REDUCTIONS[self.reduction].counts or not self.include_self
-        )
+        return REDUCTIONS[self.reduction].counts or self.copies_first
 
     def bytes_each(self, tuples: int) -> int:
         """Return the bytes of a slice's count; 0 if nothing is counted."""
@@ -41,7 +62,7 @@ class Combining(NamedTuple):
     def counts(self, buffer: Buffer, tuples: int) -> UpdateCounts | None:
         """Bind zeros, as many as an output has slices; None if nothing is counted."""
         each = self.bytes_each(tuples)
-        return UpdateCounts(buffer, each, self.include_self) if each else None
+        return UpdateCounts(buffer, each, self.copies_first) if each else None
 
     def divide(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int

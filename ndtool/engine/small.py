@@ -18,11 +18,12 @@ def bind_small(
     filling: bytes | None,
     combining: Combining,
 ) -> SmallCall | None:
-    """Bind a plan for contiguous arrays; None if one is empty, needs a byte swap, or is counted.
+    """Bind a plan for contiguous arrays; None if they need the general path.
 
-    Also None if the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
+    That is: an array is empty or needs a byte swap; updates are counted, or must have no
+    duplicates; the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
     """
-    if combining.is_counted:
+    if combining.is_counted or combining.duplicates == "error":
         return None
     reduction = combining.reduction
     dtype, index, new = types["data"], types["indices"], types.get("updates")

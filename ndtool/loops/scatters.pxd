@@ -308,15 +308,16 @@ cdef inline void apply_counted(
     while i < n:
         take = min(SHORT, n - i)
         d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])
-        if d.reduced == take:
+        if u.op and d.reduced == take:
             apply_plain(u.op, u.code, to, offsets + i, updates + i * width, take, width)
         else:
             apply_listed(
                 0, u.code, to, offsets + i, updates + i * width, lists[0], d.copied, width
             )
-            apply_listed(
-                u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
-            )
+            if u.op:
+                apply_listed(
+                    u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
+                )
         i += take
 
 
@@ -373,8 +374,7 @@ cdef inline void apply_row(
     """Apply one long update."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    cdef bint copies = u.op == 0 or (u.counts.data and count_slice(&u.counts, to))
-    if not copies:
-        reduce_rows(u.code, u.op, &r)
-    else:
+    if u.counts.data and count_slice(&u.counts, to):
         memcpy(to, update, width)
+    elif u.op:
+        reduce_rows(u.code, u.op, &r)

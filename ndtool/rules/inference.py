@@ -6,7 +6,16 @@ from itertools import permutations
 from math import prod
 from typing import NamedTuple
 
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, called, number, printable
+from ndtool.errors import (
+    BoundsError,
+    DtypeError,
+    DuplicatesError,
+    NdtoolError,
+    RuleError,
+    called,
+    number,
+    printable,
+)
 from ndtool.rules import dtypes, filling, mistakes, shapes, specs
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES, Handling, Mode
@@ -72,6 +81,11 @@ class Inference(NamedTuple):
     def mode(self) -> Mode:
         """The out-of-bounds mode."""
         return MODES[self.attributes.out_of_bounds]
+
+    @property
+    def requires_distinct(self) -> bool:
+        """Whether two index tuples that select the same are an error."""
+        return self.attributes.duplicates == "error"
 
     @property
     def dtype(self) -> Dtype:
@@ -169,6 +183,8 @@ def point_out(error: NdtoolError, inputs: Inputs) -> None:
         error.name(called(name), called(inputs["data"].name))
         if not error.hint and not is_literal(name):
             error.hint = mistakes.likeliest(error.value, error.size, dtype)
+    elif isinstance(error, DuplicatesError):
+        error.name(called(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
         if error.hint.endswith(shapes.PLAIN):
@@ -234,6 +250,7 @@ def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
             flags += f" --batch-dims {meant.batch_dims}" if meant.batch_dims else ""
             flags += f" --reduction {meant.reduction}" if meant.reduction != "none" else ""
             flags += "" if meant.include_self else " --no-include-self"
+            flags += f" --duplicates {meant.duplicates}" if meant.duplicates != "last" else ""
             return f"{_MEANT[name]} the shapes fit: ndtool {other.command} {names}{flags}"
     return ""
 

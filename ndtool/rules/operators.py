@@ -10,7 +10,8 @@ class Attributes(NamedTuple):
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
     negatives: whether negative indices count from the end. include_self: whether the old value of
-    an element takes part in its reduction; else its first update is copied.
+    an element takes part in its reduction; else its first update is copied. duplicates: one of
+    reductions.DUPLICATES.
     """
 
     batch_dims: int = 0
@@ -21,6 +22,7 @@ class Attributes(NamedTuple):
     pad: int | None = None
     negatives: bool = True
     include_self: bool = True
+    duplicates: str = "last"
 
     @property
     def axis_of(self) -> int:
@@ -29,7 +31,7 @@ class Attributes(NamedTuple):
 
 
 # The attributes that no standard's operator has, and that all of ndtool's do.
-COMMON = ("out_of_bounds", "fill", "pad", "negatives", "include_self")
+COMMON = ("out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates")
 
 
 class Example(NamedTuple):
@@ -65,10 +67,14 @@ class Operator(NamedTuple):
         return self.name.replace("_", "-")
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
-        """Return the attributes that this operator has, and include_self if it is False."""
+        """Return the attributes that this operator has, and those of ndtool's scatters if given."""
         resolved = attributes._replace(axis=attributes.axis_of)
         given = {name: getattr(resolved, name) for name in self.attributes}
-        return given if attributes.include_self else {**given, "include_self": False}
+        if not attributes.include_self:
+            given["include_self"] = False
+        if attributes.duplicates != "last":
+            given["duplicates"] = attributes.duplicates
+        return given
 
 
 _GATHER = ("data", "indices")

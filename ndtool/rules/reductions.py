@@ -88,6 +88,8 @@ REDUCTIONS = {
         Reduction("mean", "+", _NUMBERS, (), False, _none, counts=True),
     )
 }
+# Which of several updates of an element "none" assigns; "error": no element has several.
+DUPLICATES = ("last", "first", "error")
 ALIASES = {alias: row.name for row in REDUCTIONS.values() for alias in row.aliases}
 
 

@@ -9,7 +9,7 @@ from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import OPERATORS, Attributes, Operator
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
 
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -193,6 +193,8 @@ def accept(
         raise _no_arithmetic(data, reduction)
     if not attributes.include_self:
         _check_without_self(spec, row, reduction)
+    if attributes.duplicates != "last":
+        _check_duplicates(spec, row, attributes.duplicates, reduction)
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
     most = _FUSES.get((row.standard, operator, row.version))
@@ -241,6 +243,19 @@ def _check_without_self(spec: str, row: Row, reduction: str) -> None:
         raise RuleError(
             f"reduction {reduction} always includes the old value: without it only {others}"
         )
+
+
+def _check_duplicates(spec: str, row: Row, duplicates: str, reduction: str) -> None:
+    if duplicates not in DUPLICATES:
+        raise UsageError(
+            f"duplicates is {shown(duplicates)}: expected one of {', '.join(DUPLICATES)}"
+        )
+    if not OPERATORS[row.operator].scatters:
+        raise UsageError("a gather has no duplicates: it may select an element several times")
+    if duplicates == "first" and row.standard != "ndtool":
+        raise _refused(RuleError, spec, row, "attributes", "duplicates", "no duplicates")
+    if duplicates == "first" and reduction != "none":
+        raise RuleError(f"duplicates first is for reduction none: the reduction is {reduction}")
 
 
 def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:

@@ -152,7 +152,7 @@ def scatter(
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.attributes.reduction
-    combining = Combining(reduction, inference.attributes.include_self)
+    combining = Combining.of(inference.attributes)
     order = dispatch.arithmetic_order(dtype, reduction)
     updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]

@@ -8,9 +8,9 @@ from ndtool._kernels import Indices
 from ndtool.arrays import source
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Touched
-from ndtool.engine import bind, check, copies, layouts
+from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
-from ndtool.errors import BoundsError, OutputError, called
+from ndtool.errors import BoundsError, DuplicatesError, OutputError, called
 from ndtool.rules import inference
 from ndtool.rules.inference import Given, Inference
 from ndtool.rules.modes import Handling
@@ -123,17 +123,26 @@ def load_indices(call: OpenCall) -> memoryview:
 
 
 def validate(call: OpenCall) -> Validated:
-    """Check every index; BoundsError if one is out of bounds and the mode does not allow that."""
+    """Check every index; BoundsError if one is out of bounds and the mode does not allow that.
+
+    DuplicatesError if two tuples select the same, and duplicates are an error.
+    """
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
     inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
-    if error is None:
-        return Validated(call, indices, None)
-    inference.point_out(error, call.inference.inputs)
-    if check.is_error(plan, mode) or not isinstance(error, BoundsError):
-        raise error
-    return Validated(call, indices, error)
+    if error is not None:
+        inference.point_out(error, call.inference.inputs)
+        if check.is_error(plan, mode) or not isinstance(error, BoundsError):
+            raise error
+    validated = Validated(call, indices, error)
+    if call.inference.requires_distinct:
+        try:
+            distinct.check(plan, validated.bound, call.inference.row.negatives)
+        except DuplicatesError as duplicates:
+            inference.point_out(duplicates, call.inference.inputs)
+            raise
+    return validated
 
 
 def bound(found: Inference, indices: memoryview, handling: Handling) -> Indices:

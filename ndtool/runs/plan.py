@@ -15,7 +15,7 @@ from ndtool import _kernels
 from ndtool._kernels import MAX_BYTE_IDS, WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
-from ndtool.engine import tuning
+from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
 from ndtool.machine import memory
 from ndtool.rules.modes import Handling
@@ -101,11 +101,12 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
 
 
 def _counts(call: OpenCall) -> int:
-    """Return the bytes of the counts of updates, 0 if the reduction needs none."""
+    """Return the bytes of the counts of updates, and of the bits of a check for duplicates."""
     from ndtool.runs.external.partitioning import rows_of
 
     rows = rows_of(call.inference)
-    return rows.height * rows.count_bytes
+    bits = distinct.bits_for(call.inference.plan) if call.inference.requires_distinct else 0
+    return rows.height * rows.count_bytes + bits
 
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:

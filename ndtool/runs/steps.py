@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
 from ndtool.engine.gathers import ProgressCallback, silent
-from ndtool.errors import BoundsError
+from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
 from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
@@ -240,6 +240,6 @@ def _named(found: Inference) -> Iterator[None]:
     """Add the names of the files to errors about indices."""
     try:
         yield
-    except BoundsError as error:
+    except (BoundsError, DuplicatesError) as error:
         inference.point_out(error, found.inputs)
         raise

@@ -54,7 +54,8 @@ def model(call: Any) -> Any:
     element = named["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
     given = {name: value for name, value in call.attributes.items() if value != "none"}
-    given.pop("include_self", None)  # it changes nothing with none
+    for name in ("include_self", "duplicates"):  # they change nothing here
+        given.pop(name, None)
     if not call.batch_dims:
         given.pop("batch_dims", None)
     node = helper.make_node(call.title, list(named), ["output"], **given)

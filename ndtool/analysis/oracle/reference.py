@@ -8,10 +8,12 @@ Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamp
 last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
 element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
 nothing; without `negatives`, negative indices are out of bounds. Without `include_self`, the first
-update of an element is copied, the next ones are reduced.
+update of an element is copied, the next ones are reduced. `duplicates` says which of several
+updates of an element "none" assigns; with "error", two tuples that select the same raise
+DuplicatesError.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from operator import index as whole
 from typing import Any
@@ -20,7 +22,6 @@ import numpy as np
 
 from ndtool.analysis.oracle.blocks import (
     Blocks,
-    Index,
     Position,
     ProgressCallback,
     Rule,
@@ -32,8 +33,8 @@ from ndtool.analysis.oracle.blocks import (
     plain_blocks,
     silent,
 )
-from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
-from ndtool.analysis.oracle.refusals import Array, check_types, elements_axis, require
+from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
+from ndtool.analysis.oracle.updating import as_bytes, updated
 
 New = Callable[[Position, np.dtype[Any]], Array]
 
@@ -75,6 +76,7 @@ def scatter_nd(
     pad: int | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -84,7 +86,8 @@ def scatter_nd(
     indices.shape[:-1], b = batch_dims.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction, include_self)
+    how = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, how)
     b = whole(batch_dims)
     k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
@@ -94,7 +97,7 @@ def scatter_nd(
     output = _copied(data, new, part(progress, 0.1, 0.2))
     run = prod(data.shape[b + k :]) * data.itemsize
     blocks = nd_blocks(indices, b, run, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, (reduction, include_self), blocks, b + k)
+    return updated(output, updates, how, blocks, b + k)
 
 
 def gather_elements(
@@ -164,6 +167,7 @@ def scatter(
     pad: int | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -172,7 +176,8 @@ def scatter(
     output[p][indices[p[:b], i]][q] = f(output[p][indices[p[:b], i]][q], updates[p][i][q]).
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction, include_self)
+    how = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, how)
     b = whole(batch_dims)
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
@@ -181,7 +186,7 @@ def scatter(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, (reduction, include_self), blocks, axis + 1)
+    return updated(output, updates, how, blocks, axis + 1, slice(b, axis))
 
 
 def _components(data: Array, indices: Array, b: int, least: int) -> int:
@@ -223,6 +228,7 @@ def scatter_elements(
     pad: int | None = None,
     negatives: bool = True,
     include_self: bool = True,
+    duplicates: str = "last",
     new: New = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
@@ -231,7 +237,8 @@ def scatter_elements(
     output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    check_types(data, indices, updates, reduction, include_self)
+    how = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, how)
     axis = elements_axis(data, indices, axis)
     require(
         updates.shape == indices.shape,
@@ -241,12 +248,12 @@ def scatter_elements(
     rule.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.2, 1))
-    return _updated(output, updates, (reduction, include_self), blocks, data.ndim)
+    return updated(output, updates, how, blocks, data.ndim)
 
 
 def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
     """Copy slices of data, or `filling` where a tuple selects none, to `output`; return it."""
-    source, target = _bytes(data), _bytes(output)
+    source, target = as_bytes(data), as_bytes(output)
     empty: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
     for positions, selected in blocks:
         for i, coordinates in zip(positions, selected, strict=True):
@@ -256,96 +263,7 @@ def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array
 
 def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
     output = new(data.shape, data.dtype)
-    source, target = in_order(_bytes(data)), in_order(_bytes(output))
+    source, target = in_order(as_bytes(data)), in_order(as_bytes(output))
     for piece in pieces(data.size, data.itemsize, progress):
         target[piece] = source[piece]
     return output
-
-
-def _updated(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> Array:
-    """Update slices of `output`, each at coordinates along its first m axes; return it.
-
-    how: the reduction, and whether the old values take part.
-    """
-    if not updates.size:
-        return output  # skips loops over many empty slices
-    if how[0] != "none":
-        _reduce(output, updates, how, blocks, m)
-        return output
-    same = updates.dtype == output.dtype
-    target, source = (_bytes(output), _bytes(updates)) if same else (output, updates)
-    for positions, selected in blocks:
-        for i, coordinates in zip(positions, selected, strict=True):
-            if coordinates is not None:
-                target[*coordinates, ...] = source[*i, ...]
-    return output
-
-
-def _reduce(output: Array, updates: Array, how: tuple[str, bool], blocks: Blocks, m: int) -> None:
-    """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width, reduce = output.shape[:m], prod(output.shape[m:]), REDUCTIONS[how[0]]
-    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    counts: dict[int, int] = {}
-    for _, selected in blocks:
-        kept = [n for n, coordinates in enumerate(selected) if coordinates is not None]
-        rows = _row_numbers([selected[n] or () for n in kept], lead)
-        before = dict(counts)
-        for columns in pieces(width, output.itemsize):  # several only if the block is one slice
-            first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
-            new = flat[first : first + prod(shape)].reshape(shape)[kept]
-            counts = dict(before)
-            for some in _without_duplicates(rows):
-                if how[1]:
-                    _combine(runs, (rows[some], columns), reduce, new[some])
-                else:
-                    fresh = np.array([row not in counts for row in rows[some].tolist()], bool)
-                    _bytes(runs)[rows[some][fresh], columns] = _bytes(
-                        new[some][fresh].astype(runs.dtype)
-                    )
-                    _combine(runs, (rows[some][~fresh], columns), reduce, new[some][~fresh])
-                for row in rows[some].tolist():
-                    counts[row] = counts.get(row, 0) + 1
-        start += len(selected) * width
-    if how[0] == "mean" and counts:
-        _divide(runs, counts, how[1])
-
-
-def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
-    with np.errstate(all="ignore"):
-        runs[at] = reduce.apply(native(runs[at]), native(new))
-
-
-def _divide(runs: Array, counts: dict[int, int], include_self: bool) -> None:
-    """Divide sums by the numbers of their summands, a slice at a time."""
-    for row, count in counts.items():
-        number = np.array(count + include_self)
-        for columns in pieces(runs.shape[1], runs.itemsize):
-            with np.errstate(all="ignore"):
-                runs[row, columns] = mean(native(runs[row, columns]), number)
-
-
-def _row_numbers(selected: list[Index], shape: Position) -> Array:
-    """Return the linear indices of coordinates in `shape`; negative ones count from the end."""
-    numbers = np.zeros(len(selected), np.int64)
-    for axis, size in enumerate(shape):
-        numbers = (
-            numbers * size
-            + np.array([coordinates[axis] for coordinates in selected], np.int64) % size
-        )
-    return numbers
-
-
-def _without_duplicates(rows: Array) -> Iterator[slice]:
-    """Yield consecutive slices of the rows, each without duplicates."""
-    start, seen = 0, set[int]()
-    for n, row in enumerate(rows.tolist()):
-        if row in seen:
-            yield slice(start, n)
-            start, seen = n, set()
-        seen.add(row)
-    yield slice(start, len(rows))
-
-
-def _bytes(array: Array) -> Array:
-    """Return the array as void bytes: moves copy padding, and booleans other than 0 and 1, too."""
-    return array.view(np.dtype((np.void, array.dtype.itemsize)))

@@ -1,7 +1,7 @@
 """The reference's checks of types and shapes."""
 
 from operator import index as whole
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,16 @@ Array = np.ndarray[Any, Any]
 KINDS = "iu"  # dtype kinds of indices
 
 
+class Combination(NamedTuple):
+    """How updates are combined; duplicates: "last", "first" or "error"."""
+
+    reduction: str = "none"
+    include_self: bool = True
+    duplicates: str = "last"
+
+
 def check_types(
-    data: Array,
-    indices: Array,
-    updates: Array | None = None,
-    reduction: str = "none",
-    include_self: bool = True,
+    data: Array, indices: Array, updates: Array | None = None, how: Combination | None = None
 ) -> None:
     """Raise DtypeError or UsageError for types that an operator does not take together."""
     if data.dtype.hasobject or not data.dtype.itemsize:
@@ -26,6 +30,12 @@ def check_types(
         raise DtypeError(f"indices {indices.dtype}: they must be integers")
     if updates is not None and not _same_type(data.dtype, updates.dtype):
         raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
+    if how is None:
+        return
+    reduction = how.reduction
+    if how.duplicates not in ("last", "first", "error"):
+        raise UsageError(f"duplicates {how.duplicates!r}: valid last, first, error")
+    require(how.duplicates != "first" or reduction == "none", "duplicates first: only for none")
     if reduction == "none":
         return
     if reduction not in REDUCTIONS:
@@ -33,7 +43,9 @@ def check_types(
     names = REDUCTIONS[reduction].types
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
-    require(include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values")
+    require(
+        how.include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values"
+    )
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:

@@ -13,9 +13,9 @@ from ndtool.analysis.tuples import FEW
 from ndtool.analysis.values import shown
 from ndtool.cli.answers import Names
 from ndtool.engine import layouts
+from ndtool.engine.counting import Combining
 from ndtool.errors import counted
 from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
 
@@ -35,8 +35,8 @@ class Sentences:
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
         self._names, self._drawing = Names(call), drawing
         self._scatters = call.inference.scatters
-        self._reduction = call.inference.attributes.reduction
-        self._include_self = call.inference.attributes.include_self
+        self._combining = Combining.of(call.inference.attributes)
+        self._reduction = self._combining.reduction
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
@@ -67,8 +67,8 @@ class Sentences:
 
     def _signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element: the first may be copied."""
-        mark = REDUCTIONS[self._reduction].symbol
-        return chain([mark if self._include_self else "="], repeat(mark))
+        first, later = self._combining.signs
+        return chain([first], repeat(later))
 
     def _output(self, at: Position) -> str:
         links, this = self._links["output", at], self._element("output", at)
@@ -77,6 +77,10 @@ class Sentences:
         old, *changes = self._shortened(self.sources(at))
         if not changes:
             return f"{this} from {name_of('data', at)}, which no index selects"
+        if self._combining.duplicates == "first":
+            after = f"; {counted(len(links) - 2, 'later update')} ignored" if len(links) > 2 else ""
+            first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
+            return f"{this} from {first}, which overwrites {old}{after}"
         if self._reduction == "none":
             before = f" and {counted(len(links) - 2, 'earlier update')}" if len(links) > 2 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
@@ -93,10 +97,10 @@ class Sentences:
         changes = self._links["output", at][1:]
         if not changes:
             return f"{this} is unchanged in {name_of('output', at)}"
+        if self._combining.copies_first:
+            return f"{this} is replaced by {name_of('updates', changes[0].updates or ())}"
         if self._reduction == "none":
             return f"{this} is overwritten by {name_of('updates', changes[-1].updates or ())}"
-        if not self._include_self:
-            return f"{this} is replaced by {name_of('updates', changes[0].updates or ())}"
         return f"{this} gets {counted(len(changes), 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:
@@ -132,7 +136,12 @@ class Sentences:
         if link.output is None:
             return f"{this} is for {name_of('data', link.data or ())}, {by}"
         rest = self._gives(link)
-        if self._reduction == "none" and link is not self._links["output", link.output][-1]:
+        of_element = self._links["output", link.output]
+        if self._combining.duplicates == "first":
+            rest = (
+                "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
+            )
+        elif self._reduction == "none" and link is not of_element[-1]:
             rest = "; a later update overwrites it"
         return f"{this} goes to {name_of('output', link.output)}, {by}{rest}"
 

@@ -173,6 +173,8 @@ def run(
     endings.add_cleanup(abandon)
     sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
     try:
+        if inference.requires_distinct and not dry:
+            execution.check(call, partitioning, lambda _: None)
         _raise_any(cluster.everywhere(worker.look, sent), BaseException)
         store = spillfiles.open_store(folder.inside)
         made = partial(resume.fingerprint_of, inference, partitioning.rows, named, call.sources)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from operator import lt
 from threading import Lock
 
@@ -19,6 +20,8 @@ from ndtool.arrays.boxes import (
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.engine import distinct
+from ndtool.engine.distinct import Tuples
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
@@ -47,6 +50,8 @@ def run(
     note: takes the bounds report if the mode allows indices out of bounds. dry: whether the caller
     stops at the first phase, so that no data are read.
     """
+    if call.inference.requires_distinct and not dry:
+        check(call, partitioning, lambda _: None)
     with ExitStack() as stack:
         output = _output(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
@@ -72,7 +77,10 @@ def run(
 
 
 def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
-    """Validate all indices by blocks; raise BoundsError, or pass it to `note` if allowed."""
+    """Validate all indices by blocks; raise BoundsError, or pass it to `note` if allowed.
+
+    Raises DuplicatesError if two tuples select the same, and duplicates are an error.
+    """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, None, {}))
     outside = policy.Outside(call.inference)
@@ -81,6 +89,18 @@ def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
         checks = (Task(work.do, "check", block) for block in fresh)
         policy.complete(threads, checks, outside.add)
     outside.tell(note)
+    if call.inference.requires_distinct:
+        stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
+        distinct.search(stored, partial(_stored_blocks, work), partitioning.part)
+
+
+def _stored_blocks(work: Work) -> Iterator[Tuples]:
+    """Yield all index tuples by blocks; tuples that batches share once."""
+    for block in range(work.partitioning.blocks):
+        first, stop = work.partitioning.fresh(block)
+        if first < stop:
+            with work.arena() as take:
+                yield Tuples(first, stop - first, work.fresh(block, take))
 
 
 def arrays(

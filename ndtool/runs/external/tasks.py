@@ -109,9 +109,8 @@ class Work:
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         self.boxes = bind.bind_boxes(partitioning.rows.over, partitioning.step)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
-        given = inference.attributes
-        self.reduction = given.reduction
-        self.combining = Combining(given.reduction, given.include_self)
+        self.combining = Combining.of(inference.attributes)
+        self.reduction = self.combining.reduction
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.turned = dtype.unit > 1 and dtype.order != order
