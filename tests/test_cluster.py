@@ -21,7 +21,14 @@ from twoworkers import PATIENT, two_workers
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
-from ndtool.errors import BoundsError, NdtoolError, OutputError, ResourceError, UsageError
+from ndtool.errors import (
+    BoundsError,
+    DuplicatesError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
 from ndtool.formats.zarr import location
 from ndtool.runs import plan
 from ndtool.runs.calls import OpenCall
@@ -250,6 +257,19 @@ def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -
         done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
     assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 512\n" in str(caught.value)
     assert state(stores) == before
+
+
+def test_duplicates_are_refused_before_workers_write(stores: Path, workers: Workers) -> None:
+
+    with pytest.raises(DuplicatesError) as caught:
+        done("scatter_nd", ".zarr", "new.zarr", scheduler=workers.client, duplicates="error")
+    roles, arguments = CALLS["scatter_nd"]
+    arrays = (np.load(f"{role}.npy") for role in roles)
+    with pytest.raises(DuplicatesError) as expected:
+        reference.scatter_nd(*arrays, **arguments, duplicates="error")
+    found = caught.value.first, caught.value.second
+    assert found == (expected.value.first, expected.value.second)
+    assert not Path("new.zarr").exists()
 
 
 def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Workers) -> None:

@@ -348,7 +348,9 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
         wrong = indices.copy()
         wrong.flat[position] = algorithm.data[algorithm.axis or 0]
         for reduction in ("none", "add"):
-            again = call._replace(arrays=(data, wrong, updates), reduction=reduction)
+            again = call._replace(
+                arrays=(data, wrong, updates), combination={"reduction": reduction}
+            )
             for out in (data, np.full_like(data, 7)):
                 kept = out.copy()
                 with pytest.raises(BoundsError):

@@ -267,6 +267,7 @@ JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON obj
 REPORTING = (QUIET, JSON)
 GROUPS = {  # in the help; options without a group come first
     "Special indices": (PAD, NO_NEGATIVES),
+    "Updates": (NO_INCLUDE_SELF, DUPLICATES),
     "Other engines": ENGINES,
     "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
     "Types and standards": (SPEC, DTYPE),

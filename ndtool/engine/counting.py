@@ -64,6 +64,11 @@ class Combining(NamedTuple):
         each = self.bytes_each(tuples)
         return UpdateCounts(buffer, each, self.copies_first) if each else None
 
+    def new_counts(self, tuples: int, slices: int) -> UpdateCounts | None:
+        """Return zeros for the updates by a number of tuples; None if nothing is counted."""
+        each = self.bytes_each(tuples)
+        return self.counts(_zeros(slices * each, 16 * tuples > slices), tuples) if each else None
+
     def divide(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
@@ -73,7 +78,7 @@ class Combining(NamedTuple):
             _kernels.divide_means(counts, out, width, dtype.name, how)
 
 
-def zeros(size: int, most: bool) -> mmap.mmap:
+def _zeros(size: int, most: bool) -> mmap.mmap:
     """Return zeroed memory, of which only what is touched is allocated.
 
     most: whether most of it will be.

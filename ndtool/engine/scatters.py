@@ -24,7 +24,7 @@ from ndtool._kernels import (
     UpdateSpec,
     WorkItem,
 )
-from ndtool.engine import check, columns, counting, layouts, narrow, tuning
+from ndtool.engine import check, columns, layouts, narrow, tuning
 from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
 from ndtool.engine.counting import Combining
 from ndtool.engine.gathers import ProgressCallback, silent, whole_elements
@@ -88,12 +88,8 @@ def scatter(s: Scatter) -> bool:
         if MODES[s.indices.rule].skips:
             return True
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
-    if not s.combining.is_counted:
-        return _scatter(s)
     width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
-    tuples, slices = len(s.updates) // width, len(s.out) // width
-    buffer = counting.zeros(slices * s.combining.bytes_each(tuples), 16 * tuples > slices)
-    counts = s.combining.counts(buffer, tuples)
+    counts = s.combining.new_counts(len(s.updates) // width, len(s.out) // width)
     if not _scatter(s._replace(counts=counts)):
         return False
     s.combining.divide(counts, s.out, width, s.dtype, s.threads)
@@ -116,13 +112,10 @@ def _scatter(s: Scatter) -> bool:
         return _by_copies(s, runs, threads)
     many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
     far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
-    far = (
-        far
-        and not _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
-        >= tuning.LOCAL_SHARE
-    )
     if many and far and not wide and (one_line or line > tuning.CACHED):
-        return _by_destination(s, runs, rows)
+        local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
+        if local < tuning.LOCAL_SHARE:
+            return _by_destination(s, runs, rows)
     with _guarded(s) as work:
         lines = runs.tuples // runs.per_batch
         if not one_line and (runs.width < tuning.WIDE or lines >= threads):

@@ -374,7 +374,8 @@ cdef inline void apply_row(
     """Apply one long update."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    if u.counts.data and count_slice(&u.counts, to):
+    cdef bint copies = count_slice(&u.counts, to) if u.counts.data else u.op == 0
+    if copies:
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)

@@ -57,10 +57,7 @@ class Call(NamedTuple):
 
     def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
         """Refuse a reduction that an engine lacks; return whether old values (always) take part."""
-        _lacks(
-            self.attributes.get("duplicates") == "first",
-            f"{engine} does not promise which of several updates is assigned",
-        )
+        _lacks(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
         kept = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
         _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
         _lacks(always and not kept, f"{engine} has no {self.reduction} without the old values")
