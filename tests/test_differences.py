@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from strategies import Array, Case, random_values, scatter_elements_cases, scatter_nd_cases, seeds
 from test_properties import call, many
 
+import ndtool as ndtool_package
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
 from ndtool.cli import figures
+from ndtool.engine.counting import Combining
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
@@ -91,8 +93,8 @@ def plan_of(case: Case) -> plans.Plan:
 def examined_of(case: Case, out: Array, wrong: list[int]) -> diagnosis.Diagnosis:
     roles = ("data", "indices", "updates")
     arrays, numbers = dict(zip(roles, case.arrays, strict=True)), np.array(wrong, np.int64)
-    reduction, expected = case.arguments["reduction"], call(reference, case)
-    return diagnosis.diagnose(plan_of(case), arrays, reduction, numbers, out, expected)
+    combining, expected = Combining(case.arguments["reduction"]), call(reference, case)
+    return diagnosis.diagnose(plan_of(case), arrays, combining, numbers, out, expected)
 
 
 def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:
@@ -213,6 +215,47 @@ def without_updates(workdir: Path) -> Request:
 
 
 RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--reduction", "add")
+
+
+@pytest.mark.parametrize(
+    ("asked", "done", "cause"),
+    [
+        ({"reduction": "add"}, {"reduction": "mean"}, "--reduction mean"),
+        ({"reduction": "add"}, {"reduction": "none"}, "--reduction none"),
+        ({"reduction": "mean"}, {"reduction": "add"}, "--reduction add"),
+        ({"reduction": "add"}, {"reduction": "add", "include_self": False}, "--no-include-self"),
+        ({"reduction": "max", "include_self": False}, {"reduction": "max"},
+         "without --no-include-self"),
+        ({"reduction": "add"}, {"reduction": "mean", "include_self": False},
+         "--reduction mean --no-include-self"),
+        ({"reduction": "sub"}, {"reduction": "add"}, "--reduction add"),
+        ({}, {"duplicates": "first"}, "--duplicates first"),
+        ({"duplicates": "first"}, {}, "--duplicates last"),
+        ({}, {"reduction": "add"}, "--reduction add"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["i4", "f4", "c8"])
+def test_the_cause_of_all_differences_is_named(
+    workdir: Path, asked: dict[str, Any], done: dict[str, Any], cause: str, dtype: str
+) -> None:
+    if dtype == "c8" and "max" in (asked.get("reduction"), done.get("reduction")):
+        pytest.skip("complex numbers have no order")
+    rng = np.random.default_rng(3)
+    data, indices = (rng.normal(size=50) * 99).astype(dtype), rng.integers(0, 30, (90, 1))
+    updates = (rng.normal(size=90) * 99).astype(dtype)
+    updates[indices[:, 0] == 7] *= 2
+    save(data=data, idx=indices, upd=updates)
+    save(out=ndtool_package.scatter_nd(data, indices, updates, **done))
+    flags = ["--reduction", asked.get("reduction", "none")]
+    flags += ["--no-include-self"] if "include_self" in asked else []
+    flags += ["--duplicates", asked["duplicates"]] if "duplicates" in asked else []
+    ran = ndtool(*RUN[:-2], *flags, "--json")
+    assert (ran.status, ran.json["cause"]) == (8, cause)
+    assert f"are the result of {cause}" in ndtool(*RUN[:-2], *flags).err
+    out = np.load("out.npy")
+    out[0] += 1
+    save(out=out)
+    assert ndtool(*RUN[:-2], *flags, "--json").json["cause"] is None
 
 
 def test_lost_updates_as_text(workdir: Path) -> None:
@@ -342,7 +385,7 @@ def test_a_lost_update_is_no_other_rule_for_nan() -> None:
     case = Case("scatter_nd", (np.array([1.0]), idx, upd), {"reduction": "max"})
     # By other rules it would be 7 (after NaN, or without NaN), or 5 (up to NaN from the end).
     for found, otherwise in ((7.0, 1), (5.0, 1), (-NAN, 1), (1.0, 0), (6.0, 0)):
-        assert examined_of(case, np.array([found]), [0]) == (1, 0, 0, otherwise)
+        assert examined_of(case, np.array([found]), [0])[:4] == (1, 0, 0, otherwise)
     numbers = Case("scatter_nd", (np.array([1.0]), idx, np.array([5.0, 3.0, 7.0])), case.arguments)
     assert examined_of(numbers, np.array([5.0]), [0]) == (1, 1, 0, 0)
     zeros = Case("scatter_nd", (np.array([0.0]), idx, np.zeros(3)), case.arguments)

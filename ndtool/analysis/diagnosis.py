@@ -5,15 +5,18 @@ engine that compares NaN or signed zeros by another rule; then no update is lost
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
+from ndtool.analysis.causes import cause
 from ndtool.analysis.oracle.blocks import in_order
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
+from ndtool.engine.counting import Combining
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import Plan
 
@@ -24,18 +27,22 @@ _MOST = 1 << 18  # updates of them in memory at a time
 
 
 class Diagnosis(NamedTuple):
-    """Counts of elements: examined, lacking one update, with one twice, compared by other rules."""
+    """Counts of elements: examined, lacking one update, with one twice, compared by other rules.
+
+    cause: the options that give all of them, if such are known.
+    """
 
     examined: int = 0
     lost: int = 0
     doubled: int = 0
     otherwise: int = 0
+    cause: str | None = None
 
 
 def diagnose(
     plan: Plan,
     arrays: dict[str, Array],
-    reduction: str,
+    combining: Combining,
     wrong: Numbers,
     output: Array,
     expected: Array,
@@ -51,6 +58,11 @@ def diagnose(
     wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
     old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
     lost = doubled = otherwise = 0
+    owners = np.repeat(np.arange(len(wrong)), [len(one) for one in updates_of])
+    why = partial(cause, combining, old, owners, np.concatenate(updates_of), found)
+    if combining.copies_first:
+        return Diagnosis(len(wrong), cause=why())
+    reduction = combining.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
             one = slice(n, n + 1)
@@ -64,7 +76,7 @@ def diagnose(
                 lost += 1
             elif is_it(twice):
                 doubled += 1
-    return Diagnosis(len(wrong), lost, doubled, otherwise)
+    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else why())
 
 
 def _updates_of_each(

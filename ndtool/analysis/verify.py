@@ -52,7 +52,8 @@ class Comparison(NamedTuple):
     first different one. largest: the first of those furthest apart. ulps: counts of elements by
     distance, see CLASSES. examined: how many of those furthest apart were diagnosed. lost, doubled:
     how many of them lack exactly one update, or have one twice. otherwise: how many are a max or
-    min by another rule for NaN or signed zeros. These three are None in a gather.
+    min by another rule for NaN or signed zeros. These three are None in a gather. cause: the
+    options that give all examined elements, None if no such are known.
     """
 
     described: str
@@ -66,6 +67,7 @@ class Comparison(NamedTuple):
     lost: int | None
     doubled: int | None
     otherwise: int | None
+    cause: str | None
     within: int
 
     @property
@@ -194,11 +196,11 @@ def compare(
     comparing = _ComparisonPass(result, expected, within)
     comparing.go(progress)
     blamed = None
-    if "updates" in arrays and not Combining.of(request.attributes).copies_first:
-        plan, reduction = _plan(request, arrays), request.attributes.reduction
+    if "updates" in arrays:
+        plan, combining = _plan(request, arrays), Combining.of(request.attributes)
         wrong, given = comparing.wrong, request.attributes
         handling = Handling(given.out_of_bounds, given.pad, given.negatives)
-        blamed = diagnosis.diagnose(plan, arrays, reduction, wrong, result, expected, handling)
+        blamed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
     return comparing.comparison(blamed)
 
 
@@ -324,7 +326,7 @@ class _ComparisonPass:
     def comparison(self, blamed: diagnosis.Diagnosis | None) -> "Comparison":
         """Return the comparison; blamed: the diagnosis."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise = blamed or (0, None, None, None)
+        examined, lost, doubled, otherwise, cause = blamed or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
@@ -338,6 +340,7 @@ class _ComparisonPass:
             lost,
             doubled,
             otherwise,
+            cause,
             self._within,
         )
 

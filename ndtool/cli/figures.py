@@ -186,6 +186,7 @@ def comparison_record(compared: Comparison) -> dict[str, Any]:
         "lost_updates": compared.lost,
         "doubled_updates": compared.doubled,
         "compared_otherwise": compared.otherwise,
+        "cause": compared.cause,
         "within": compared.within,
     }
 
@@ -226,4 +227,6 @@ def differences(compared: Comparison) -> list[str]:
         )
     if compared.otherwise:
         lines.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
+    if compared.cause:
+        lines.append(f"{compared.looked_into} are the result of {compared.cause}")
     return lines

@@ -328,6 +328,8 @@ def _differing(compared: Comparison) -> str:
         )
     if compared.otherwise:
         reasons.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
+    if compared.cause:
+        reasons.append(f"{compared.looked_into} are the result of {compared.cause}")
     if reasons:
         text += f": {'; '.join(reasons)}"
     elif compared.largest is not None and compared.largest.ulps is not None:
