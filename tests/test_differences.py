@@ -377,7 +377,7 @@ def test_other_rules_for_nan_and_zeros_lose_no_update(reduction: str, code: str)
         out = found.astype(dtype)
         wrong = [n for n in range(count) if out[n].tobytes() != expected[n].tobytes()]
         assert len(wrong) > 5
-        assert examined_of(case, out, wrong) == (len(wrong), 0, 0, len(wrong))
+        assert examined_of(case, out, wrong) == (len(wrong), 0, 0, len(wrong), None)
 
 
 def test_a_lost_update_is_no_other_rule_for_nan() -> None:
@@ -387,9 +387,9 @@ def test_a_lost_update_is_no_other_rule_for_nan() -> None:
     for found, otherwise in ((7.0, 1), (5.0, 1), (-NAN, 1), (1.0, 0), (6.0, 0)):
         assert examined_of(case, np.array([found]), [0])[:4] == (1, 0, 0, otherwise)
     numbers = Case("scatter_nd", (np.array([1.0]), idx, np.array([5.0, 3.0, 7.0])), case.arguments)
-    assert examined_of(numbers, np.array([5.0]), [0]) == (1, 1, 0, 0)
+    assert examined_of(numbers, np.array([5.0]), [0])[:4] == (1, 1, 0, 0)
     zeros = Case("scatter_nd", (np.array([0.0]), idx, np.zeros(3)), case.arguments)
-    assert examined_of(zeros, np.array([-0.0]), [0]) == (1, 0, 0, 0)
+    assert examined_of(zeros, np.array([-0.0]), [0])[:4] == (1, 0, 0, 0)
 
 
 def test_other_nan_rules_as_text(workdir: Path) -> None:
