@@ -6,6 +6,7 @@ Reduction = Literal["none", "add", "mul", "max", "min"]
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]
+WriteMode = Literal["linear", "circular"]
 OperatorName = Literal[
     "gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather", "scatter"
 ]

@@ -20,7 +20,7 @@ from ndtool.cli.console import put
 from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.operators import OPERATORS, Operator
+from ndtool.rules.operators import LOWERED, OPERATORS, Operator
 
 if TYPE_CHECKING:
     from ndtool.analysis.stats import Stats
@@ -173,7 +173,8 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
-    names = [name for name, operator in OPERATORS.items() if command in (None, operator.command)]
+    known = (OPERATORS | LOWERED).items()
+    names = [name for name, operator in known if command in (None, operator.command)]
     reporter.specs([row for row in specs.TABLE if row.operator in names])
 
 
@@ -275,7 +276,7 @@ def inspect() -> click.Command:
 
 def spec() -> click.Command:
     """Return the command that shows what the standards accept."""
-    choice = click.Choice([operator.command for operator in OPERATORS.values()])
+    choice = click.Choice([one.command for one in (OPERATORS | LOWERED).values()])
     return command(
         "spec",
         _spec,

@@ -165,8 +165,9 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
 def point_out(error: NdtoolError, inputs: Inputs) -> None:
     """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
-        name, dtype, _ = inputs["indices"]
-        error.name(called(name), called(inputs["data"].name))
+        lowered = "write_indices" in inputs
+        name, dtype, _ = inputs["write_indices" if lowered else "indices"]
+        error.name(called(name), called(inputs["past" if lowered else "data"].name))
         if not error.hint and not is_literal(name):
             error.hint = mistakes.likeliest(error.value, error.size, dtype)
     elif isinstance(error, RuleError | DtypeError):

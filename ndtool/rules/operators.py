@@ -55,7 +55,7 @@ class Operator(NamedTuple):
     @property
     def scatters(self) -> bool:
         """Whether the operator scatters updates into a copy of data; else it gathers."""
-        return "updates" in self.inputs
+        return "updates" in self.inputs or "update" in self.inputs
 
     @property
     def command(self) -> str:
@@ -106,4 +106,18 @@ OPERATORS = {
         ),
     )
 }
+# Operators that are computed by one of OPERATORS, from indices that are computed first.
+LOWERED = {
+    "tensor_scatter": Operator(
+        "tensor_scatter", "TensorScatter", ("past", "update", "write_indices"), ("axis", "mode"),
+        "Copy PAST and write UPDATE along an axis, from an index of each batch (ONNX"
+        " TensorScatter).",
+        Example(("float32[2,8,64]", "float32[2,1,64]", "int64[2]"), {"axis": 1}, "0,0,0"),
+    ),
+}
 # fmt: on
+
+
+def operator_of(name: str) -> Operator:
+    """Return the row of an operator, lowered ones included."""
+    return OPERATORS.get(name) or LOWERED[name]

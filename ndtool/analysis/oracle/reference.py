@@ -31,6 +31,7 @@ from ndtool.analysis.oracle.blocks import (
     plain_blocks,
     silent,
 )
+from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, native
 from ndtool.analysis.oracle.refusals import Array, check_types, elements_axis, require
 
