@@ -20,7 +20,7 @@ from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
@@ -302,13 +302,13 @@ def word(name: str, value: object) -> str:
 # How each attribute is taken, by its name in Attributes.
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": word, "out_of_bounds": word,
-    "fill": number, "pad": optional_integer, "negatives": flag,
+    "fill": number, "pad": optional_integer, "negatives": flag, "mode": word,
 }  # fmt: skip
 
 
 def attributes_of(operator: str, given: Iterable[tuple[str, object]]) -> Attributes:
     """Return attributes of an operator from arguments by their names."""
-    has, take = OPERATORS[operator].attributes, TAKEN
+    has, take = operator_of(operator).attributes, TAKEN
     if "axis" in has and "batch_dims" not in has:  # no default depends on batch_dims
         take = {**take, "axis": integer}
     return Attributes(**{name: take[name](name, value) for name, value in given})

@@ -31,7 +31,7 @@ WELL_FORMED = {
     "AS_VOID": "1", "CHUNKS": "1,4", "SHARDS": "2,4", "CODEC": "zstd:3", "AT": "0,0",
     "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
-    "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0",
+    "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "MODE": "linear",
 }  # fmt: skip
 
 
@@ -133,6 +133,7 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter",
         "gather-elements",
         "scatter-elements",
+        "tensor-scatter",
     }  # require other files
     calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
     requested = [(list(words), given) for words, given in calls.items()]

@@ -1,5 +1,6 @@
 """The operators: a table of their inputs and attributes, which every other module reads."""
 
+from collections import ChainMap
 from typing import NamedTuple
 
 
@@ -9,7 +10,7 @@ class Attributes(NamedTuple):
     axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
-    negatives: whether negative indices count from the end.
+    negatives: whether negative indices count from the end. mode: of tensor_scatter.
     """
 
     batch_dims: int = 0
@@ -19,6 +20,7 @@ class Attributes(NamedTuple):
     fill: str | None = None
     pad: int | None = None
     negatives: bool = True
+    mode: str = "linear"
 
     @property
     def axis_of(self) -> int:
@@ -42,7 +44,7 @@ class Operator(NamedTuple):
     """An operator of the family.
 
     name: ndtool's name. title: the standards' name. inputs, attributes: their names, in order.
-    does: the summary for the help.
+    does: the summary for the help. axis: the default, None for the first that is no batch axis.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Operator(NamedTuple):
     attributes: tuple[str, ...]
     does: str
     example: Example
+    axis: int | None = None
 
     @property
     def scatters(self) -> bool:
@@ -64,7 +67,9 @@ class Operator(NamedTuple):
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
         """Return the attributes that this operator has."""
-        resolved = attributes._replace(axis=attributes.axis_of)
+        default = attributes.axis_of if self.axis is None else self.axis
+        axis = default if attributes.axis is None else attributes.axis
+        resolved = attributes._replace(axis=axis)
         return {name: getattr(resolved, name) for name in self.attributes}
 
 
@@ -113,11 +118,18 @@ LOWERED = {
         "Copy PAST and write UPDATE along an axis, from an index of each batch (ONNX"
         " TensorScatter).",
         Example(("float32[2,8,64]", "float32[2,1,64]", "int64[2]"), {"axis": 1}, "0,0,0"),
+        axis=-2,
     ),
 }
 # fmt: on
+WRITE_MODES = ("linear", "circular")  # of tensor_scatter
+# A lowered operator's inputs by their names in the operator that computes it.
+LOWERED_INPUTS = {"past": "data", "update": "updates", "write_indices": "indices"}
+
+
+EVERY = ChainMap(LOWERED, OPERATORS)  # in order: the last comes first
 
 
 def operator_of(name: str) -> Operator:
     """Return the row of an operator, lowered ones included."""
-    return OPERATORS.get(name) or LOWERED[name]
+    return EVERY[name]

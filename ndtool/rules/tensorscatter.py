@@ -8,17 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ndtool.errors import DtypeError, UsageError, number, shown
-from ndtool.rules import specs
+from ndtool.rules import shapes, specs
 from ndtool.rules.dtypes import INTEGERS, Dtype, from_name
-from ndtool.rules.operators import LOWERED
-from ndtool.rules.plans import Shape
+from ndtool.rules.operators import WRITE_MODES, Attributes
+from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.shapes import written
 from ndtool.rules.trace import Trace, Tracer
 
 NAME = "tensor_scatter"
-MODES = ("linear", "circular")
+MODES = WRITE_MODES
 AXIS = -2  # the default of the standard
-ROLES = LOWERED[NAME].inputs
 
 
 class Lowering(NamedTuple):
@@ -37,6 +36,18 @@ class Lowering(NamedTuple):
     def indices(self) -> Shape:
         """The shape of the indices of the scatter."""
         return (self.batch, self.length)
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the scatter."""
+        return Attributes(axis=self.axis, batch_dims=1)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the scatter."""
+        update = (*self.output[: self.axis], self.length, *self.output[self.axis + 1 :])
+        sizes = {"data": self.output, "indices": self.indices, "updates": update}
+        return shapes.infer("scatter", sizes, self.attributes)[1]
 
 
 def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Row:

@@ -1,7 +1,9 @@
 """The slow reference of TensorScatter: the loop of the ONNX text, element by element."""
 
+from collections.abc import Callable
 from itertools import product
 from operator import index as whole
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,8 @@ def tensor_scatter(
     write_indices: Array | None = None,
     axis: int = -2,
     mode: str = "linear",
+    *,
+    new: Callable[[tuple[int, ...], Any], Array] = np.empty,
 ) -> Array:
     """Return a copy of `past` with `update` written along `axis`, as ONNX TensorScatter does.
 
@@ -40,7 +44,8 @@ def tensor_scatter(
             position=(bad[0],), axis=axis, value=firsts[bad[0]], size=size, count=len(bad),
             total=len(firsts), lowest=0, length=length[0],
         )  # fmt: skip
-    output = past.copy()
+    output = new(past.shape, past.dtype)
+    output[...] = past
     for prefix in product(*map(range, past.shape[:axis])):
         for i in range(length[0]):
             at = firsts[prefix[0]] + i
