@@ -259,3 +259,19 @@ def test_a_node_without_its_optional_input(tmp_path: Path) -> None:
     ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
     assert ran.status == 0, ran.err
     assert list(ran.json["nodes"][0]["inputs"]) == ["past", "update"]
+
+
+def test_out_may_only_overlap_past() -> None:
+    memory, write = np.zeros(40), np.zeros((2, 4, 3))
+    past, update = memory[:24].reshape(2, 4, 3), memory[20:32].reshape(2, 2, 3)
+    with pytest.raises(RuleError, match="out overlaps update"):
+        ndtool.tensor_scatter(past, update, out=past)
+    with pytest.raises(RuleError, match="out overlaps write_indices"):
+        ndtool.tensor_scatter(write, U, write.view("i8")[0, 0, :2], out=write)
+
+
+def test_the_padding_of_a_structure_is_moved() -> None:
+    dtype = np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [1], "itemsize": 4})
+    past, update = (np.full((2, 4, 12), n, "u1").view(dtype) for n in (1, 2))
+    written = ndtool.tensor_scatter(past, update[:, :2])
+    assert written.view("u1").reshape(2, 4, 12)[:, :, 0].tolist() == [[2, 2, 1, 1]] * 2
