@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ndtool.errors import Status as Status
     from ndtool.errors import UsageError as UsageError
     from ndtool.ops import *  # noqa: F403 - the operators
+    from ndtool.tensorscatter import tensor_scatter as tensor_scatter
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,8 @@ def __getattr__(name: str) -> object:
         module = "ndtool.errors"
     elif name == "__all__":
         return __dir__()
+    elif name == "tensor_scatter":
+        module = "ndtool.tensorscatter"
     elif name in __dir__():
         module = "ndtool.ops"
     else:
@@ -69,6 +72,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List exactly the public names, loaded or not."""
-    from ndtool.rules.operators import OPERATORS
+    from ndtool.rules.operators import LOWERED, OPERATORS
 
-    return [*OPERATORS, *_ERRORS, "__version__", "files"]
+    return [*OPERATORS, *LOWERED, *_ERRORS, "__version__", "files"]

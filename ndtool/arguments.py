@@ -20,7 +20,7 @@ from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import Attributes, operator_of
 from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import ALIASES
 
@@ -310,13 +310,13 @@ def reduction_name(name: str, value: object) -> str:
 TAKEN: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
     "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
-    "include_self": flag, "duplicates": word,
+    "include_self": flag, "duplicates": word, "mode": word,
 }  # fmt: skip
 
 
 def attributes_of(operator: str, given: Iterable[tuple[str, object]]) -> Attributes:
     """Return attributes of an operator from arguments by their names."""
-    has, take = OPERATORS[operator].attributes, TAKEN
+    has, take = operator_of(operator).attributes, TAKEN
     if "axis" in has and "batch_dims" not in has:  # no default depends on batch_dims
         take = {**take, "axis": integer}
     return Attributes(**{name: take[name](name, value) for name, value in given})

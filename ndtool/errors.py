@@ -171,7 +171,7 @@ class BoundsError(NdtoolError, IndexError):
         its coordinate on that last axis; None for elements operators. axis: the axis of data.
         value: the index. size: the length of the axis. count: the number of index tuples
         (elements operators: elements) out of bounds. total: the number of all. lowest: the
-        smallest valid index.
+        smallest valid index. length: the number of elements along the axis from the index on.
     """
 
     status = Status.BOUNDS
@@ -188,10 +188,12 @@ class BoundsError(NdtoolError, IndexError):
         count: int = 0,
         total: int = 0,
         lowest: int | None = None,
+        length: int = 1,
     ) -> None:
         super().__init__(message)
         self.position, self.component, self.axis = position, component, axis
         self.value, self.size, self.count, self.total = value, size, count, total
+        self.length = length
         self.lowest = -size if lowest is None else lowest
         self.name("indices", "data")
         self.hint = self._guess()
@@ -207,12 +209,14 @@ class BoundsError(NdtoolError, IndexError):
         entry = self.position if self.component is None else (*self.position, self.component)
         brackets = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
-        valid = f"valid {self.lowest}..{self.size - 1}" if self.size else "no index is valid"
+        highest = self.size - self.length
+        valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
+        of_several = "" if self.length == 1 else f", of which {self.length} are written"
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{brackets} = {shown(self.value)}",
-            f"{axis} has size {self.size}: {valid}",
+            f"{axis} has size {self.size}{of_several}: {valid}",
         )
 
     def _guess(self) -> str:

@@ -37,12 +37,11 @@ from ndtool.errors import (
     called,
     shown,
 )
-from ndtool.literals import OperatorName, Reduction
+from ndtool.literals import OperatorName, Reduction, WriteMode
 from ndtool.options import Options, ProgressReporter, checked, path
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import COMMON, OPERATORS, Attributes
+from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs import steps
-from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
@@ -182,6 +181,29 @@ def scatter(
     return _run("scatter", inputs, attributes, out, options)
 
 
+def tensor_scatter(
+    past: Named,
+    update: Named,
+    write_indices: Named | None = None,
+    axis: SupportsIndex = -2,
+    mode: WriteMode = "linear",
+    *,
+    out: Path = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Copy past, and write update along an axis from an index of each batch, into a file or array.
+
+    See ndtool.tensor_scatter and gather_nd. `out` may be the file that `past` refers to.
+    """
+    inputs: dict[str, Named] = {"past": past, "update": update}
+    if write_indices is not None:
+        inputs["write_indices"] = write_indices
+    for name in COMMON:
+        if name in options:
+            raise UsageError(f"tensor_scatter has no {name}")
+    return _run("tensor_scatter", inputs, {"axis": axis, "mode": mode}, out, options)
+
+
 def infer(
     operator: OperatorName,
     *arguments: str | os.PathLike[str],
@@ -202,7 +224,10 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    inputs = _inputs(operator, arguments, OPERATORS[_operator(operator)].inputs)
+    roles = operator_of(_operator(operator)).inputs
+    if "write_indices" in roles:  # an optional input
+        roles = roles[: max(len(arguments), len(roles) - 1)]
+    inputs = _inputs(operator, arguments, roles)
     try:
         found = inferring.infer(operator, inputs, _attributes(operator, attributes), spec, dtype)
     except RuleError as error:
@@ -226,17 +251,16 @@ def verify(
     """
     from ndtool.analysis import verify as verifying
 
-    roles = (*OPERATORS[_operator(operator)].inputs, "output")
-    given: dict[str, Any] = _inputs(operator, arguments, roles)
+    roles = (*operator_of(_operator(operator)).inputs, "output")
+    inputs = _inputs(operator, arguments, roles)
+    given: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in inputs.items()}
     request = Request(operator, attributes=_attributes(operator, attributes), dtype=dtype, **given)
     return verifying.verify(request, within=integer("within", within, UsageError))
 
 
 def _operator(name: str) -> str:
-    if word("operator", name) not in OPERATORS:
-        raise UsageError(
-            f"{shown(name)} is not an operator: expected one of {', '.join(OPERATORS)}"
-        )
+    if word("operator", name) not in EVERY:
+        raise UsageError(f"{shown(name)} is not an operator: expected one of {', '.join(EVERY)}")
     return name
 
 
@@ -248,7 +272,7 @@ def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> 
 
 def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = (*OPERATORS[operator].attributes, *COMMON)
+    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in given:
         if name not in has_all:
             has = ", ".join(has_all)
@@ -270,13 +294,15 @@ def _run(
     output = None if out is None else path("out", out)
     given = given | {name: how.pop(name) for name in COMMON if name in how}
     attributes = attributes_of(operator, given.items())
-    arguments_given: dict[str, Any] = {**arguments, **how}
+    fields = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
+    arguments_given: dict[str, Any] = {"indices": None, **fields, **how}
     request = Request(operator, output=output, attributes=attributes, **arguments_given)
     result = None
     try:
         rule = attributes.out_of_bounds
         arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
-        with ProgressReporter(operator, bar) as progress, OpenCall(request, arrays) as call:
+        opened = steps.open_call(request, arrays)
+        with opened as call, ProgressReporter(operator, bar) as progress:
             found, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None
@@ -290,7 +316,7 @@ def _run(
             known = steps.warnings(ready, outcome.outside)  # with that name
             warnings = (*call.warnings, *(to.warnings if to else ()), *known)
     except BoundsError as error:
-        name_exactly(error, inputs["indices"], called(arguments["data"]))
+        name_exactly(error, inputs.get("indices"), called(arguments.get("data", "")))
         raise
     except MemoryError as error:
         if isinstance(error, NdtoolError):

@@ -11,6 +11,8 @@ Duplicates = Literal["last", "first", "error"]
 GatherMode = Literal["error", "clip", "wrap", "fill"]
 ScatterMode = Literal["error", "clip", "wrap", "drop"]
 Mode = Literal["error", "clip", "wrap", "fill", "drop"]
+WriteMode = Literal["linear", "circular"]
 OperatorName = Literal[
-    "gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather", "scatter"
-]
+    "gather_nd", "scatter_nd", "gather_elements", "scatter_elements", "gather", "scatter",
+    "tensor_scatter",
+]  # fmt: skip

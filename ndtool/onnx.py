@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
 
-from ndtool import ops
+from ndtool import ops, tensorscatter
 from ndtool.errors import RuleError
 from ndtool.rules import specs
 from ndtool.rules.operators import OPERATORS
@@ -62,6 +62,31 @@ class Scatter(_Operator):
         return "onnx:11"
 
 
+class TensorScatter(_Operator):
+    """TensorScatter, whose last input is optional."""
+
+    operator = "tensor_scatter"
+
+    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
+        update, write_indices = others[0], others[1] if len(others) > 1 else None
+        given = {name: value for name, value in attributes.items() if value is not None}
+
+        def compute(past: Array, update: Array) -> Array:
+            result: Array = tensorscatter.tensor_scatter(
+                past, update, write_indices, **given, spec=self._spec()
+            )
+            return result
+
+        if data.dtype.kind not in _STRINGS:
+            return (compute(data, update),)
+        strings = np.concatenate([data.reshape(-1), update.reshape(-1)])
+        numbers = np.arange(strings.size)
+        moved = compute(
+            numbers[: data.size].reshape(data.shape), numbers[data.size :].reshape(update.shape)
+        )
+        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+
+
 # The value for `new_ops` of a ReferenceEvaluator.
 OPS: tuple[type[OpRun], ...] = (
     *(
@@ -70,4 +95,5 @@ OPS: tuple[type[OpRun], ...] = (
         if specs.rows("onnx", operator.name)
     ),
     Scatter,
+    TensorScatter,
 )

@@ -21,6 +21,7 @@ LAYERS = (
     ("publish", "arguments", "buffers"),
     ("formats", "inmemory"),
     ("ops",),
+    ("tensorscatter",),
     ("runs",),
     ("analysis",),
     ("options",),
@@ -30,7 +31,7 @@ LAYERS = (
 )
 LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # Modules of arrays in memory import nothing of arrays outside it.
-IN_MEMORY = {"nulls", "tensors", "arguments", "buffers", "inmemory", "ops"}
+IN_MEMORY = {"nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter"}
 OUTSIDE = {"storage", "arrays", "publish", "formats"}
 # Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {

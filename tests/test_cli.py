@@ -685,7 +685,7 @@ def test_inspect_shows_what_it_can():
 def test_spec():
     ran = ndtool("spec")
     assert (ran.status, ran.err) == (0, "")
-    assert len(ran.out.decode().splitlines()) == 40
+    assert len(ran.out.decode().splitlines()) == 42
     one = ndtool("spec", "scatter-nd").out.decode()
     assert "GatherND" not in one
     assert "reduction (none, add, mul, max, min)" in one

@@ -62,6 +62,7 @@ def test_the_list_of_operators() -> None:
     assert {(one.op_domain, one.__name__) for one in OPS} == {
         *(("", operator.title) for operator in OPERATORS.values() if operator.name != "scatter"),
         ("", "Scatter"),
+        ("", "TensorScatter"),
     }
 
 

@@ -32,7 +32,7 @@ WELL_FORMED = {
     "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
-    "DUPLICATES": "last",
+    "DUPLICATES": "last", "MODE": "linear",
 }  # fmt: skip
 
 
@@ -134,6 +134,7 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter",
         "gather-elements",
         "scatter-elements",
+        "tensor-scatter",
     }  # require other files
     calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
     requested = [(list(words), given) for words, given in calls.items()]

@@ -23,7 +23,8 @@ def infer(
     """
     streams = Streams()
     inputs = {
-        role: _given(argument, streams, role == "indices") for role, argument in arguments.items()
+        role: _given(argument, streams, role.endswith("indices"))
+        for role, argument in arguments.items()
     }
     return inference.infer(operator, inputs, attributes, spec, dtype)
 

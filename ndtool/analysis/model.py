@@ -28,9 +28,9 @@ from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, U
 from ndtool.formats import locators
 from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx import modelproto
-from ndtool.rules import dtypes, inference, plans, shapes, specs
+from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
 from ndtool.rules.inference import Given
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.symbols import Symbol
 from ndtool.runs.request import Request
 
@@ -88,8 +88,8 @@ def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
         declared = (given.get(around + name) for around in modelproto.outwards(path))
         return next(filter(None, declared), types[name])
 
-    roles = zip(OPERATORS[node.operator].inputs, node.inputs, strict=False)
-    inputs = {role: (name, of(name)) for role, name in roles}
+    roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
+    inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
     output = types[node.output] if node.output else Known(None, None)
     inferred = _inferred(node, {role: one for role, (_, one) in inputs.items()})
     if output.shape is None and inferred is not None:
@@ -112,7 +112,8 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     None if the model does not declare enough about the inputs.
     """
     sizes: dict[str, plans.Shape] = {}
-    for role in OPERATORS[node.operator].inputs:
+    lowered = node.operator in LOWERED
+    for role in known if lowered else operator_of(node.operator).inputs:
         shape = known[role].shape if role in known else None
         if shape is None:
             return None
@@ -120,11 +121,16 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     attributes = _attributes(node.attributes)
     if any(type(a) is not type(b) for a, b in zip(attributes, Attributes(), strict=True)):
         return None  # an attribute of the wrong type
+    plan: plans.Plan | tensorscatter.Lowering
     try:
-        trace, plan = shapes.infer(node.operator, sizes, attributes)
-    except NdtoolError:
+        if lowered:
+            trace, plan = tensorscatter.infer(sizes, attributes.axis)
+        else:
+            trace, plan = shapes.infer(node.operator, sizes, attributes)
+    except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
-    return Known(known["data"].dtype, tuple(map(_said, plan.output))), trace.assumed
+    data = next(iter(known.values())).dtype
+    return Known(data, tuple(map(_said, plan.output))), trace.assumed
 
 
 class _Open(Symbol):
@@ -274,7 +280,8 @@ class _Running:
         except NdtoolError as exc:
             self._error = _named(exc, one, inputs)
             raise _RefusedError from exc
-        given = zip(one.inputs.items(), inputs, strict=True)
+        arrays = [array for array in inputs if array is not None]  # None: an optional input
+        given = zip(one.inputs.items(), arrays, strict=True)
         actual = {role: (name, _known(array)) for (role, (name, _)), array in given}
         runs = (one.runs or 0) + 1
         self.nodes[number] = one._replace(inputs=actual, runs=runs, found=_known(result))
@@ -284,7 +291,10 @@ class _Running:
         self, number: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
     ) -> tuple[Report, ...]:
         one = self.nodes[number]
-        operator = OPERATORS[one.node.operator]
+        if one.node.operator in LOWERED:
+            message = f"{one.node.title} is not compared with other engines"
+            return tuple(Report(who, None, None, "refused", None, message) for who in self._against)
+        operator = operator_of(one.node.operator)
         arrays = dict(zip(operator.inputs, inputs, strict=True))
         called: dict[str, Any] = {**_called(one)}
         request = Request(operator.name, attributes=_attributes(attributes), **called)
@@ -315,7 +325,9 @@ def _named(exc: NdtoolError, one: ModelNode, inputs: tuple[Any, ...]) -> NdtoolE
     """Put the names of a node and of its inputs into an error."""
     given = {
         role: Given(name, dtypes.from_numpy(array.dtype), array.shape)
-        for (role, name), array in zip(_called(one).items(), inputs, strict=True)
+        for (role, name), array in zip(
+            _called(one).items(), [array for array in inputs if array is not None], strict=True
+        )
     }
     inference.point_out(exc, given)
     exc.message = f"{printable(one.node.node)}: {exc.message}"

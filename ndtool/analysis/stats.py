@@ -16,14 +16,14 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, part, silent
 from ndtool.analysis.tally import Numbers, Tally
 from ndtool.analysis.tuples import Search, Tuples
-from ndtool.analysis.typed import TypeSource, typed
+from ndtool.analysis.typed import TypeSource, opened, typed
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import mistakes, shapes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.operators import OPERATORS
+from ndtool.rules.operators import LOWERED, OPERATORS
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -102,16 +102,18 @@ class Stats(NamedTuple):
 
 def open_call(request: Request) -> OpenCall:
     """Open a call whose inputs may be types; updates are of the type and shape it requires."""
+    if request.operator in LOWERED:
+        return opened(request)
     streams, given = Streams(), dict[str, Source]()
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         for role in ("data", "indices"):
             name = request.arguments[role]
             one: Source = typed(name) or locators.open_source(
                 name, streams, literals=role == "indices"
             )
-            opened.callback(one.close)
+            stack.callback(one.close)
             given[role] = one
-        opened.pop_all()  # the call closes them
+        stack.pop_all()  # the call closes them
     if OPERATORS[request.operator].scatters:
         data, indices = given["data"].metadata, given["indices"].metadata
         shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)

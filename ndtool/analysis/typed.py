@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Touched
+from ndtool.arrays.source import ArrayMetadata, Source, Touched
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
@@ -75,10 +75,11 @@ def typed(argument: str, named: bool = False) -> TypeSource | None:
 
 def opened(request: Request) -> OpenCall:
     """Open a call whose inputs may be types."""
-    from ndtool.runs.calls import OpenCall
+    from ndtool.runs import steps
 
     named = request.arguments.items()
-    return OpenCall(request, {role: found for role, name in named if (found := typed(name))})
+    types: dict[str, Source] = {role: found for role, name in named if (found := typed(name))}
+    return steps.open_call(request, types)
 
 
 def _shape(argument: str, sizes: str, named: bool) -> Shape:

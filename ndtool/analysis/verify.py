@@ -21,7 +21,7 @@ from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, filling, plans, shapes, specs
 from ndtool.rules.inference import Given, point_out
 from ndtool.rules.modes import Handling
-from ndtool.rules.operators import OPERATORS
+from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
 from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange
@@ -117,7 +117,8 @@ class Opened:
         streams = Streams()
         try:
             for name, argument in arguments.items():
-                source = locators.open_source(argument, streams, literals=name == "indices")
+                literals = name.endswith("indices")
+                source = locators.open_source(argument, streams, literals=literals)
                 self._sources.append(source)
                 self.range_boxes[name] = whole(source)
                 self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)
@@ -231,7 +232,7 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     given = Given(source.name, metadata.dtype, metadata.shape)
-    taken = given if name == "indices" else given.taken_as(dtype)
+    taken = given if name.endswith("indices") else given.taken_as(dtype)
     return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
 
 
@@ -239,14 +240,18 @@ def _recomputed(
     request: Request, arrays: dict[str, NDArray[Any]], new: New, progress: ProgressCallback
 ) -> NDArray[Any]:
     operator = getattr(reference, request.operator)
-    how: dict[str, Any] = OPERATORS[request.operator].given(request.attributes)
+    how: dict[str, Any] = operator_of(request.operator).given(request.attributes)
     given = request.attributes
-    how |= {"out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives}
+    if request.operator not in LOWERED:
+        how |= {
+            "out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives,
+            "progress": progress,
+        }  # fmt: skip
     try:
-        if how["out_of_bounds"] == "fill" or given.fill is not None:
+        if given.out_of_bounds == "fill" or given.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
             how["filling"] = filling.element(request.attributes.fill, dtype)
-        result: NDArray[Any] = operator(**arrays, **how, new=new, progress=progress)
+        result: NDArray[Any] = operator(**arrays, **how, new=new)
     except NdtoolError as exc:
         point_out(
             exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}

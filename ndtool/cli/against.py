@@ -23,7 +23,8 @@ def settings(given: dict[str, Any]) -> EngineSettings:
     """Pop the settings for engines from the options."""
     from ndtool.analysis.engines import EngineSettings
 
-    return EngineSettings(**{name: given.pop(name) for name in EngineSettings._fields})
+    names = EngineSettings._fields
+    return EngineSettings(**{name: given.pop(name) for name in names if name in given})
 
 
 @contextmanager

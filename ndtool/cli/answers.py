@@ -32,7 +32,7 @@ def explained_record(
     """
     listed = chain(map(_element_record, elements), map(_origin_record, origins))
     answer_texts = next(listed) if single else {"explained": listed}
-    return {"version": __version__, "operator": call.inference.operator, **answer_texts}
+    return {"version": __version__, "operator": call.asked.operator, **answer_texts}
 
 
 def _element_record(element: Element) -> dict[str, Any]:

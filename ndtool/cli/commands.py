@@ -21,7 +21,15 @@ from ndtool.errors import (
     UsageError,
     printable,
 )
-from ndtool.rules.operators import COMMON, OPERATORS, Attributes, Operator
+from ndtool.rules.operators import (
+    COMMON,
+    EVERY,
+    LOWERED,
+    LOWERED_INPUTS,
+    Attributes,
+    Operator,
+    operator_of,
+)
 
 if TYPE_CHECKING:
     from ndtool.cli.html.page import Report
@@ -29,7 +37,10 @@ if TYPE_CHECKING:
     from ndtool.runs.request import Request
 
 
-FILES = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy"}
+FILES = {
+    "data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy",
+    "past": "past.npy", "update": "update.npy", "write_indices": "write.npy",
+}  # fmt: skip
 
 
 def flags(operator: Operator, without: str = "") -> list[str]:
@@ -47,12 +58,11 @@ def _run(
     output: str | None,
     dry_run: bool,
     no_clobber: bool,
-    html: str | None,
+    html: str | None = None,
     **kwargs: Any,
 ) -> None:
     from ndtool.machine import endings
     from ndtool.runs import steps
-    from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
 
     if output is None and not os.isatty(1):
@@ -67,7 +77,7 @@ def _run(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
     endings.prepare(*reporter.final_messages())
-    with OpenCall(request) as call:
+    with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
             to = steps.resolved(call)
@@ -200,8 +210,8 @@ def reporting_on(
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
-    variables.drop_idle_rule(OPERATORS[operator].scatters, kwargs)
-    names = (*OPERATORS[operator].attributes, *COMMON)
+    variables.drop_idle_rule(operator_of(operator).scatters, kwargs)
+    names = (*operator_of(operator).attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
@@ -209,7 +219,7 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def asks_for_array(words: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if words[0] not in {operator.command for operator in OPERATORS.values()} | {"convert"}:
+    if words[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
     output = words[-1] if words[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, following in pairwise([*words, ""]):
@@ -256,6 +266,8 @@ def command(
 
 def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
+    if operator.name in LOWERED:
+        return (options.WRITE_AXIS, options.WRITE_MODE)
     own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill = () if operator.scatters else (options.FILL,)
     of_scatters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
@@ -267,18 +279,34 @@ def argument(name: str, **settings: Any) -> click.Argument:
     return click.Argument([name], type=options.FILE, **settings)
 
 
+def unlowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
+    """Return parameters unless the operator is a lowered one, whose commands lack them."""
+    return () if operator.name in LOWERED else parameters
+
+
+def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.Argument]:
+    """Yield the arguments for an operator's inputs, by their names in a Request.
+
+    every: whether an optional input is required.
+    """
+    for role in operator.inputs:
+        required = every or role != "write_indices"
+        shown = role.upper() if required else f"[{role.upper()}]"
+        yield argument(LOWERED_INPUTS.get(role, role), metavar=shown, required=required)
+
+
 def _run_command(operator: Operator) -> click.Command:
     files = [FILES[role] for role in operator.inputs]
     return command(
         operator.command,
         partial(_run, operator=operator.name),
         (
-            *map(argument, operator.inputs),
+            *input_arguments(operator),
             options.OUTPUT,
             *attribute_options(operator),
             options.DRY_RUN,
             options.TRACE,
-            options.HTML,
+            *unlowered(operator, options.HTML),
             *options.REPORTING,
             options.NO_CLOBBER,
             options.ONLY,
@@ -300,7 +328,7 @@ def _run_command(operator: Operator) -> click.Command:
 
 def operators() -> list[click.Command]:
     """Return the commands of the operators."""
-    return list(map(_run_command, OPERATORS.values()))
+    return list(map(_run_command, EVERY.values()))
 
 
 def convert() -> click.Command:

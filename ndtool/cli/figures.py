@@ -31,7 +31,7 @@ def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
     alone = Names(call).alone
     return {
         "version": __version__,
-        "operator": call.inference.operator,
+        "operator": call.asked.operator,
         "tuples": found.tuples,
         "components": [_without(one._asdict(), "first") for one in found.components],
         "out_of_bounds": found.out_of_bounds,

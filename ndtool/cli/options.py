@@ -8,6 +8,7 @@ from ndtool.cli import kinds
 from ndtool.cli.console import put
 from ndtool.cli.kinds import Kind, integer
 from ndtool.rules.modes import MODES
+from ndtool.rules.operators import WRITE_MODES
 from ndtool.rules.reductions import DUPLICATES as WHICH
 from ndtool.rules.reductions import REDUCTIONS
 
@@ -77,6 +78,16 @@ REDUCTION = _option(
     metavar="NAME",
 )
 ATTRIBUTES = {"batch_dims": BATCH_DIMS, "axis": AXIS, "reduction": REDUCTION}
+WRITE_AXIS = _option(
+    "--axis", "Axis of PAST to write along, not 0.", type=_INT64, default=-2, metavar="A"
+)
+WRITE_MODE = _option(
+    "--mode",
+    "linear: UPDATE must fit behind its index; circular: positions are taken modulo the axis size.",
+    type=click.Choice(list(WRITE_MODES)),
+    default="linear",
+    metavar="MODE",
+)
 OUT_OF_BOUNDS = _option(
     "--out-of-bounds",
     "Mode for indices out of bounds: error; clip to the first or last index; wrap modulo the axis"

@@ -13,14 +13,16 @@ from ndtool.cli.commands import (
     attributes_of,
     command,
     flags,
+    input_arguments,
     reporting,
     reporting_on,
+    unlowered,
 )
 from ndtool.cli.console import put
 from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.operators import OPERATORS, Operator
+from ndtool.rules.operators import EVERY, LOWERED, LOWERED_INPUTS, OPERATORS, Operator, operator_of
 
 if TYPE_CHECKING:
     from ndtool.analysis.stats import Stats
@@ -32,7 +34,10 @@ def _infer(reporter: Reporter, /, *, operator: str, **given: Any) -> None:
     from ndtool.analysis import infer
 
     reporter.trace = True  # the trace is the result, also if a rule is broken
-    arguments = {role: given.pop(role) for role in OPERATORS[operator].inputs}
+    named = {
+        role: given.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
+    }
+    arguments = {role: argument for role, argument in named.items() if argument is not None}
     reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, given), **given))
 
 
@@ -45,7 +50,7 @@ def _explain(
     at: tuple[tuple[int, ...], ...],
     origins: tuple[tuple[int, ...], ...],
     every: bool,
-    html: str | None,
+    html: str | None = None,
     **given: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
@@ -75,7 +80,13 @@ def _explain(
 
 @click.pass_obj
 def _stats(
-    reporter: Reporter, /, *, operator: str, html: str | None, plot: str | None, **given: Any
+    reporter: Reporter,
+    /,
+    *,
+    operator: str,
+    html: str | None = None,
+    plot: str | None = None,
+    **given: Any,
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.cli import figures
@@ -108,7 +119,7 @@ def _put_stats(call: "OpenCall", found: "Stats") -> None:
     from ndtool.cli import figures, records
 
     count, *others = figures.metadata(call, found)
-    put(lines([records.title(call.inference), count], 1))
+    put(lines([records.title(call.asked), count], 1))
     if found.components:
         cells, folded = figures.component_cells(found), ("valid", "out of bounds")
         put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
@@ -121,8 +132,8 @@ def _verify(
     /,
     *,
     operator: str,
-    engines: tuple[str, ...] | None,
-    html: str | None,
+    engines: tuple[str, ...] | None = None,
+    html: str | None = None,
     **given: Any,
 ) -> None:
     from ndtool.analysis import verify
@@ -173,7 +184,8 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
-    names = [name for name, operator in OPERATORS.items() if command in (None, operator.command)]
+    known = EVERY.items()
+    names = [name for name, operator in known if command in (None, operator.command)]
     reporter.specs([row for row in specs.TABLE if row.operator in names])
 
 
@@ -183,7 +195,7 @@ def infer(operator: Operator) -> click.Command:
         f"infer {operator.command}",
         partial(_infer, operator=operator.name),
         (
-            *map(argument, operator.inputs),
+            *input_arguments(operator),
             *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
@@ -202,19 +214,20 @@ def explain(operator: Operator) -> click.Command:
         f"explain {operator.command}",
         partial(_explain, operator=operator.name),
         (
-            *map(argument, operator.inputs),
+            *input_arguments(operator),
             *attribute_options(operator),
             options.AT,
             options.FROM,
             options.ALL,
             options.SPEC,
             options.DTYPE,
-            options.HTML,
+            *unlowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
-        " computed from: index tuple, data and updates. --from shows where an element of DATA"
-        " went. DATA and UPDATES may also be dtype[d0,d1,...].",
+        " computed from: index tuple, data and updates. --from shows where an element of"
+        f" {operator.inputs[0].upper()} went. Inputs without indices may also be"
+        " dtype[d0,d1,...].",
         " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
     )
 
@@ -225,12 +238,15 @@ def stats(operator: Operator) -> click.Command:
         f"stats {operator.command}",
         partial(_stats, operator=operator.name),
         (
-            *map(argument, ("data", "indices")),
+            *(
+                map(argument, ("data", "indices"))
+                if operator.name in OPERATORS
+                else input_arguments(operator)
+            ),
             *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
-            options.HTML,
-            options.PLOT,
+            *unlowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
@@ -246,14 +262,14 @@ def verify(operator: Operator) -> click.Command:
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
         (
-            *map(argument, operator.inputs),
-            argument("output", required=False),
+            *input_arguments(operator, every=True),
+            argument("output", required=operator.name in LOWERED),
             *attribute_options(operator),
             options.WITHIN,
-            *options.ENGINES,
+            *unlowered(operator, *options.ENGINES),
             options.THREADS,
             options.DTYPE,
-            options.HTML,
+            *unlowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Check an output of {operator.command} against a slow reference: dtype, shape and every"
@@ -275,7 +291,7 @@ def inspect() -> click.Command:
 
 def spec() -> click.Command:
     """Return the command that shows what the standards accept."""
-    choice = click.Choice([operator.command for operator in OPERATORS.values()])
+    choice = click.Choice([one.command for one in EVERY.values()])
     return command(
         "spec",
         _spec,

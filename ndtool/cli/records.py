@@ -9,7 +9,7 @@ from ndtool import __version__
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
 from ndtool.errors import printable
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import OPERATORS
+from ndtool.rules.operators import operator_of
 from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import described
 from ndtool.rules.specs import Row
@@ -72,7 +72,7 @@ def title(inference: Inference) -> str:
 
 
 def _attributes(inference: Inference) -> dict[str, int | str]:
-    return OPERATORS[inference.operator].given(inference.attributes)
+    return operator_of(inference.operator).given(inference.attributes)
 
 
 def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -150,7 +150,7 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
 
 def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
     """Return a run as a JSON object: the inference, resumed tasks, the bounds report."""
-    record = inference_record(call.inference, call.request.output)
+    record = inference_record(call.asked, call.request.output)
     if outcome.kept is not None:
         record["output"]["kept"] = outcome.kept
     if call.request.resume:

@@ -89,7 +89,7 @@ class Reporter:
         started = time.perf_counter()
         self.warn(call.warnings)
         if self._shows_trace(dry_run):
-            say(_trace(call.inference.trace, records.title(call.inference), 2))
+            say(_trace(call.asked.trace, records.title(call.asked), 2))
         self._spoken = time.perf_counter() - started
 
     def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:

@@ -16,10 +16,10 @@ from ndtool.errors import (
     number,
     printable,
 )
-from ndtool.rules import dtypes, filling, mistakes, shapes, specs
+from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES, Handling, Mode
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, operator_of
 from ndtool.rules.plans import Plan, Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Step, Trace
@@ -70,7 +70,7 @@ class Inference(NamedTuple):
     @property
     def scatters(self) -> bool:
         """Whether the operator scatters updates into a copy of data; else it gathers."""
-        return OPERATORS[self.operator].scatters
+        return operator_of(self.operator).scatters
 
     @property
     def handling(self) -> Handling:
@@ -89,8 +89,8 @@ class Inference(NamedTuple):
 
     @property
     def dtype(self) -> Dtype:
-        """The output's element type: data's."""
-        return self.inputs["data"].dtype
+        """The output's element type: that of the first input."""
+        return next(iter(self.inputs.values())).dtype
 
     @property
     def filling(self) -> bytes:
@@ -125,7 +125,7 @@ def infer(
     spec.
     """
     inputs = {
-        role: given if role == "indices" else given.taken_as(dtype)
+        role: given if role.endswith("indices") else given.taken_as(dtype)
         for role, given in inputs.items()
     }
     types = {role: given.dtype for role, given in inputs.items()}
@@ -151,10 +151,16 @@ def check(
     spec: str,
 ) -> tuple[specs.Row, Trace, Plan]:
     """Check types against a spec, then infer shapes; errors name inputs by role only."""
-    row = specs.accept(spec, operator, types, attributes)
-    filling.element(attributes.fill, types["data"])
-    trace, plan = shapes.infer(operator, sizes, attributes)
-    assumed = check_bytes(plan, types["data"].itemsize, trace.sizes)
+    plan: Plan
+    if operator in LOWERED:
+        row = tensorscatter.accept(spec, types, attributes.mode)
+        trace, lowering = tensorscatter.infer(sizes, attributes.axis)
+        plan = lowering.plan
+    else:
+        row = specs.accept(spec, operator, types, attributes)
+        filling.element(attributes.fill, types["data"])
+        trace, plan = shapes.infer(operator, sizes, attributes)
+    assumed = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
     return row, trace._replace(steps=trace.steps + assumed), plan
 
 
@@ -179,8 +185,9 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
 def point_out(error: NdtoolError, inputs: Inputs) -> None:
     """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
-        name, dtype, _ = inputs["indices"]
-        error.name(called(name), called(inputs["data"].name))
+        lowered = "write_indices" in inputs
+        name, dtype, _ = inputs["write_indices" if lowered else "indices"]
+        error.name(called(name), called(inputs["past" if lowered else "data"].name))
         if not error.hint and not is_literal(name):
             error.hint = mistakes.likeliest(error.value, error.size, dtype)
     elif isinstance(error, DuplicatesError):

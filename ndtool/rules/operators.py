@@ -1,5 +1,6 @@
 """The operators: a table of their inputs and attributes, which every other module reads."""
 
+from collections import ChainMap
 from typing import NamedTuple
 
 
@@ -11,7 +12,7 @@ class Attributes(NamedTuple):
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
     negatives: whether negative indices count from the end. include_self: whether the old value of
     an element takes part in its reduction; else its first update is copied. duplicates: one of
-    reductions.DUPLICATES.
+    reductions.DUPLICATES. mode: of tensor_scatter.
     """
 
     batch_dims: int = 0
@@ -23,6 +24,7 @@ class Attributes(NamedTuple):
     negatives: bool = True
     include_self: bool = True
     duplicates: str = "last"
+    mode: str = "linear"
 
     @property
     def axis_of(self) -> int:
@@ -46,7 +48,7 @@ class Operator(NamedTuple):
     """An operator of the family.
 
     name: ndtool's name. title: the standards' name. inputs, attributes: their names, in order.
-    does: the summary for the help.
+    does: the summary for the help. axis: the default, None for the first that is no batch axis.
     """
 
     name: str
@@ -55,11 +57,12 @@ class Operator(NamedTuple):
     attributes: tuple[str, ...]
     does: str
     example: Example
+    axis: int | None = None
 
     @property
     def scatters(self) -> bool:
         """Whether the operator scatters updates into a copy of data; else it gathers."""
-        return "updates" in self.inputs
+        return "updates" in self.inputs or "update" in self.inputs
 
     @property
     def command(self) -> str:
@@ -68,7 +71,9 @@ class Operator(NamedTuple):
 
     def given(self, attributes: Attributes) -> dict[str, int | str]:
         """Return the attributes that this operator has, and those of ndtool's scatters if given."""
-        resolved = attributes._replace(axis=attributes.axis_of)
+        default = attributes.axis_of if self.axis is None else self.axis
+        axis = default if attributes.axis is None else attributes.axis
+        resolved = attributes._replace(axis=axis)
         given = {name: getattr(resolved, name) for name in self.attributes}
         if not attributes.include_self:
             given["include_self"] = False
@@ -115,4 +120,25 @@ OPERATORS = {
         ),
     )
 }
+# Operators that are computed by one of OPERATORS, from indices that are computed first.
+LOWERED = {
+    "tensor_scatter": Operator(
+        "tensor_scatter", "TensorScatter", ("past", "update", "write_indices"), ("axis", "mode"),
+        "Copy PAST and write UPDATE along an axis, from an index of each batch (ONNX"
+        " TensorScatter).",
+        Example(("float32[2,8,64]", "float32[2,1,64]", "int64[2]"), {"axis": 1}, "0,0,0"),
+        axis=-2,
+    ),
+}
 # fmt: on
+WRITE_MODES = ("linear", "circular")  # of tensor_scatter
+# A lowered operator's inputs by their names in the operator that computes it.
+LOWERED_INPUTS = {"past": "data", "update": "updates", "write_indices": "indices"}
+
+
+EVERY = ChainMap(LOWERED, OPERATORS)  # in order: the last comes first
+
+
+def operator_of(name: str) -> Operator:
+    """Return the row of an operator, lowered ones included."""
+    return EVERY[name]

@@ -8,13 +8,17 @@ from ndtool.errors import DtypeError, RuleError, UsageError, shown
 from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import OPERATORS, Attributes, Operator
+from ndtool.rules.operators import LOWERED, OPERATORS, Attributes, Operator, operator_of
 from ndtool.rules.reductions import DUPLICATES, REDUCTIONS
 
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
 _ONNX_11 = ("bool", "string", *_WHOLE, *_FLOATS, "complex64", "complex128")
 _ONNX_13 = (*_ONNX_11, "bfloat16")
+_ONNX_24 = (
+    *_ONNX_13, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "uint4", "int4", "float4_e2m1fn",
+)  # fmt: skip
 _OPENVINO = ("bool", *_WHOLE, *_FLOATS, "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _OV_NUMBERS = _OPENVINO[1:]
 _WEBNN = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
@@ -55,7 +59,7 @@ _NONE, _ADD_MUL, _ALL = ("none",), ("none", "add", "mul"), ("none", "add", "mul"
 _BATCH, _AXIS, _REDUCE, _SELF = ("batch_dims",), ("axis",), ("reduction",), ("include_self",)
 _I64, _I32 = ("int64",), ("int32", "int64")
 _GND, _SND, _GEL, _SEL = "gather_nd", "scatter_nd", "gather_elements", "scatter_elements"
-_GAT, _SCA = "gather", "scatter"
+_GAT, _SCA, _TEN = "gather", "scatter", "tensor_scatter"
 
 _ROWS: tuple[tuple[Any, ...], ...] = (
     # standard, name, version, attributes, reductions, indices, data, negatives, out_of_bounds;
@@ -77,6 +81,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("onnx", _GAT, 1, _AXIS, _NONE, _I32, _ONNX_11, False),
     ("onnx", _GAT, 11, _AXIS, _NONE, _I32, _ONNX_11, True),
     ("onnx", _GAT, 13, _AXIS, _NONE, _I32, _ONNX_13, True),
+    ("onnx", _TEN, 24, ("axis", "mode"), _NONE, _I64, _ONNX_24, False),
     ("openvino", _GND, 5, _BATCH, _NONE, _WHOLE, _OPENVINO, False),
     ("openvino", _GND, 8, _BATCH, _NONE, _I32, _OPENVINO, False),
     ("openvino", _SND, 3, (), _NONE, _I32, _OV_NUMBERS, False),
@@ -105,7 +110,7 @@ _FUSES = {("openvino", _GND, 5): 1}  # batch_dims, at most: more axes are fused 
 
 def _title(standard: str, operator: str, version: int) -> str:
     own = _TITLES.get((standard, operator, version), _TITLES.get((standard, operator)))
-    return own or OPERATORS[operator].title
+    return own or operator_of(operator).title
 
 
 def _own(operator: Operator) -> Row:
@@ -120,6 +125,10 @@ def _own(operator: Operator) -> Row:
 TABLE = (
     *(Row(row[0], row[1], _title(*row[:3]), *row[2:]) for row in _ROWS),
     *map(_own, OPERATORS.values()),
+    *(
+        _own(operator)._replace(reductions=_NONE, negatives=False, out_of_bounds=("error",))
+        for operator in LOWERED.values()
+    ),
 )
 
 
@@ -211,7 +220,7 @@ def check_rule(spec: str, row: Row, attributes: Attributes) -> None:
     rule = attributes.out_of_bounds
     if rule not in MODES:
         raise UsageError(f"out_of_bounds is {shown(rule)}: expected one of {', '.join(MODES)}")
-    scatters = OPERATORS[row.operator].scatters
+    scatters = operator_of(row.operator).scatters
     if not MODES[rule].suits(scatters):
         what, others = "scatter" if scatters else "gather", ", ".join(modes.of_operator(scatters))
         raise UsageError(f"a {what} has no out_of_bounds {rule}: expected one of {others}")

@@ -29,12 +29,18 @@ class OpenCall:
     arguments. Raises NdtoolError for an invalid argument, type, shape or attribute. A call does not
     change afterwards: each later step takes it and returns a new value.
 
-    sources: all inputs by role. inference: the trace and the plan of shapes. threads: the maximum
+    sources: all inputs by role. inference: the trace and the plan of shapes. asked: the inference
+    to report; of a lowered operator that of the user's call. threads: the maximum
     number of threads. spill: the directory of temporary files, None for TMPDIR. started: the start
     time by time.perf_counter. passed: the roles of inputs that the caller had open.
     """
 
-    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        given: dict[str, Source] | None = None,
+        asked: Inference | None = None,
+    ) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.spill = request.spill_directory
@@ -49,6 +55,7 @@ class OpenCall:
             self.inference = inference.infer(
                 request.operator, found, request.attributes, request.spec, request.dtype
             )
+            self.asked = asked or self.inference
         except BaseException:
             self.close()
             raise
@@ -57,7 +64,7 @@ class OpenCall:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
             source = given.get(role) or locators.open_source(
-                argument, streams, literals=role == "indices"
+                argument, streams, literals=role.endswith("indices")
             )
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):

@@ -4,7 +4,7 @@ import os
 from typing import Any, NamedTuple
 
 from ndtool.errors import UsageError, called
-from ndtool.rules.operators import OPERATORS, Attributes
+from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.storage import locations
 
 
@@ -47,8 +47,11 @@ class Request(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, str]:
-        """The inputs by the standards' names."""
-        return {role: getattr(self, role) for role in OPERATORS[self.operator].inputs}
+        """The inputs by the standards' names, without an optional one that is not given."""
+        roles = operator_of(self.operator).inputs
+        named = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
+        optional = "write_indices"
+        return {role: one for role, one in named.items() if role != optional or one is not None}
 
     @property
     def spill_directory(self) -> str | None:

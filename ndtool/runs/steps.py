@@ -1,6 +1,6 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`OpenCall` is the call with open inputs; `resolved` gives its output; `prepared` plans, validates
+`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates
 and gives a `Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
 """
 
@@ -20,13 +20,16 @@ from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
 from ndtool.rules.inference import Inference
+from ndtool.rules.operators import LOWERED
 from ndtool.runs import direct, operands, padding, plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.operands import Validated
 from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
+    from ndtool.arrays.source import Source
     from ndtool.runs.external.resume import AbandonedRun
+    from ndtool.runs.request import Request
 
 Note = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
@@ -68,6 +71,15 @@ class Outcome(NamedTuple):
     outside: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
+
+
+def open_call(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call; that of a lowered operator as the call that computes it. See OpenCall."""
+    if request.operator not in LOWERED:
+        return OpenCall(request, given)
+    from ndtool.runs import lowering
+
+    return lowering.opened(request, given)
 
 
 def resolved(call: OpenCall) -> Output | None:

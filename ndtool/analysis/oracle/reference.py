@@ -33,6 +33,7 @@ from ndtool.analysis.oracle.blocks import (
     plain_blocks,
     silent,
 )
+from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
 from ndtool.analysis.oracle.updating import as_bytes, updated
 

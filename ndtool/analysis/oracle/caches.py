@@ -1,0 +1,53 @@
+"""The slow reference of TensorScatter: the loop of the ONNX text, element by element."""
+
+from collections.abc import Callable
+from itertools import product
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ndtool.analysis.oracle.refusals import Array, require
+from ndtool.errors import BoundsError
+
+
+def tensor_scatter(
+    past: Array,
+    update: Array,
+    write_indices: Array | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    *,
+    new: Callable[[tuple[int, ...], Any], Array] = np.empty,
+) -> Array:
+    """Return a copy of `past` with `update` written along `axis`, as ONNX TensorScatter does.
+
+    output[p][w[p[0]] + i] = update[p][i] for p in past.shape[:axis], i < n, w = write_indices. The
+    mode circular takes the position along the axis modulo its length.
+    """
+    past, update, r = np.asarray(past), np.asarray(update), np.ndim(past)
+    require(mode in ("linear", "circular"), f"mode {mode}: valid linear, circular")
+    require(past.dtype == update.dtype, f"update of {update.dtype}: it must be {past.dtype}")
+    require(r >= 2, f"rank {r}: it must be at least 2")
+    require(-r <= whole(axis) < r and axis % r != 0, f"axis {axis}: valid 1..{r - 1}")
+    axis %= r
+    size, length = past.shape[axis], update.shape[axis : axis + 1]
+    expected = past.shape[:axis] + length + past.shape[axis + 1 :]
+    require(update.shape == expected, f"update {update.shape}: it must be {expected}")
+    require(length[0] <= size, f"{length[0]} elements along the axis: valid 0..{size}")
+    firsts = [0] * past.shape[0] if write_indices is None else np.asarray(write_indices).tolist()
+    require(len(firsts) == past.shape[0], "one index for each batch")
+    last = size - length[0]
+    bad = [n for n, first in enumerate(firsts) if not 0 <= first <= last]
+    if mode == "linear" and bad:
+        raise BoundsError(
+            position=(bad[0],), axis=axis, value=firsts[bad[0]], size=size, count=len(bad),
+            total=len(firsts), lowest=0, length=length[0],
+        )  # fmt: skip
+    output = new(past.shape, past.dtype)
+    output[...] = past
+    for prefix in product(*map(range, past.shape[:axis])):
+        for i in range(length[0]):
+            at = firsts[prefix[0]] + i
+            output[(*prefix, at % size if mode == "circular" else at)] = update[(*prefix, i)]
+    return output

@@ -1,0 +1,145 @@
+"""Rules of ONNX TensorScatter: an update is written along one axis, from an index of each batch.
+
+Notation: past (B, .., s, ..) with the axis a of length s, update the same with n <= s there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ndtool.errors import DtypeError, UsageError, number, shown
+from ndtool.rules import shapes, specs
+from ndtool.rules.dtypes import INTEGERS, Dtype, from_name
+from ndtool.rules.operators import WRITE_MODES, Attributes
+from ndtool.rules.plans import Plan, Shape
+from ndtool.rules.shapes import written
+from ndtool.rules.trace import Trace, Tracer
+
+NAME = "tensor_scatter"
+MODES = WRITE_MODES
+AXIS = -2  # the default of the standard
+
+
+class Lowering(NamedTuple):
+    """What a call comes to: a scatter along `axis` with one batch axis.
+
+    size: s, the length of the axis. length: n, the elements of update along it. output: the shape.
+    """
+
+    batch: int
+    axis: int
+    size: int
+    length: int
+    output: Shape
+
+    @property
+    def indices(self) -> Shape:
+        """The shape of the indices of the scatter."""
+        return (self.batch, self.length)
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the scatter."""
+        return Attributes(axis=self.axis, batch_dims=1)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the scatter."""
+        update = (*self.output[: self.axis], self.length, *self.output[self.axis + 1 :])
+        sizes = {"data": self.output, "indices": self.indices, "updates": update}
+        return shapes.infer("scatter", sizes, self.attributes)[1]
+
+
+def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Row:
+    """Check the inputs' types and the mode against a spec; return its row.
+
+    Raises DtypeError, RuleError for a standard without the operator, UsageError for an unknown
+    mode or spec.
+    """
+    if mode not in MODES:
+        raise UsageError(f"mode is {shown(mode)}: expected one of {', '.join(MODES)}")
+    indices = types.get("write_indices")
+    if indices is not None and indices.name not in INTEGERS:
+        raise DtypeError(
+            f"write_indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits"
+        )
+    past, update = types["past"], types["update"]
+    if (past.name, past.itemsize) != (update.name, update.itemsize) or (
+        past.name == "struct" and past.descr != update.descr
+    ):
+        raise DtypeError(
+            f"update has dtype {update.name}: it must be past's, {past.name} (no silent cast)"
+        )
+    return specs.accept(spec, NAME, {"data": past, "indices": indices or from_name("int64")})
+
+
+def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowering]:
+    """Infer ONNX TensorScatter: output.shape = past.shape.
+
+    sizes: the shapes of past, update and perhaps write_indices. Raises RuleError, with the trace so
+    far, for the first rule that does not hold.
+
+    >>> infer({"past": (2, 8, 64), "update": (2, 1, 64), "write_indices": (2,)})[1].indices
+    (2, 1)
+    """
+    t, past, update = Tracer(NAME), sizes["past"], sizes["update"]
+    r, q = len(past), len(update)
+    t.require(
+        r >= 2,
+        "rank(past) >= 2",
+        f"{r} >= 2",
+        f"past has rank {r}: it must have a batch axis and the axis to write along",
+    )
+    t.require(
+        r == q,
+        "rank(update) = rank(past)",
+        f"{q} = {r}",
+        f"update has rank {q}: it must equal rank(past) = {r}",
+    )
+    a = _axis(t, r, AXIS if axis is None else axis)
+    for d in range(r):
+        if d != a:
+            _equal(t, "update", update, d, past[d], f"past.shape[{d}]")
+    s, n = past[a], update[a]
+    t.require(
+        t.sizes.at_most(n, s),
+        f"update.shape[{a}] <= past.shape[{a}]",
+        f"{n} <= {s}",
+        f"update has {n} elements along axis {a}: past has {s}, and it must fit",
+        f"update's axis {a} ({n}) is at most past's ({s})",
+    )
+    if "write_indices" in sizes:
+        given = sizes["write_indices"]
+        t.require(
+            len(given) == 1,
+            "rank(write_indices) = 1",
+            f"{len(given)} = 1",
+            f"write_indices has shape {written(given)}: [{past[0]}], one index for each batch, is"
+            " required",
+        )
+        _equal(t, "write_indices", given, 0, past[0], "past.shape[0]")
+    t.derive("output.shape = past.shape", written(past), written(past))
+    return t.trace(), Lowering(past[0], a, s, n, past)
+
+
+def _axis(t: Tracer, r: int, axis: int) -> int:
+    """Check the axis; return it counted from the front."""
+    t.require(
+        -r <= axis < r and axis % r != 0,
+        "-r <= axis <= r - 1, axis mod r != 0",
+        f"{-r} <= {number(axis)} <= {r - 1}",
+        f"axis is {number(axis)}: with rank(past) {r} it must be in {1 - r}..-1 or 1..{r - 1}:"
+        " axis 0 is the batch",
+    )
+    return axis % r
+
+
+def _equal(t: Tracer, name: str, shape: Shape, d: int, size: int, of: str) -> None:
+    t.require(
+        t.sizes.equal(shape[d], size),
+        f"{name}.shape[{d}] = {of}",
+        f"{shape[d]} = {size}",
+        f"{name} has shape {written(shape)}: axis {d} must be {of} = {t.sizes.shown(size)}"
+        " (no broadcasting)",
+        f"{name}'s axis {d} ({shape[d]}) is {size}",
+    )

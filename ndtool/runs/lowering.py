@@ -1,0 +1,67 @@
+"""Calls of operators that another one computes: TensorScatter, a scatter with its own indices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ndtool import tensorscatter
+from ndtool.arrays import memory
+from ndtool.arrays.source import Source
+from ndtool.errors import BoundsError, UsageError
+from ndtool.formats import literal
+from ndtool.rules import inference
+from ndtool.rules import tensorscatter as rules
+from ndtool.rules.operators import LOWERED_INPUTS
+from ndtool.runs import operands
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+
+
+def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call of a lowered operator as the call that computes it."""
+    asked = OpenCall(request, given)
+    try:
+        lowering = rules.infer(
+            {role: one.shape for role, one in asked.inference.inputs.items()},
+            request.attributes.axis,
+        )[1]
+        indices = _indices(asked, lowering)
+        asked.recheck()  # write_indices are read, and closed
+        sources = {LOWERED_INPUTS[role]: source for role, source in asked.sources.items()}
+        if "indices" in sources:
+            sources["indices"].close()
+        sources["indices"] = memory.source("the computed indices", indices)
+        computed = request._replace(
+            operator="scatter", attributes=lowering.attributes, spec="ndtool",
+            indices=_literal(indices) if request.on_cluster else sources["indices"].name,
+        )  # fmt: skip
+        return OpenCall(computed, sources, asked.inference)
+    except BaseException:
+        asked.close()
+        raise
+
+
+def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
+    """Compute the indices of the scatter; BoundsError if an index is out of bounds."""
+    given, write_indices = call.inference.inputs.get("write_indices"), None
+    if given is not None:
+        raw = operands.load(call, "write_indices").normalized("<", False)
+        code = f"<{given.dtype.kind}{given.dtype.itemsize}"
+        write_indices = np.ndarray(given.shape, code, raw)
+    try:
+        return tensorscatter.positions(lowering, write_indices, call.request.attributes.mode)
+    except BoundsError as error:
+        inference.point_out(error, call.inference.inputs)
+        raise
+
+
+def _literal(indices: tensorscatter.Array) -> str:
+    """Return indices as a literal, which workers parse."""
+    text = str(indices.tolist())
+    if len(text) > literal.LONGEST:
+        raise UsageError(
+            f"{indices.size} computed indices are too many for a cluster: valid up to"
+            f" {literal.LONGEST} characters",
+            hint="without --scheduler and --workers, there is no limit",
+        )
+    return text

@@ -1,0 +1,123 @@
+"""ONNX TensorScatter on NumPy arrays: a scatter along an axis, with computed indices."""
+
+from __future__ import annotations
+
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ndtool import ops
+from ndtool.arguments import array, integer, require_apart, type_of, word
+from ndtool.errors import BoundsError, RuleError
+from ndtool.literals import WriteMode
+from ndtool.rules import tensorscatter as rules
+from ndtool.rules.tensorscatter import Lowering
+
+Array = NDArray[Any]
+__all__ = ["tensor_scatter"]
+
+
+def tensor_scatter(
+    past: Any,
+    update: ArrayLike | ops.Tensor,
+    write_indices: ArrayLike | ops.Tensor | None = None,
+    axis: SupportsIndex = rules.AXIS,
+    mode: WriteMode = "linear",
+    *,
+    out: Any = None,
+    threads: int | None = None,
+    spec: str = "ndtool",
+) -> Any:
+    """Copy past, and write update along an axis, from an index of each batch (ONNX TensorScatter).
+
+    past: shape (B, .., s, ..), rank r >= 2, any fixed-size dtype: a key or value cache. update:
+    past's dtype and shape, but for the axis, where it has n <= s. write_indices: shape (B,), any
+    integer dtype; the index along the axis of update's first element in each batch; zeros if None.
+    axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s - n, or
+    "circular", where every index is taken modulo s. out, threads, spec: as in gather_nd; `out=past`
+    updates in place.
+
+    Returns an array of past's dtype and shape.
+    Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
+
+    >>> tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular")
+    array([[[9],
+            [2],
+            [8]]])
+    """
+    given = {"past": past, "update": update}
+    if write_indices is not None:
+        given["write_indices"] = write_indices
+    arrays = {role: array(role, value) for role, value in given.items()}
+    types = {role: type_of(role, value.dtype) for role, value in arrays.items()}
+    rules.accept(spec, types, word("mode", mode))
+    sizes = {role: value.shape for role, value in arrays.items()}
+    try:
+        lowering = rules.infer(sizes, integer("axis", axis))[1]
+    except RuleError as error:
+        from ndtool import notebook
+
+        notebook.show_trace(error)
+        raise
+    indices = positions(lowering, arrays.get("write_indices"), mode)
+    if out is not None:
+        require_apart(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
+    update, rest = arrays["update"], None
+    if lowering.length > 1 and update.dtype.names is None:  # a structure's padding is moved, too
+        rest, indices = indices, indices[:, :0]
+        update = update[(slice(None),) * lowering.axis + (slice(0),)]
+    result = ops.scatter(
+        past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
+    )
+    if rest is not None:
+        _write(array("out", result), arrays["update"], lowering, rest[:, 0])
+    return result
+
+
+def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None:
+    """Write the update of each batch, in one slice, or in two if it goes round the end.
+
+    4,096 rows of 512 bytes in 64 slices: 0.1 ms, by their indices 20 ms.
+    """
+    out, update = (np.moveaxis(one, lowering.axis, 1) for one in (out, update))
+    for batch, first in enumerate(firsts.tolist()):
+        fits = min(lowering.size - first, lowering.length)
+        out[batch, first : first + fits] = update[batch, :fits]
+        out[batch, : lowering.length - fits] = update[batch, fits:]
+
+
+def positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
+    """Return the indices of the scatter, shape (B, n); BoundsError if one is out of bounds.
+
+    Only the position along the axis is taken modulo its length, as in the standard's prose. Older
+    texts of its pseudocode take the whole position modulo, the batch included.
+    """
+    batch, size, length = lowering.batch, lowering.size, lowering.length
+    if write_indices is None:
+        first = np.zeros(batch, np.int64)
+    elif mode == "linear":
+        _require_bounds(lowering, write_indices)
+        first = write_indices.astype(np.int64)
+    else:
+        wide = np.uint64 if write_indices.dtype.kind == "u" else np.int64
+        first = (write_indices.astype(wide) % wide(max(size, 1))).astype(np.int64)
+    found = first[:, None] + np.arange(length)
+    if mode == "circular":
+        found[found >= size] -= size
+    return found
+
+
+def _require_bounds(lowering: Lowering, write_indices: Array) -> None:
+    size, length = lowering.size, lowering.length
+    bad = (write_indices < 0) | (write_indices > size - length)
+    if not bad.any():
+        return
+    at = int(bad.argmax())
+    error = BoundsError(
+        position=(at,), axis=lowering.axis, value=int(write_indices[at]), size=size,
+        count=int(bad.sum()), total=len(write_indices), lowest=0, length=length,
+    )  # fmt: skip
+    error.name("write_indices", "past")
+    error.hint = ""  # what other operators do with negative indices
+    raise error

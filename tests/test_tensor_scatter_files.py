@@ -1,0 +1,175 @@
+"""TensorScatter on files: every way to run it, and the questions about it, against the slow twin."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool
+from strategies import same
+
+from ndtool import files
+from ndtool.analysis.oracle import reference
+from ndtool.errors import BoundsError, RuleError, UsageError
+
+COMMAND = "tensor-scatter"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Any:
+    """Return the paths of past, update and write_indices, and the arrays."""
+    rng = np.random.default_rng(2)
+    arrays = {
+        "past": rng.random((3, 2, 40, 8), "f4"),
+        "update": rng.random((3, 2, 25, 8), "f4"),
+        "write": np.array([0, 15, 7], "i4"),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return [tmp_path / f"{name}.npy" for name in arrays], list(arrays.values())
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
+    (past, update, write), arrays = cache
+    expected = reference.tensor_scatter(*arrays, mode=mode)
+    out = tmp_path / "o.npy"
+    ran = ndtool(COMMAND, past, update, write, "--mode", mode, "-o", out, "--json")
+    assert ran.status == 0, ran.err
+    assert same(np.load(out), expected)
+    assert ran.json["operator"] == "tensor_scatter"
+    assert ran.json["attributes"] == {"axis": -2, "mode": mode}
+    assert list(ran.json["inputs"]) == ["past", "update", "write_indices"]
+    assert ran.json["resolved"]["title"] == "TensorScatter"
+    ran = ndtool("verify", COMMAND, past, update, write, out, "--mode", mode)
+    assert ran.status == 0, ran.err
+
+
+def test_in_place_and_a_dry_run(cache: Any) -> None:
+    (past, update, write), arrays = cache
+    before = past.read_bytes()
+    ran = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run")
+    assert ran.status == 0, ran.err
+    assert "past.shape[2]" in ran.err
+    assert past.read_bytes() == before
+    assert ndtool(COMMAND, past, update, write, "-o", past, "-q")[:3] == (0, b"", "")
+    assert same(np.load(past), reference.tensor_scatter(*arrays))
+
+
+def test_streams_and_literals(cache: Any) -> None:
+    (past, update, write), arrays = cache
+    stdin = b"".join(path.read_bytes() for path in (past, update, write))
+    expected = ndtool(COMMAND, past, update, "[0, 15, 7]", "--trace")
+    assert "write_indices int64[3]" in expected.err
+    assert ndtool(COMMAND, "-", "-", "-", stdin=stdin).out == expected.out
+    first = ndtool(COMMAND, past, update).out
+    assert first[128:] == reference.tensor_scatter(*arrays[:2]).tobytes()
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1])
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> None:
+    (path, *_), (past, _, write) = cache
+    update = -past.take(range(1, past.shape[axis]), axis)
+    write = write % 2 if mode == "linear" else write - 99
+    expected = reference.tensor_scatter(past, update, write, axis, mode)
+    found = files.tensor_scatter(path, update, write, axis, mode)
+    assert found.array is not None
+    assert same(found.array, expected)
+    out = tmp_path / "o.npy"
+    assert files.tensor_scatter(past, update, write, axis, mode, out=out).array is None
+    assert same(np.load(out), expected)
+
+
+def test_a_cache_beyond_memory(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    rng = np.random.default_rng(4)
+    past, update = rng.random((3, 2, 1500, 120), "f4"), rng.random((3, 2, 1100, 120), "f4")
+    np.savez(tmp_path / "a.npz", past=past, update=update)
+    for name in ("past", "update"):
+        archive, store = f"{tmp_path}/a.npz:{name}", tmp_path / f"{name}.zarr"
+        assert ndtool("convert", archive, store, "--chunks", "2,2,400,50").status == 0
+    arguments = (tmp_path / "past.zarr", tmp_path / "update.zarr", "[-1, 0, 999]")
+    how = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
+    ran = ndtool(COMMAND, *arguments, *how)
+    assert ran.status == 0, ran.err
+    assert ran.json["plan"]["way"] == "sweep"
+    expected = reference.tensor_scatter(past, update, [-1, 0, 999], mode="circular")
+    assert same(np.load(tmp_path / "o.npy"), expected)
+
+
+def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    (past, update, write), arrays = cache
+    out = tmp_path / "o.npy"
+    ran = ndtool(COMMAND, past, update, write, "--workers", 2, "-o", out, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["plan"]["way"] == "cluster"
+    assert same(np.load(out), reference.tensor_scatter(*arrays))
+
+
+def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:
+    np.save(tmp_path / "past.npy", np.zeros((1, 70_000)))
+    given = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
+    ran = ndtool(COMMAND, *given, "--workers", 2, "-o", tmp_path / "o.npy")
+    assert ran.status == 2
+    assert "70000 computed indices are too many for a cluster" in ran.err
+
+
+def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
+    (past, update, _), _ = cache
+    out = tmp_path / "o.npy"
+    out.write_bytes(b"old")
+    ran = ndtool(COMMAND, past, update, "[0, 16, -1]", "-o", out)
+    assert ran.status == 5
+    assert ran.err.splitlines()[-3:] == [
+        "error: indices out of bounds: 2 of 3 elements",
+        "  --> [0, 16, -1][1] = 16",
+        f"      data axis 2 of {past} has size 40, of which 25 are written: valid 0..15",
+    ]
+    assert out.read_bytes() == b"old"
+    with pytest.raises(BoundsError, match="write_indices"):
+        files.tensor_scatter(past, update, [0, 16, -1])
+    with pytest.raises(RuleError, match="axis is 0"):
+        files.tensor_scatter(past, update, axis=0)
+    with pytest.raises(UsageError, match="tensor_scatter has no pad"):
+        files.tensor_scatter(past, update, pad=-1)
+    assert ndtool(COMMAND, past, update, "--pad", "-1").status == 2
+    assert ndtool(COMMAND, past, update, "--spec", "onnx:23").status == 4
+    assert ndtool(COMMAND, past, update, "[1.5, 2, 3]").status == 2
+
+
+def test_infer(cache: Any) -> None:
+    (past, update, write), _ = cache
+    for given in ((past, update, write), (past, update)):
+        assert files.infer("tensor_scatter", *given, mode="circular").plan.output == (3, 2, 40, 8)
+    ran = ndtool("infer", COMMAND, "float32[B,8,4]", "float32[B,N,4]", "int64[B]", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["output"]["shape"] == ["B", 8, 4]
+    assert ran.json["assumed"] == ["update's axis 1 (N) is at most past's (8)"]
+    ran = ndtool("infer", COMMAND, past, update, write, "--axis", "0")
+    assert ran.status == 4
+    assert "axis 0 is the batch" in ran.err
+    with pytest.raises(UsageError, match="tensor_scatter takes past, update"):
+        files.infer("tensor_scatter", past)
+    with pytest.raises(UsageError, match="has no attribute 'pad': expected axis, mode"):
+        files.infer("tensor_scatter", past, update, pad=1)
+
+
+def test_questions_about_a_call(cache: Any, tmp_path: Path) -> None:
+    (past, update, write), arrays = cache
+    ran = ndtool("explain", COMMAND, past, update, write, "--at", "1,0,16,3", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["operator"] == "tensor_scatter"
+    old, new = ran.json["steps"]
+    assert old["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
+    assert (new["position"], new["tuple"]) == ([1, 0, 1, 3], [16])
+    ran = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
+    assert ran.status == 0, ran.err
+    assert (ran.json["operator"], ran.json["duplicated"]) == ("tensor_scatter", 0)
+    assert (ran.json["components"][0]["lowest"], ran.json["components"][0]["highest"]) == (0, 39)
+    ran = ndtool("verify", COMMAND, past, update, write, past, "--json")
+    assert ran.status == 8
+    out = tmp_path / "o.npy"
+    np.save(out, reference.tensor_scatter(*arrays))
+    assert not files.verify("tensor_scatter", past, update, write, out).different
