@@ -7,9 +7,12 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forkserver
 import numpy as np
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -39,8 +42,42 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def ndtool(*arguments: object, **options: Any) -> Ran:
-    """Run `ndtool` without a terminal."""
+    """Run `ndtool` without a terminal, in a fork unless options are of a new process."""
+    if options.keys() <= {"stdin", "env"}:
+        names = environment(**(options.get("env") or {}))
+        if ran := forked([str(one) for one in arguments], names, options.get("stdin", b"")):
+            return ran
     return execute(*NDTOOL, *arguments, **options)
+
+
+def forked(arguments: Sequence[str], names: dict[str, str], stdin: bytes) -> Ran | None:
+    """Run `ndtool` in a fork on pipes; return None if it needs a new process."""
+    pipes = [os.pipe() for _ in range(3)]
+    (theirs, source), *sinks = pipes
+    streams = (theirs, *(sink for _, sink in sinks))
+
+    def write() -> None:
+        try:
+            with open(source, "wb", 0) as pipe:
+                pipe.write(stdin)
+        except BrokenPipeError:
+            pass  # not all was read
+
+    def read(pipe: int) -> bytes:
+        with open(pipe, "rb") as file:
+            return file.read()
+
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(write)
+        out, err = (pool.submit(read, pipe) for pipe, _ in sinks)
+        try:
+            status = forkserver.run(arguments, names, streams)
+        finally:
+            for stream in streams:
+                os.close(stream)
+    if status is None:
+        return None
+    return Ran(status, out.result(), err.result().decode("utf-8", "backslashreplace"))
 
 
 def python(program: str, *arguments: object, **options: Any) -> Ran:
