@@ -9,6 +9,7 @@ import termios
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,42 +43,46 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def ndtool(*arguments: object, **options: Any) -> Ran:
-    """Run `ndtool` without a terminal, in a fork unless options are of a new process."""
+    """Run `ndtool` without a terminal, in a fork unless an option needs a new process."""
     if options.keys() <= {"stdin", "env"}:
         names = environment(**(options.get("env") or {}))
-        if ran := forked([str(one) for one in arguments], names, options.get("stdin", b"")):
+        source, sink = os.pipe()
+        with ThreadPoolExecutor(1) as pool, open(source, "rb", 0) as stdin:
+            pool.submit(write, sink, options.get("stdin", b""))
+            ran = forked(arguments, names, stdin.fileno())
+        if ran:
             return ran
     return execute(*NDTOOL, *arguments, **options)
 
 
-def forked(arguments: Sequence[str], names: dict[str, str], stdin: bytes) -> Ran | None:
-    """Run `ndtool` in a fork on pipes; return None if it needs a new process."""
-    pipes = [os.pipe() for _ in range(3)]
-    (theirs, source), *sinks = pipes
-    streams = (theirs, *(sink for _, sink in sinks))
+def write(pipe: int, content: bytes) -> None:
+    with suppress(BrokenPipeError), open(pipe, "wb", 0) as file:
+        file.write(content)
 
-    def write() -> None:
+
+def read(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()
+
+
+def forked(
+    arguments: Sequence[object], names: dict[str, str], stdin: int, *, out: int = -1, err: int = -1
+) -> Ran | None:
+    """Run `ndtool` in a fork on the streams, -1 for a pipe; return None if it needs a new process."""
+    pipes = [os.pipe() for stream in (out, err) if stream < 0]
+    sinks = iter([sink for _, sink in pipes])
+    streams = [stdin, *(next(sinks) if stream < 0 else stream for stream in (out, err))]
+    with ThreadPoolExecutor(2) as pool:
+        texts = iter([pool.submit(read, source) for source, _ in pipes])
         try:
-            with open(source, "wb", 0) as pipe:
-                pipe.write(stdin)
-        except BrokenPipeError:
-            pass  # not all was read
-
-    def read(pipe: int) -> bytes:
-        with open(pipe, "rb") as file:
-            return file.read()
-
-    with ThreadPoolExecutor(3) as pool:
-        pool.submit(write)
-        out, err = (pool.submit(read, pipe) for pipe, _ in sinks)
-        try:
-            status = forkserver.run(arguments, names, streams)
+            status = forkserver.run(list(map(str, arguments)), names, streams)
         finally:
-            for stream in streams:
-                os.close(stream)
+            for _, sink in pipes:
+                os.close(sink)
+        written = [next(texts).result() if stream < 0 else b"" for stream in (out, err)]
     if status is None:
         return None
-    return Ran(status, out.result(), err.result().decode("utf-8", "backslashreplace"))
+    return Ran(status, written[0], written[1].decode("utf-8", "backslashreplace"))
 
 
 def python(program: str, *arguments: object, **options: Any) -> Ran:
@@ -111,29 +116,31 @@ def at_terminal(
     termios.tcsetwinsize(theirs, (50, columns))
     pieces = []
 
-    def read() -> None:
+    def watch() -> None:
         try:
             while piece := os.read(ours, 1 << 16):
                 pieces.append(piece)
         except OSError:
             pass  # the last process has closed the terminal
 
-    with subprocess.Popen(
-        list(map(str, command)),
-        stdin=theirs,
-        stdout=theirs if stdout else subprocess.PIPE,
-        stderr=theirs if stderr else subprocess.PIPE,
-        env=environment(**{"TERM": "xterm", **(env or {})}),
-        **options,
-    ) as process:
-        os.close(theirs)
-        reader = threading.Thread(target=read)
-        reader.start()
-        out, err = process.communicate()
+    names = environment(**{"TERM": "xterm", **(env or {})})
+    reader = threading.Thread(target=watch)
+    reader.start()
+    ran = None
+    if command[: len(NDTOOL)] == NDTOOL and not options:
+        streams = {"out": theirs if stdout else -1, "err": theirs if stderr else -1}
+        ran = forked(command[len(NDTOOL) :], names, theirs, **streams)
+    if not ran:
+        new = subprocess.run(
+            list(map(str, command)), stdin=theirs, stdout=theirs if stdout else subprocess.PIPE,
+            stderr=theirs if stderr else subprocess.PIPE, env=names, check=False, **options,
+        )  # fmt: skip
+        ran = Ran(new.returncode, new.stdout or b"", (new.stderr or b"").decode())
+    os.close(theirs)
     reader.join()
     os.close(ours)
     screen = b"".join(pieces).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-    return Ran(process.returncode, out or b"", (err or b"").decode(), screen)
+    return ran._replace(screen=screen)
 
 
 def save(**arrays: Any) -> None:

@@ -32,7 +32,17 @@ PACKAGES = {
     "--scheduler": "distributed", "verify": "numpy",
 }  # fmt: skip
 # Variables that Python and libraries read when they start.
-_AT_START = ("PYTHON", "COVERAGE", "LC_", "LANG", "LD_", "MALLOC_", "OPENBLAS_", "GLIBC_", "OMP_WAIT")
+_AT_START = (
+    "PYTHON",
+    "COVERAGE",
+    "LC_",
+    "LANG",
+    "LD_",
+    "MALLOC_",
+    "OPENBLAS_",
+    "GLIBC_",
+    "OMP_WAIT",
+)
 
 
 class Server:
@@ -152,7 +162,9 @@ def become(
 
 if __name__ == "__main__":
     del sys.path[0]  # a command's is its folder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which closes the connection
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for pytest, which closes the connection
     before = dict(os.environ)
     for module in ALWAYS:
         importlib.import_module(module)
