@@ -284,10 +284,11 @@ def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
     kept = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     script = Path(__file__).with_name("schemata.py")
-    built = subprocess.run(
-        [sys.executable, str(script), str(path)], cwd=folder, check=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    with (folder / "log").open("w") as log:
+        built = subprocess.run(
+            [sys.executable, str(script), str(path)], cwd=folder, check=True, text=True,
+            stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
     for name, text in kept.items():
         (folder / "ndtool" / name).write_text(text)
     left = set(json.loads(built.stdout.splitlines()[-1]))

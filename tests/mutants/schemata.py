@@ -102,6 +102,13 @@ class Choices(VisitorTransform):
         self.visitchildren(node)
         return self.wrap(node, [(other, site)] if site and other else [])
 
+    def visit_BoolBinopNode(self, node: Any) -> Any:  # noqa: N802
+        """A condition on a fused type must be constant."""
+        operand = node.operand1
+        if isinstance(operand, ExprNodes.PrimaryCmpNode) and operand.operator == "is":
+            return node
+        return self.visit_ExprNode(node)
+
     def visit_IntNode(self, node: Any) -> Any:  # noqa: N802
         source, line, column = node.pos
         sites = [self.path_in_package(node.pos), self.path_in_package((source, line, column - 1))]
