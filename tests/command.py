@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import forkserver
 import numpy as np
+from limits import limited
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NDTOOL = (sys.executable, "-m", "ndtool")
@@ -43,15 +44,20 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def ndtool(*arguments: object, **options: Any) -> Ran:
-    """Run `ndtool` without a terminal, in a fork unless an option needs a new process."""
-    if options.keys() <= {"stdin", "env"}:
+    """Run `ndtool` without a terminal, in a fork unless an option needs a new process.
+
+    addresses: the limit of its address space in bytes.
+    """
+    if options.keys() <= {"stdin", "env", "addresses"}:
         names = environment(**(options.get("env") or {}))
         source, sink = os.pipe()
         with ThreadPoolExecutor(1) as pool, open(source, "rb", 0) as stdin:
             pool.submit(write, sink, options.get("stdin", b""))
-            ran = forked(arguments, names, stdin.fileno())
+            ran = forked(arguments, names, stdin.fileno(), addresses=options.get("addresses", -1))
         if ran:
             return ran
+    if addresses := options.pop("addresses", None):
+        options.setdefault("preexec_fn", limited(AS=addresses))
     return execute(*NDTOOL, *arguments, **options)
 
 
@@ -66,7 +72,13 @@ def read(pipe: int) -> bytes:
 
 
 def forked(
-    arguments: Sequence[object], names: dict[str, str], stdin: int, *, out: int = -1, err: int = -1
+    arguments: Sequence[object],
+    names: dict[str, str],
+    stdin: int,
+    *,
+    out: int = -1,
+    err: int = -1,
+    addresses: int = -1,
 ) -> Ran | None:
     """Run `ndtool` in a fork on the streams, -1 for a pipe; return None if it needs a new process."""
     pipes = [os.pipe() for stream in (out, err) if stream < 0]
@@ -75,7 +87,7 @@ def forked(
     with ThreadPoolExecutor(2) as pool:
         texts = iter([pool.submit(read, source) for source, _ in pipes])
         try:
-            status = forkserver.run(list(map(str, arguments)), names, streams)
+            status = forkserver.run(list(map(str, arguments)), names, streams, addresses)
         finally:
             for _, sink in pipes:
                 os.close(sink)

@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import pickle
+import resource
 import runpy
 import signal
 import socket
@@ -88,11 +89,14 @@ def descriptors() -> set[str]:
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
+    arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int], addresses: int
 ) -> int | None:
-    """Run `ndtool` with three streams; return its status, or None if it needs a new process."""
+    """Run `ndtool` with three streams; return its status, or None if it needs a new process.
+
+    addresses: the limit of its address space in bytes, or -1.
+    """
     packages = {name for word, name in PACKAGES.items() if any(word in one for one in arguments)}
-    request = pickle.dumps((arguments, dict(environment), os.getcwd(), sorted(packages)))
+    request = pickle.dumps((arguments, dict(environment), os.getcwd(), addresses, sorted(packages)))
     if not AVAILABLE or len(request) > LONGEST:
         return None
     try:
@@ -120,14 +124,14 @@ def serve(connection: socket.socket) -> None:
         request, streams, _, _ = socket.recv_fds(connection, 2 * LONGEST, 3)
         if not request:
             return
-        arguments, environment, folder, packages = pickle.loads(request)
+        *run, packages = pickle.loads(request)
         for name in packages:
             with suppress(ImportError):
                 importlib.import_module(name)
         gc.freeze()
         if not (process := os.fork()):
             connection.close()
-            become(arguments, environment, folder, streams)
+            become(streams, *run)
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(process, 0)
@@ -135,9 +139,15 @@ def serve(connection: socket.socket) -> None:
 
 
 def become(
-    arguments: Sequence[str], environment: dict[str, str], folder: str, streams: Sequence[int]
+    streams: Sequence[int],
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    folder: str,
+    addresses: int,
 ) -> NoReturn:
     """Turn this fork into `python -m ndtool`."""
+    if addresses >= 0:
+        resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -66,6 +66,12 @@ def chosen(pos: Any, number: int) -> Any:
     )
 
 
+def truth(node: Any) -> Any:
+    """Return a condition as a C boolean: numbers and comparisons have no common C type."""
+    inner = ExprNodes.NotNode(node.pos, operand=node)
+    return ExprNodes.NotNode(node.pos, operand=inner)
+
+
 def in_package(filename: str) -> str:
     """Return a source's path relative to the package."""
     return Path(filename).as_posix().rpartition("ndtool/")[2]
@@ -103,10 +109,13 @@ class Choices(VisitorTransform):
         return self.wrap(node, [(other, site)] if site and other else [])
 
     def visit_BoolBinopNode(self, node: Any) -> Any:  # noqa: N802
-        """A condition on a fused type must be constant."""
-        operand = node.operand1
-        if isinstance(operand, ExprNodes.PrimaryCmpNode) and operand.operator == "is":
+        """A condition on a fused type must be constant; another has one type, whatever it compares."""
+        operands = node.operand1, node.operand2
+        comparisons = [one for one in operands if isinstance(one, ExprNodes.PrimaryCmpNode)]
+        if any(one.operator == "is" for one in comparisons):
             return node
+        if comparisons:
+            node.operand1, node.operand2 = map(truth, operands)
         return self.visit_ExprNode(node)
 
     def visit_IntNode(self, node: Any) -> Any:  # noqa: N802
