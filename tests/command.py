@@ -7,10 +7,15 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forkserver
 import numpy as np
+from limits import limited
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NDTOOL = (sys.executable, "-m", "ndtool")
@@ -39,8 +44,57 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def ndtool(*arguments: object, **options: Any) -> Ran:
-    """Run `ndtool` without a terminal."""
+    """Run `ndtool` without a terminal, in a fork unless an option needs a new process.
+
+    addresses: the limit of its address space in bytes.
+    """
+    if options.keys() <= {"stdin", "env", "addresses"}:
+        names = environment(**(options.get("env") or {}))
+        source, sink = os.pipe()
+        with ThreadPoolExecutor(1) as pool, open(source, "rb", 0) as stdin:
+            pool.submit(write, sink, options.get("stdin", b""))
+            ran = forked(arguments, names, stdin.fileno(), addresses=options.get("addresses", -1))
+        if ran:
+            return ran
+    if addresses := options.pop("addresses", None):
+        options.setdefault("preexec_fn", limited(AS=addresses))
     return execute(*NDTOOL, *arguments, **options)
+
+
+def write(pipe: int, content: bytes) -> None:
+    with suppress(BrokenPipeError), open(pipe, "wb", 0) as file:
+        file.write(content)
+
+
+def read(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()
+
+
+def forked(
+    arguments: Sequence[object],
+    names: dict[str, str],
+    stdin: int,
+    *,
+    out: int = -1,
+    err: int = -1,
+    addresses: int = -1,
+) -> Ran | None:
+    """Run `ndtool` in a fork on the streams, -1 for a pipe; return None if it needs a new process."""
+    pipes = [os.pipe() for stream in (out, err) if stream < 0]
+    sinks = iter([sink for _, sink in pipes])
+    streams = [stdin, *(next(sinks) if stream < 0 else stream for stream in (out, err))]
+    with ThreadPoolExecutor(2) as pool:
+        texts = iter([pool.submit(read, source) for source, _ in pipes])
+        try:
+            status = forkserver.run(list(map(str, arguments)), names, streams, addresses)
+        finally:
+            for _, sink in pipes:
+                os.close(sink)
+        written = [next(texts).result() if stream < 0 else b"" for stream in (out, err)]
+    if status is None:
+        return None
+    return Ran(status, written[0], written[1].decode("utf-8", "backslashreplace"))
 
 
 def python(program: str, *arguments: object, **options: Any) -> Ran:
@@ -74,29 +128,31 @@ def at_terminal(
     termios.tcsetwinsize(theirs, (50, columns))
     pieces = []
 
-    def read() -> None:
+    def watch() -> None:
         try:
             while piece := os.read(ours, 1 << 16):
                 pieces.append(piece)
         except OSError:
             pass  # the last process has closed the terminal
 
-    with subprocess.Popen(
-        list(map(str, command)),
-        stdin=theirs,
-        stdout=theirs if stdout else subprocess.PIPE,
-        stderr=theirs if stderr else subprocess.PIPE,
-        env=environment(**{"TERM": "xterm", **(env or {})}),
-        **options,
-    ) as process:
-        os.close(theirs)
-        reader = threading.Thread(target=read)
-        reader.start()
-        out, err = process.communicate()
+    names = environment(**{"TERM": "xterm", **(env or {})})
+    reader = threading.Thread(target=watch)
+    reader.start()
+    ran = None
+    if command[: len(NDTOOL)] == NDTOOL and not options:
+        streams = {"out": theirs if stdout else -1, "err": theirs if stderr else -1}
+        ran = forked(command[len(NDTOOL) :], names, theirs, **streams)
+    if not ran:
+        new = subprocess.run(
+            list(map(str, command)), stdin=theirs, stdout=theirs if stdout else subprocess.PIPE,
+            stderr=theirs if stderr else subprocess.PIPE, env=names, check=False, **options,
+        )  # fmt: skip
+        ran = Ran(new.returncode, new.stdout or b"", (new.stderr or b"").decode())
+    os.close(theirs)
     reader.join()
     os.close(ours)
     screen = b"".join(pieces).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-    return Ran(process.returncode, out or b"", (err or b"").decode(), screen)
+    return ran._replace(screen=screen)
 
 
 def save(**arrays: Any) -> None:

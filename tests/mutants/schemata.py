@@ -66,6 +66,12 @@ def chosen(pos: Any, number: int) -> Any:
     )
 
 
+def truth(node: Any) -> Any:
+    """Return a condition as a C boolean: numbers and comparisons have no common C type."""
+    inner = ExprNodes.NotNode(node.pos, operand=node)
+    return ExprNodes.NotNode(node.pos, operand=inner)
+
+
 def in_package(filename: str) -> str:
     """Return a source's path relative to the package."""
     return Path(filename).as_posix().rpartition("ndtool/")[2]
@@ -101,6 +107,16 @@ class Choices(VisitorTransform):
         other = mutated(clone(node), site[0]) if site else None
         self.visitchildren(node)
         return self.wrap(node, [(other, site)] if site and other else [])
+
+    def visit_BoolBinopNode(self, node: Any) -> Any:  # noqa: N802
+        """A condition on a fused type must be constant; another has one type, whatever it compares."""
+        operands = node.operand1, node.operand2
+        comparisons = [one for one in operands if isinstance(one, ExprNodes.PrimaryCmpNode)]
+        if any(one.operator == "is" for one in comparisons):
+            return node
+        if comparisons:
+            node.operand1, node.operand2 = map(truth, operands)
+        return self.visit_ExprNode(node)
 
     def visit_IntNode(self, node: Any) -> Any:  # noqa: N802
         source, line, column = node.pos
