@@ -19,6 +19,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from ndtool._endings cimport nd_end, nd_end_on, nd_forget, nd_remember, nd_settle
@@ -149,9 +150,10 @@ def find_duplicate(
 ) -> tuple[int, int]:
     """Return the first of tuples [first, first + count) that selects a row again, and the row.
 
-    indices: those of these tuples. `a` addresses rows, of which only [low, low + size) are considered. bits: one per such row, set
-    for those that earlier tuples select; None to find the first tuple that selects one of them. The
-    tuple is -1 if there is none, OUT_OF_BOUNDS if an index is out of bounds.
+    indices: those of these tuples. `a` addresses rows, of which only [low, low + size) are
+    considered. bits: one per such row, set for those that earlier tuples select; None to find the
+    first tuple that selects one of them. The tuple is -1 if there is none, OUT_OF_BOUNDS if an
+    index is out of bounds.
     """
     cdef Walk walk
     cdef RowBits rows

@@ -125,12 +125,21 @@ cdef class UpdateCounts:
         if self.counts.shape[0] < (nbytes // width) * self.bytes_each:
             raise ValueError("the counts are fewer than the slices")
         c.data = &self.counts[0]
+        self._describe(c, out, width)
+        return 0
+
+    cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
+        """Describe the counts of slices of `width` bytes from `out` on."""
+        cdef Py_ssize_t bits = width
         c.bytes_each = self.bytes_each
         c.origin = out
         c.width = width
-        c.shift = (<object> width).bit_length() - 1 if width & (width - 1) == 0 else -1
+        c.shift = -1
+        if width & (width - 1) == 0:
+            while bits:
+                bits >>= 1
+                c.shift += 1
         c.copies_first = self.copies_first
-        return 0
 
 
 @cython.final
@@ -143,7 +152,7 @@ cdef class UpdateSpec:
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
-    cdef int code, op
+    cdef int code, op, means
     cdef UpdateCounts counts
 
     def __cinit__(
@@ -154,7 +163,7 @@ cdef class UpdateSpec:
         self.pitch = pitch
         self.counts = counts
         self.op = _OPS[reduction]
-        self.code = _TYPES[name] if self.op else -1
+        self.code = self.means = _TYPES[name] if self.op else -1
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
 

@@ -11,7 +11,8 @@ cdef class SmallCall:
 
     addressing: of the tuples; if there is a grid, as `check` needs it. grid: of an elements
     operator along an axis that is not the last. indices: their type and mode. change: None for a
-    gather. shape: of the output. width: slice size. views: of data, indices, updates, output.
+    gather. shape: of the output. width: slice size. means: the type of sums to divide. views: of
+    data, indices, updates, output.
     """
 
     cdef Addressing addressing
@@ -22,6 +23,7 @@ cdef class SmallCall:
     cdef int64_t tuples
     cdef Py_ssize_t width
     cdef const uint8_t* filling
+    cdef int means
 
     def __cinit__(
         self, Addressing addressing, Grid grid, Indices indices, UpdateSpec change, tuple shape,
@@ -30,6 +32,7 @@ cdef class SmallCall:
         self.addressing, self.grid, self.indices, self.change = addressing, grid, indices, change
         self.shape, self.tuples, self.width = shape, tuples, width
         self.filling = indices._filling(width) if change is None else NULL
+        self.means = 0 if change is None else change.means
 
     cdef void _walk(self, Walk* walk, const uint8_t* index) noexcept:
         walk.nd = &self.addressing.nd
@@ -41,10 +44,9 @@ cdef class SmallCall:
         walk.redirect = DROPPED
         walk.pads, walk.pad = self.indices.pads, self.indices.pad_bits
 
-    cdef uint64_t _units(self, const uint8_t* data, Py_buffer* views) noexcept:
+    cdef uint64_t _units(self, const uint8_t* data, Py_buffer* views, Counts counts) noexcept:
         """Gather or scatter every unit of the grid."""
         cdef Units c
-        cdef Counts uncounted = Counts(NULL, 0, NULL, 0, 0, False)
         cdef uint64_t bad = 0
         cdef int64_t unit
         c.p = &self.grid.p
@@ -59,8 +61,7 @@ cdef class SmallCall:
         c.streamed = False
         if self.change is not None:
             c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
-                uncounted,
+                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts
             )
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
@@ -70,7 +71,9 @@ cdef class SmallCall:
         """Gather from views[0] to views[3]; non-zero if an index is out of bounds."""
         cdef Gather g
         if self.grid is not None:
-            return self._units(<const uint8_t*> views[0].buf, views)
+            return self._units(
+                <const uint8_t*> views[0].buf, views, Counts(NULL, 0, NULL, 0, 0, False)
+            )
         self._walk(&g.walk, <const uint8_t*> views[1].buf)
         g.source = <const uint8_t*> views[0].buf
         g.walk.redirect = self.filling - g.source
@@ -82,16 +85,35 @@ cdef class SmallCall:
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
         """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
-        cdef Scatter s
-        cdef Counts uncounted = Counts(NULL, 0, NULL, 0, 0, False)
+        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, False)
+        cdef uint64_t bad
+        cdef Means m
+        cdef UpdateCounts how = self.change.counts
+        if how is not None:
+            counts.data = <uint8_t*> calloc(views[3].len // self.width, how.bytes_each)
+            if counts.data == NULL:
+                return 1
+            how._describe(&counts, <const uint8_t*> views[3].buf, self.width)
         if views[3].buf != views[0].buf:
             memcpy(views[3].buf, views[0].buf, views[0].len)
+        bad = self._apply(views, counts)
+        if counts.data and counts.bytes_each > 1 and not bad:
+            m = Means(
+                counts, <uint8_t*> views[3].buf, views[3].len // self.width, 1, self.means,
+                not counts.copies_first,
+            )
+            means_part(&m, 0)
+        free(counts.data)
+        return bad
+
+    cdef uint64_t _apply(self, Py_buffer* views, Counts counts) noexcept:
+        """Apply the updates in views[2] to views[3]."""
+        cdef Scatter s
         if self.grid is not None:
-            return self._units(<const uint8_t*> views[3].buf, views)
+            return self._units(<const uint8_t*> views[3].buf, views, counts)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op,
-            uncounted,
+            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width

@@ -3,7 +3,7 @@
 from math import prod
 
 from ndtool._kernels import SmallCall, UpdateSpec
-from ndtool.engine import bind, check, dispatch, layouts
+from ndtool.engine import bind, check, dispatch, layouts, tuning
 from ndtool.engine.counting import Combining
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.modes import Handling
@@ -20,10 +20,10 @@ def bind_small(
 ) -> SmallCall | None:
     """Bind a plan for contiguous arrays; None if they need the general path.
 
-    That is: an array is empty or needs a byte swap; updates are counted, or must have no
-    duplicates; the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
+    That is: an array is empty or needs a byte swap; updates must have no duplicates, or their
+    counts are large; the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
     """
-    if combining.is_counted or combining.duplicates == "error":
+    if combining.duplicates == "error":
         return None
     reduction = combining.reduction
     dtype, index, new = types["data"], types["indices"], types.get("updates")
@@ -43,6 +43,12 @@ def bind_small(
         assert isinstance(plan, ElementsPlan)
         addressing, tuples, _ = bind.bind_check(plan, negatives)
         grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
-    change = None if new is None else UpdateSpec(b"", width, reduction, dtype.name)
+    change = None
+    if new is not None:
+        each = combining.bytes_each(tuples)
+        if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL:
+            return None
+        counts = combining.counts(bytearray(), tuples)
+        change = UpdateSpec(b"", width, reduction, dtype.name, counts)
     indices = bind.bind_indices(b"", index, handling, filling)
     return SmallCall(addressing, grid, indices, change, plan.output, tuples, width)
