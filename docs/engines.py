@@ -39,7 +39,13 @@ def cases() -> list[Case]:
     line[1][::100] = np.nan
     far = np.array([[1], [SLOTS], [2]])
     add, largest = ("--reduction", "add"), ("--reduction", "max")
-    batched = ("--batch-dims", "1")
+    batched, mean = ("--batch-dims", "1"), ("--reduction", "mean")
+    without = (*largest, "--no-include-self")
+    small = table.astype(np.float16), columns, updates.astype(np.float16)
+    whole = tuple(
+        (one * 100).astype(np.int32) if one.dtype.kind == "f" else one
+        for one in (table, columns, updates)
+    )
     return [
         Case("gather-nd", "gather-nd", (table, rows)),
         Case("gather-nd, negative indices", "gather-nd", (table, rows - SLOTS)),
@@ -53,6 +59,13 @@ def cases() -> list[Case]:
             "scatter-nd, max where there are NaN", "scatter-nd", (line[0], rows, line[1]), largest
         ),
         Case("scatter-elements, add float32", "scatter-elements", (table, columns, updates), add),
+        Case("scatter-elements, mean float32", "scatter-elements", (table, columns, updates), mean),
+        Case("scatter-elements, mean float16", "scatter-elements", small, mean),
+        Case("scatter-elements, mean int32", "scatter-elements", whole, mean),
+        Case("scatter-elements, max without old values", "scatter-elements", whole, without),
+        Case(
+            "scatter, sub float32", "scatter", (table, rows[:, 0], updates), ("--reduction", "sub")
+        ),
         Case("gather-nd, an index out of bounds", "gather-nd", (table, far)),
         Case("scatter-nd, an index out of bounds", "scatter-nd", (table, far, updates[:3])),
     ]

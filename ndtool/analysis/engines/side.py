@@ -122,10 +122,8 @@ def _lacks(lacks: object, what: str) -> None:
 
 
 def _require_tuples(call: Call, engine: str) -> None:
-    _lacks(
-        call.operator.endswith("_nd") and not call.indices.shape[-1],
-        f"{engine} has no empty index tuples",
-    )
+    empty = call.operator.endswith("_nd") and not call.indices.shape[-1]
+    _lacks(empty, f"{engine} has no empty index tuples")
 
 
 def _torch(torch: Any, call: Call) -> Compute:
@@ -150,6 +148,7 @@ def _torch(torch: Any, call: Call) -> Compute:
     updates = None if call.updates is None else _tensor(torch, call.updates)
     new = indices, updates
     names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
+    names |= {"sub": "sub"} if call.operator == "scatter" else {}
     sums = call.operator == "scatter_nd" or (call.operator == "scatter" and reduction == "add")
     kept = call.require_reduction("torch", names, sums)
 
@@ -175,8 +174,8 @@ def _torch_scatter(data: Any, axis: int, new: Any, reduce: str | None, include_s
     """Call index_copy, index_add or index_reduce; new: indices and updates."""
     if reduce is None:
         return data.index_copy(axis, *new)
-    if reduce == "sum":
-        return data.index_add(axis, *new)
+    if reduce in ("sum", "sub"):
+        return data.index_add(axis, *new, alpha=1 if reduce == "sum" else -1)
     return data.index_reduce(axis, *new, reduce, include_self=include_self)
 
 
@@ -231,8 +230,8 @@ def _jax(jax: Any, call: Call) -> Compute:
     _require_tuples(call, "jax")
     data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
     updates = None if call.updates is None else jnp.asarray(call.updates)
-    call.require_reduction("jax", _ALL)
-    method = "set" if call.reduction == "none" else call.reduction
+    names = {"none": "set", "sub": "subtract", "div": "divide"}
+    call.require_reduction("jax", (*_ALL, *names))
 
     def taken(data: Any, indices: Any) -> Any:
         return data[tuple(jnp.moveaxis(indices, -1, 0))]
@@ -249,6 +248,7 @@ def _jax(jax: Any, call: Call) -> Compute:
             return taken(data, indices)
         if call.operator == "gather_elements":
             return jnp.take_along_axis(data[call.reached], indices, call.axis)
+        method = names.get(call.reduction, call.reduction)
         return getattr(data.at[call.index_arrays], method)(updates)
 
     return lambda: np.asarray(compute())
@@ -259,8 +259,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
     ops: Any = import_module("openvino.opset15")
     operands = list(call.operands.values())
     inputs = [ops.parameter(array.shape, array.dtype.type) for array in operands]
-    names = {"add": "sum", "mul": "prod"}
-    reduction = names.get(call.reduction, call.reduction)
+    reduction = {"add": "sum", "mul": "prod"}.get(call.reduction, call.reduction)
     axis = np.array(call.attributes.get("axis", 0))
     if call.operator == "gather_nd":
         node = ops.gather_nd(*inputs, batch_dims=call.batch_dims)
