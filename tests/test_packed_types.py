@@ -200,3 +200,20 @@ def test_remote_files(s3: Any) -> None:
         assert len(s3.get(name)) < 300
         assert equal(held(url), array)
         assert equal(files.gather(url, [11, 3]).array, array[[11, 3]])
+
+
+def test_fill_values(tmp_path: Path) -> None:
+    for name, value, bits in (
+        ("int4", -3, 13),
+        ("uint4", 15, 15),
+        ("int2", -2, 2),
+        ("uint2", 3, 3),
+    ):
+        out, kind = tmp_path / "o.npy", getattr(ml_dtypes, name)
+        found = files.gather(np.zeros(3, kind), [9], out_of_bounds="fill", fill=value, out=out)
+        assert found.outside == 1
+        assert np.load(out).view("u1").tolist() == [bits]
+        assert ndtool("gather", f"full:{value}:{name}[2]", "[1]", "-o", out).status == 0
+        assert np.load(out).view("u1").tolist() == [bits]
+    with pytest.raises(DtypeError, match=r"expected an integer in -8..7"):
+        files.gather(np.zeros(3, ml_dtypes.int4), [9], out_of_bounds="fill", fill=8)
