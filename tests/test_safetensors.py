@@ -79,7 +79,7 @@ CODES = [code for code, (name, _) in headers._TYPES.items() if name]
 @pytest.mark.parametrize("code", CODES)
 def test_every_type_that_the_package_writes(code: str) -> None:
     name, bits = headers._TYPES[code]
-    raw = bytes(range(3 * bits // 8 * 4))
+    raw = bytes(range(3 * 4 * bits // 8))
     word = {"float8_e4m3fnuz": "float8_e4m3fnuz"}.get(name, name)
     spec = {"dtype": word, "shape": [3, 4], "data": raw}
     try:
@@ -92,7 +92,11 @@ def test_every_type_that_the_package_writes(code: str) -> None:
         assert source.metadata.shape == (3, 4)
         byte_range = source.whole()
         assert byte_range is not None
-        assert byte_range.buffer.tobytes() == raw
+        held = byte_range.buffer.tobytes()
+        if bits < 8:  # a byte each, the first in the lowest bits
+            each = int.from_bytes(raw, "little")
+            raw = bytes(each >> bits * k & ((1 << bits) - 1) for k in range(12))
+        assert held == raw
 
 
 def test_files_of_the_package() -> None:
@@ -138,15 +142,9 @@ NARROW = '{"x":{"dtype":"%s","shape":[4],"data_offsets":[0,%d]},"y":{"dtype":"U8
 
 
 @pytest.mark.parametrize(
-    ("code", "size", "why"),
-    [
-        ("F4", 2, "F4 has 4 bits"),
-        ("F6_E2M3", 3, "F6_E2M3 has 6 bits"),
-        ("F6_E3M2", 3, "has 6 bits"),
-        ("Q17", 9, "Q17 is unknown"),
-    ],
+    ("code", "size", "why"), [("Q17", 9, "Q17 is unknown"), ("F12", 6, "F12 is unknown")]
 )
-def test_types_that_are_not_whole_bytes_or_unknown(code: str, size: int, why: str) -> None:
+def test_types_that_are_unknown(code: str, size: int, why: str) -> None:
     text = NARROW % (code, size, size, size + 1)
     Path("m.safetensors").write_bytes(pack(text, bytes(size + 1)))
     with pytest.raises(InputError, match=why):

@@ -61,6 +61,11 @@ class ArrayMetadata(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
     @property
+    def packed_nbytes(self) -> int:
+        """Size of the data in files of models, in bytes."""
+        return -(-prod(self.shape) * self.dtype.bits // 8)
+
+    @property
     def in_chunks(self) -> bool:
         """Whether the array is chunked: complete blocks are read and written, even if only one."""
         return self.grid != self.shape or self.layout is not None

@@ -134,18 +134,29 @@ class Frame:
             self.old.close()
 
 
-def put_little_endian(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
-    """Swap elements written as the type `given` to little-endian, for formats that require it."""
-    if given.order != ">" or given.unit == 1:
-        return
-    from ndtool.engine import copies
+def put_stored(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
+    """Store elements written as the type `given` as files of models do.
 
-    for at in range(start, stop, CHUNK):  # a multiple of every unit
+    These require little-endian elements, and pack those of less than a byte; packed ones must be
+    the last of the file, which becomes shorter.
+    """
+    swaps = given.order == ">" and given.unit > 1
+    if not swaps and given.bits % 8 == 0:
+        return
+    from ndtool.engine import copies, packing
+
+    for at in range(start, stop, CHUNK):  # a multiple of every unit and group
         piece = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
         if len(piece) < min(CHUNK, stop - at):
             raise OutputError(f"{printable(name)}: the file became shorter")
-        copies.swap(memoryview(piece), given.unit)
-        write_at(fd, at, piece)
+        if swaps:
+            copies.swap(memoryview(piece), given.unit)
+            write_at(fd, at, piece)
+        else:
+            packed = packing.pack(bytes(piece), given.bits)
+            write_at(fd, start + (at - start) * given.bits // 8, packed)
+    if not swaps:
+        os.ftruncate(fd, start + -(-(stop - start) * given.bits // 8))
 
 
 class FileSink:

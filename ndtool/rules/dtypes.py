@@ -41,6 +41,11 @@ EXTENDED = {
     "uint2": 1,
     "uint4": 1,
 }
+# Types whose elements files of models pack: the bits of one. In memory an element has a byte.
+PACKED = {
+    "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
+    "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6,
+}  # fmt: skip
 _SIZES = {
     "b": (1,),
     "i": (1, 2, 4, 8),
@@ -79,6 +84,11 @@ class Dtype(NamedTuple):
     def swapped(self) -> bool:
         """Whether the byte order is not the native one."""
         return self.order not in (NATIVE, "|")
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element in files of models, which pack the types of less than a byte."""
+        return PACKED.get(self.name, 8 * self.itemsize)
 
     @property
     def unit(self) -> int:

@@ -12,6 +12,7 @@ _REAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf(inity)?)"
 _NUMBER = re.compile(_REAL, re.I)
 _PART = re.compile(f"({_REAL})j?", re.I)
 
+_PACKED = ("int4", "uint4", "int2", "uint2")
 _TRUTH = {"true": 1, "false": 0}
 
 
@@ -29,14 +30,14 @@ def element(fill: str | None, dtype: Dtype) -> bytes:
         return bytes(dtype.itemsize)
     assert fill is not None
     order = "big" if dtype.order == ">" or (dtype.order == "|" and NATIVE == ">") else "little"
-    if dtype.kind in "biu":
+    if dtype.kind in "biu" or dtype.name in _PACKED:
         lowest, highest = _range(dtype)
         value = _TRUTH.get(fill.lower()) if dtype.kind == "b" else None
         if value is None and re.fullmatch("[+-]?[0-9]{1,30}", fill):
             value = int(fill)
         if value is None or not lowest <= value <= highest:
             raise _refusal(fill, dtype, f"expected an integer in {lowest}..{highest}")
-        return value.to_bytes(dtype.itemsize, order, signed=value < 0)  # type: ignore[arg-type]
+        return (value % (1 << dtype.bits)).to_bytes(dtype.itemsize, order)  # type: ignore[arg-type]
     if dtype.name not in (*_CODES, "bfloat16"):
         raise _refusal(fill, dtype, "expected 0")
     try:
@@ -68,8 +69,8 @@ def is_value(fill: str) -> bool:
 def _range(dtype: Dtype) -> tuple[int, int]:
     if dtype.kind == "b":
         return 0, 1
-    bits = 8 * dtype.itemsize
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+    bits, signed = dtype.bits, dtype.kind == "i" or dtype.name[0] == "i"
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
 def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:

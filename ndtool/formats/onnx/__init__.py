@@ -124,7 +124,7 @@ def _known(value: Value) -> Known:
         tensor = value.tensor("")
     except InputError:
         return UNKNOWN
-    return Known(tensor.element.name, tensor.shape)
+    return Known(tensor.element.dtype.name, tensor.shape)
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:

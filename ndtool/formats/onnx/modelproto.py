@@ -253,7 +253,13 @@ def declared(message: Message) -> Known:
     name = None
     if code is not None:
         element = ELEMENTS.get(code.value)
-        name = element.name if element else "string" if code.value == tensorproto.STRING else None
+        name = (
+            element.dtype.name
+            if element
+            else "string"
+            if code.value == tensorproto.STRING
+            else None
+        )
     return Known(name, tuple(map(_size, shape[-1].parts(1))) if shape else None)
 
 

@@ -6,7 +6,7 @@ from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Parts, Tensor
 from ndtool.formats.onnx.wire import LENGTH, TEXT, VARINT, Message, key, varint
-from ndtool.publish.sinks import FileSink, Frame, put_little_endian
+from ndtool.publish.sinks import FileSink, Frame, put_stored
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -17,12 +17,7 @@ DEFAULT = "output"  # name of a written tensor if none is given
 LARGEST = 2**31 - 1  # maximum size of a message in Google's protobuf library
 _ALIGNMENT = 64
 _FIRST = (b"\x08", b"\x0a", b"\x10")  # dims, unpacked or packed; data_type of a scalar
-# Types of less than a byte are omitted, as ONNX packs them.
-_CODES = {
-    element.dtype.name: code
-    for code, element in reversed(tensorproto.ELEMENTS.items())
-    if element.bits % 8 == 0
-}
+_CODES = {element.dtype.name: code for code, element in tensorproto.ELEMENTS.items()}
 
 
 def recognises(storage: LocalFile) -> bool:
@@ -69,11 +64,11 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise UsageError(f"{printable(target.path)}: the name has {size} bytes: valid up to {TEXT}")
     target.require_replaceable()
     stored(metadata.dtype)
-    header = encode(_CODES[metadata.dtype.name], metadata.shape, metadata.nbytes, _name(target))
-    if len(header) + metadata.nbytes > LARGEST:
+    nbytes = metadata.packed_nbytes
+    header = encode(_CODES[metadata.dtype.name], metadata.shape, nbytes, _name(target))
+    if len(header) + nbytes > LARGEST:
         raise OutputError(
-            f"{printable(target.path)}: needs {len(header) + metadata.nbytes} bytes: valid up to"
-            f" {LARGEST}",
+            f"{printable(target.path)}: needs {len(header) + nbytes} bytes: valid up to {LARGEST}",
             hint="a .npy file has no such limit",
         )
     return FileSink(target, metadata, TensorFrame(header, metadata))
@@ -103,11 +98,11 @@ def encode(code: int, shape: Shape, nbytes: int, name: bytes) -> bytes:
 
 
 class TensorFrame(Frame):
-    """The bytes of a file before the elements, which are stored in little-endian order."""
+    """The bytes of a file before the elements, which are little-endian, or packed."""
 
     def __init__(self, header: bytes, metadata: ArrayMetadata) -> None:
         super().__init__(header, metadata.nbytes)
         self._given = metadata.dtype
 
     def finish(self, fd: int, name: str) -> None:
-        put_little_endian(fd, name, self.start, self.total, self._given)
+        put_stored(fd, name, self.start, self.total, self._given)

@@ -9,7 +9,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redacted
+from ndtool.formats.decoding import joined, pieces
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import LONGEST, VARINT
@@ -102,22 +104,22 @@ def open_tensor(
 ) -> Flat:
     """Open a tensor; closing the source closes the file. label: its name in errors."""
     beside, start = _where(tensor, label, folder)
-    metadata, warning = _facts(tensor, kind, beside, start), _warning(tensor, label)
+    metadata = _facts(tensor, kind, beside, start)
     if beside is not None:
         data = locations.open_storage(beside)
         try:
             byte_range = data.byte_range(start or 0, tensor.stored, beside)
             if tensor.decode_reason:
-                byte_range = _decoded(tensor, _cut(byte_range.all()), label)
+                byte_range = _decoded(tensor, pieces(byte_range.all()), label)
         except BaseException:
             data.close()
             raise
-        return Flat(name, metadata, byte_range, CombinedStorage(storage, data), warning)
+        return Flat(name, metadata, byte_range, CombinedStorage(storage, data))
     if tensor.decode_reason:
         byte_range = _decoded(tensor, _pieces(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
-    return Flat(name, metadata, byte_range, storage, warning)
+    return Flat(name, metadata, byte_range, storage)
 
 
 def entry(
@@ -129,8 +131,8 @@ def entry(
         beside, start = _where(tensor, label, folder)
     except NdtoolError as exc:
         problem = exc.message.removeprefix(f"{printable(label)}: ")
-    metadata, warning = _facts(tensor, kind, beside, start), _warning(tensor, label)
-    return MemberInfo(label, member, metadata, None if problem else start, size, problem, warning)
+    metadata = _facts(tensor, kind, beside, start)
+    return MemberInfo(label, member, metadata, None if problem else start, size, problem, None)
 
 
 def _where(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int | None]:
@@ -145,14 +147,6 @@ def _facts(tensor: Tensor, kind: str, beside: str | None, start: int | None) -> 
     notes = {"kind": kind, "onnx_type": element.title, "field": tensor.field or None}
     notes |= {} if beside is None else {"file": redacted(beside)}
     return ArrayMetadata(element.dtype, shape, "C", shape, {**notes, "offset": start})
-
-
-def _warning(tensor: Tensor, label: str) -> str | None:
-    """Return the warning that elements of less than a byte are unpacked, None for other types."""
-    element = tensor.element
-    if element.bits % 8 == 0:
-        return None
-    return f"{printable(label)}: {element.title} is unpacked to {element.dtype.name}, a byte each"
 
 
 def _pieces(values: Values | None) -> Iterator[bytes]:
@@ -176,27 +170,14 @@ def _pieces(values: Values | None) -> Iterator[bytes]:
     yield bytes(gathered)
 
 
-def _cut(buffer: memoryview) -> Iterator[bytes]:
-    for start in range(0, len(buffer), CHUNK):
-        yield bytes(buffer[start : start + CHUNK])
-
-
 def _decoded(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
     """Decode the elements to a contiguous buffer, in memory or in an unnamed file."""
-    from ndtool.storage import tempfiles
-
-    buffer = tempfiles.allocate(tensor.nbytes, f"temporary copy of {printable(label)}")
     numbered = tensor.values is not None and tensor.values.kind == VARINT
     if numbered:
         encoded = _converted(tensor, _numbers(encoded, label), label)
     if tensor.element.bits in ((2, 4) if numbered else (2, 4, 6)):
-        encoded = _unpacked(tensor.element, encoded)
-    at = 0
-    for piece in encoded:
-        wanted = piece[: len(buffer) - at]  # the last byte may have padding bits
-        buffer[at : at + len(wanted)] = wanted
-        at += len(wanted)
-    return ByteRange(buffer.toreadonly())
+        encoded = packing.unpacked(encoded, tensor.element.bits)
+    return joined(encoded, tensor.nbytes, label)
 
 
 def _numbers(encoded: Iterator[bytes], label: str) -> Iterator[NDArray[Any]]:
@@ -253,23 +234,3 @@ def _range(element: Element) -> tuple[str, int, int]:
     if kind == "i" and element.bits >= 8:
         return f"<i{size}", -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     return f"<u{size}", 0, (1 << bits) - 1
-
-
-def _unpacked(element: Element, encoded: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack elements of less than a byte to a byte each; the first has the lowest bits."""
-    import numpy as np
-
-    bits, group = element.bits, 3 if element.bits == 6 else 1
-    sign = np.uint8(1 << (bits - 1) if element.dtype.kind == "i" else 0)
-
-    def unpack(raw: bytes) -> bytes:
-        each = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little").reshape(-1, bits)
-        return ((np.packbits(each, axis=1, bitorder="little") ^ sign) - sign).tobytes()
-
-    rest = b""
-    for piece in encoded:
-        rest += piece
-        whole = len(rest) // group * group
-        yield unpack(rest[:whole])
-        rest = rest[whole:]
-    yield unpack(rest + bytes(-len(rest) % group))

@@ -34,26 +34,20 @@ _STORED = 1 << 12  # maximum number of characters in external_data
 
 
 class Element(NamedTuple):
-    """An element type. title: ONNX's name. field: of its values, if they are not in raw_data.
-
-    bits: of an element in raw_data; elements of less than 8 bits are unpacked.
-    """
+    """An element type. title: ONNX's name. field: of its values, if they are not in raw_data."""
 
     title: str
     dtype: Dtype
     field: int
-    bits: int
 
     @property
-    def name(self) -> str:
-        """The name of the type; if elements are unpacked, that of the packed type."""
-        packed = self.dtype.kind != "V" and self.bits < 8 * self.dtype.itemsize
-        return self.title.lower() if packed else self.dtype.name
+    def bits(self) -> int:
+        """The bits of an element in raw_data; elements of less than 8 bits are unpacked."""
+        return self.dtype.bits
 
 
-def _element(title: str, name: str, field: int, bits: int = 0) -> Element:
-    dtype = dtypes.little_endian(name)
-    return Element(title, dtype, field, bits or 8 * dtype.itemsize)
+def _element(title: str, name: str, field: int) -> Element:
+    return Element(title, dtypes.little_endian(name), field)
 
 
 ELEMENTS = {
@@ -76,14 +70,14 @@ ELEMENTS = {
     18: _element("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 5),
     19: _element("FLOAT8E5M2", "float8_e5m2", 5),
     20: _element("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 5),
-    21: _element("UINT4", "uint8", 5, 4),
-    22: _element("INT4", "int8", 5, 4),
-    23: _element("FLOAT4E2M1", "float4_e2m1fn", 5, 4),
+    21: _element("UINT4", "uint4", 5),
+    22: _element("INT4", "int4", 5),
+    23: _element("FLOAT4E2M1", "float4_e2m1fn", 5),
     24: _element("FLOAT8E8M0", "float8_e8m0fnu", 5),
-    25: _element("UINT2", "uint8", 5, 2),
-    26: _element("INT2", "int8", 5, 2),
-    27: _element("FLOAT6E2M3", "float6_e2m3fn", 5, 6),
-    28: _element("FLOAT6E3M2", "float6_e3m2fn", 5, 6),
+    25: _element("UINT2", "uint2", 5),
+    26: _element("INT2", "int2", 5),
+    27: _element("FLOAT6E2M3", "float6_e2m3fn", 5),
+    28: _element("FLOAT6E3M2", "float6_e3m2fn", 5),
 }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
 from ndtool.formats import members
+from ndtool.formats.decoding import joined, pieces
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 
@@ -35,6 +36,9 @@ def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInf
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
         return MemberInfo(name, tensor.name, None, None, storage.size, exc.message, None)
+    if tensor.bits % 8:
+        why = f"{tensor.bits} bits per element"
+        return MemberInfo(name, tensor.name, metadata, None, storage.size, why, None)
     return MemberInfo(name, tensor.name, metadata, position, storage.size, "", None)
 
 
@@ -57,7 +61,12 @@ def opened(storage: File, name: str, header: Header, tensor: Tensor, path: str) 
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
         raise InputError(f"{printable(label)}: {exc.message}") from None
-    byte_range = storage.byte_range(header.data + tensor.start, metadata.nbytes, label)
+    byte_range = storage.byte_range(header.data + tensor.start, tensor.stop - tensor.start, label)
+    if tensor.bits % 8:
+        from ndtool.engine import packing
+
+        elements = packing.unpacked(pieces(byte_range.all()), tensor.bits)
+        byte_range = joined(elements, metadata.nbytes, label)
     return Flat(name, metadata, byte_range, storage)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
-from ndtool.errors import DtypeError, InputError, UsageError, printable, shown
+from ndtool.errors import DtypeError, InputError, OutputError, UsageError, printable, shown
 from ndtool.formats.safetensors.flatjson import Text
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.shapes import described
 from ndtool.storage.local import File
 
 LENGTH = 8  # size of the length field in bytes
@@ -41,11 +42,11 @@ _TYPES = {
     "I64": ("int64", 64),
     "U64": ("uint64", 64),
     "C64": ("complex64", 64),
-    "F4": ("", 4),
-    "F6_E2M3": ("", 6),
-    "F6_E3M2": ("", 6),
+    "F4": ("float4_e2m1fn", 4),
+    "F6_E2M3": ("float6_e2m3fn", 6),
+    "F6_E3M2": ("float6_e3m2fn", 6),
 }
-_CODES = {name: code for code, (name, _) in _TYPES.items() if name}
+_CODES = {name: code for code, (name, _) in _TYPES.items()}
 _CODE = re.compile("[A-Z][A-Z0-9_]{0,31}")
 # A tensor's object has no inner braces; its length is limited, and with it the memory.
 _VALUE = re.compile(r"[ \t\n\r]*(\{[^{}]{0,5000}\})")
@@ -62,17 +63,20 @@ class Tensor(NamedTuple):
 
     @property
     def dtype(self) -> Dtype:
-        """The element type; DtypeError if it is unknown, or not a multiple of 8 bits."""
-        name, bits = _TYPES.get(self.code, ("", 0))
-        if not name:
-            why = f"has {bits} bits: valid multiples of 8" if bits else "is unknown"
-            raise DtypeError(f"the element type {self.code} {why}")
-        return dtypes.little_endian(name)
+        """The element type; DtypeError if it is unknown."""
+        if self.code not in _TYPES:
+            raise DtypeError(f"the element type {self.code} is unknown")
+        return dtypes.little_endian(_TYPES[self.code][0])
 
     @property
     def alignment(self) -> int:
         """The required alignment in bytes."""
-        return max(1, _TYPES.get(self.code, ("", 8))[1] // 8)
+        return max(1, self.bits // 8)
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element; 8 if the type is unknown."""
+        return _TYPES.get(self.code, ("", 8))[1]
 
 
 class Header(NamedTuple):
@@ -280,7 +284,8 @@ def tensor_name(name: str) -> str:
 def laid_out(kept: Iterable[Tensor], new: Tensor) -> list[Tensor]:
     """Assign offsets to the tensors of a new file: wide elements first, so that all are aligned.
 
-    The order of tensors of equal width is preserved; `new` replaces an old tensor of its name.
+    The order of tensors of equal width is preserved; `new` replaces an old tensor of its name. Is
+    it packed, it becomes the last, as it is packed when the others are there.
     """
     old = list(kept)
     names = [tensor.name for tensor in old]
@@ -289,7 +294,8 @@ def laid_out(kept: Iterable[Tensor], new: Tensor) -> list[Tensor]:
     else:
         old.append(new)
     placed, at = [], 0
-    for tensor in sorted(old, key=lambda tensor: -tensor.alignment):
+    last = new.bits % 8 != 0
+    for tensor in sorted(old, key=lambda one: (-one.alignment, last and one.name == new.name)):
         stop = at + tensor.stop - tensor.start
         placed.append(tensor._replace(start=at, stop=stop))
         at = stop
@@ -297,5 +303,14 @@ def laid_out(kept: Iterable[Tensor], new: Tensor) -> list[Tensor]:
 
 
 def new_tensor(name: str, dtype: Dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the header entry of an array; dtype: as returned by `stored`."""
-    return Tensor(name, _CODES[dtype.name], shape, 0, prod(shape) * dtype.itemsize)
+    """Return the header entry of an array; dtype: as returned by `stored`.
+
+    Raises OutputError for packed elements that do not fill their bytes: the format has no padding.
+    """
+    bits = prod(shape) * dtype.bits
+    if bits % 8:
+        raise OutputError(
+            f"{described(dtype, shape)} has {bits} bits: a safetensors file holds multiples of 8",
+            hint="an ONNX tensor, .pb, pads the last byte",
+        )
+    return Tensor(name, _CODES[dtype.name], shape, 0, bits // 8)

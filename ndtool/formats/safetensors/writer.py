@@ -9,9 +9,8 @@ from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import OldFile
-from ndtool.publish.sinks import FileSink, Frame, put_little_endian
+from ndtool.publish.sinks import FileSink, Frame, put_stored
 from ndtool.publish.targets import Target, exists
-from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
 _EMPTY = Header((), "", 0)
@@ -23,7 +22,7 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
     new = headers.new_tensor(headers.tensor_name(name), dtype, metadata.shape)
     old, header = _old(target)
     try:
-        frame = TensorFrame(new, metadata.dtype, header, old)
+        frame = TensorFrame(new, metadata, header, old)
         if frame.start_of_data > headers.LONGEST:
             raise OutputError(
                 f"{printable(target.path)}: the header would have {frame.start_of_data} bytes:"
@@ -61,19 +60,21 @@ def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 class TensorFrame(Frame):
     """The bytes of a file other than the written tensor: the header and the preserved tensors.
 
-    given: the type of the array, whose elements are stored in little-endian order.
+    given: the metadata of the array, whose elements are stored in little-endian order, or packed.
     """
 
-    def __init__(self, new: Tensor, given: Dtype, header: Header, old: OldFile) -> None:
-        self._given = given
+    def __init__(self, new: Tensor, given: ArrayMetadata, header: Header, old: OldFile) -> None:
+        self._given = given.dtype
         self._tensors = headers.laid_out(header.tensors, new)
         raw = headers.encode(self._tensors, header.metadata)
         self.start_of_data = len(raw)
         kept = _names(_kept(header, new.name))
-        super().__init__(raw, self._tensors[-1].stop, old=old, names=kept)
+        unpacked = given.nbytes - (new.stop - new.start)  # of more bytes until it is complete
+        super().__init__(raw, self._tensors[-1].stop + unpacked, old=old, names=kept)
         self._pieces = list(_pieces(header, self._tensors, len(raw), new.name))
         storage = next(tensor for tensor in self._tensors if tensor.name == new.name)
-        self.start, self._stop = len(raw) + storage.start, len(raw) + storage.stop
+        self.start = len(raw) + storage.start
+        self._stop = self.start + given.nbytes
 
     def begin(self, fd: int) -> None:
         if self.old is not None and self._pieces:
@@ -81,7 +82,7 @@ class TensorFrame(Frame):
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
-        put_little_endian(fd, name, self.start, self._stop, self._given)
+        put_stored(fd, name, self.start, self._stop, self._given)
 
 
 def _pieces(

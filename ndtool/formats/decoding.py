@@ -1,0 +1,25 @@
+"""Arrays that are decoded on opening, to a contiguous buffer in memory or in an unnamed file."""
+
+from collections.abc import Iterable, Iterator
+
+from ndtool.errors import printable
+from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.local import ByteRange
+
+
+def pieces(buffer: memoryview) -> Iterator[bytes]:
+    """Yield a buffer in pieces."""
+    for start in range(0, len(buffer), CHUNK):
+        yield bytes(buffer[start : start + CHUNK])
+
+
+def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
+    """Return the first bytes of decoded pieces; the last piece may have padding."""
+    from ndtool.storage import tempfiles
+
+    buffer, at = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
+    for piece in decoded:
+        wanted = piece[: nbytes - at]
+        buffer[at : at + len(wanted)] = wanted
+        at += len(wanted)
+    return ByteRange(buffer.toreadonly())
