@@ -129,6 +129,7 @@ EQUIVALENT = {
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
+    ("engine/bind.py", "tile = tile // LINE * LINE", "//"): "a tile as wide as the panel: the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
     ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",
