@@ -81,7 +81,7 @@ FLIPS = {
     "*": "+", "//": "*", "%": "+", "<<": ">>", ">>": "<<", "&": "|", "|": "&", "and": "or",
     "or": "and", "min": "max", "max": "min", "0": "1", "1": "2", "True": "False", "False": "True",
 }  # fmt: skip
-TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|\b\w+\b")
+TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|(?<!\d\.)\b\w+\b(?!\.\d)")
 CAST = re.compile(
     r"<(?:const )?(?:u?int\d*_t|Py_ssize_t|size_t|number|float|double) ?\*?>"
     r"|\[(?::, )?::1\]"
