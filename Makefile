@@ -32,7 +32,8 @@ test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for so
 # classes of extras are installed, so all extras are required.
 test-slow: .venv/kernels .venv/test.txt $(OTHERS) ## the tests that take seconds each, and more random cases
 	@$(IN_VENV) pytest -q -n auto --dist worksteal -m "slow and not huge" $(ARGS)
-	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto tests/test_properties.py tests/test_values.py
+	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto --dist worksteal \
+	  -m "hypothesis and not slow and not huge" $(ARGS)
 
 .PHONY: lint
 lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style and types of the Python and Cython sources

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import load, opened
 from npyfile import ARRAY, npy, with_header
+from strategies import EXAMPLES
 
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
 from ndtool.formats import locators
@@ -424,7 +425,7 @@ def test_bytes_after_the_array_in_a_member(write_archive):
 SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     seed=st.sampled_from(SEEDS),
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=8)), max_size=4),

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import failing
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from strategies import EVERY, LAYOUTS, laid_out, opaque, random_values, raw, same
+from strategies import EVERY, EXAMPLES, LAYOUTS, laid_out, opaque, random_values, raw, same
 
 import ndtool
 from ndtool import (
@@ -254,7 +254,7 @@ def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) ->
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.data())
 def test_unusual_arguments_together_are_accepted_or_refused(drawn: st.DataObject) -> None:
     name = drawn.draw(st.sampled_from(sorted(CALLS)))

@@ -197,6 +197,7 @@ def test_a_worker_without_a_nanny_is_replaced_by_others(
     assert state(Path()).keys() - before.keys() == {"out.npy"}
 
 
+@pytest.mark.slow("a run goes on with workers that join after all were lost")
 def test_all_workers_may_be_gone_for_a_while(site: Site) -> None:
     site.scheduler()
     lost = site.worker("--no-nanny")
@@ -250,7 +251,10 @@ def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None
     assert state(Path()) == before
 
 
-@pytest.mark.parametrize("phase", ["split", "sweep"])
+@pytest.mark.parametrize(
+    "phase",
+    [pytest.param("split", marks=pytest.mark.slow("nor for those of the first phase")), "sweep"],
+)
 def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
     before = state(Path())
     site.order("work", phase)

@@ -224,6 +224,7 @@ def test_the_next_run_removes_what_a_killed_one_left(
     assert tops(s3) == {"out.zarr", "one.zarr"}
 
 
+@pytest.mark.slow("clean takes the folder of a killed run, too, and that of its spilled data")
 def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucket) -> None:
     ran = begun(workers, f"{ROOT}/deep/out.zarr", "--spill", f"{ROOT}/tmp")
     assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL

@@ -10,7 +10,7 @@ from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Case, cases, same
+from strategies import EXAMPLES, Case, cases, same
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -88,7 +88,7 @@ def _constant(case: Case) -> tuple[Case, Constant]:
     return case._replace(arrays=(same_data, *case.arrays[1:])), source
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(cases, st.sampled_from((1, 600, 1 << 20)), st.integers(1, 3))
 def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: int) -> None:
     if case.arrays[0].dtype.kind in "V" or not case.arrays[0].dtype.isnative:

@@ -246,6 +246,7 @@ def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
         assert state(workdir) == before
 
 
+@pytest.mark.slow("a kill at any call leaves the old output or the new")
 @linux
 @methods
 @runs
@@ -783,6 +784,7 @@ def test_death_of_any_other_signal_leaves_nothing(
     assert sorted(p.name for p in workdir.iterdir()) == before
 
 
+@pytest.mark.slow("ignored signals, and those that end no process, leave a run unharmed")
 @linux
 def test_signals_that_the_parent_ignores_or_that_harm_nobody(
     long_run: tuple[str, ...], workdir: Path

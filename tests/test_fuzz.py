@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import EXAMPLES
 
 FUZZ = Path(__file__).parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
@@ -20,7 +21,7 @@ KINDS = runpy.run_path(str(FUZZ / "run.py"), run_name="fuzz")["KINDS"]
 REGRESSIONS = sorted(path for path in (FUZZ / "regressions").iterdir() if path.name[0] != ".")
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=4 * EXAMPLES, deadline=None)
 @given(st.binary(max_size=300))
 def test_almost_valid_files(raw: bytes) -> None:
     target.check(recipes.file(raw))
@@ -33,7 +34,7 @@ def test_any_bytes(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "index", "onnx"])
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(raw=st.binary(max_size=300))
 def test_almost_valid_files_of_tensors(kind: str, raw: bytes) -> None:
     recipe, check = KINDS[kind]

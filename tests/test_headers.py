@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from npyfile import npy, with_header
+from strategies import EXAMPLES
 
 from ndtool.errors import InputError
 from ndtool.formats import npy as headers
@@ -291,7 +292,7 @@ MUTATED = st.builds(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=2 * EXAMPLES)
 @given(text=MUTATED | st.lists(PARTS, max_size=12).map("".join))
 @example(GOOD)
 @example(GOOD + "  \n")
@@ -314,7 +315,7 @@ def test_the_fast_parser_accepts_numpys_headers():
         assert headers._quick(raw[10:].decode()) == ("<f4", False, shape)
 
 
-@settings(max_examples=500)
+@settings(max_examples=EXAMPLES)
 @given(raw=st.binary(max_size=80), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
 def test_noise_raises_only_our_errors(raw, version):
     text = raw.decode("latin-1")

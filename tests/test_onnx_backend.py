@@ -30,7 +30,7 @@ def node_tests() -> Iterator[Any]:
 
     def import_ours(package: Any) -> None:
         for module in pkgutil.iter_modules(package.__path__):
-            if module.name.startswith(("gather", "scatter")):
+            if module.name.startswith(("gather", "scatter", "tensorscatter")):
                 importlib.import_module(f"{package.__name__}.{module.name}")
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():

@@ -1,13 +1,11 @@
 """Pipes as inputs: read once, as standard input is, under any name."""
 
-import gc
 import io
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,10 @@ LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
+def workdir(workdir: Path, all_closed: None) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
-    gc.collect()  # files that earlier tests left open may be closed meanwhile
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield tmp_path
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    return workdir
 
 
 def npy(*arrays: Any) -> bytes:

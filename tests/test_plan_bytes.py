@@ -67,7 +67,10 @@ def test_a_sweep_moves_the_planned_bytes(operator: str, updates: str | None, suf
 
 @pytest.mark.usefixtures("stores")
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
-@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
+@pytest.mark.parametrize(
+    "suffix",
+    [pytest.param(".npy", marks=pytest.mark.slow("workers read no byte of files twice")), ".zarr"],
+)
 def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> None:
     distributed = pytest.importorskip("distributed", exc_type=ImportError)
     folder = str(tmp_path_factory.mktemp("workers"))

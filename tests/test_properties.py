@@ -1,6 +1,5 @@
 """The operators compared with the reference: any shape, type, layout, index and thread count."""
 
-import os
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from strategies import (
     ARITHMETIC,
     EVERY,
+    EXAMPLES,
     REDUCTIONS,
     Case,
     cases,
@@ -34,7 +34,6 @@ import ndtool
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, NdtoolError
 
-EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "150"))
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
 from memory import peak
-from strategies import Case, cases, opaque, same
+from strategies import EXAMPLES, Case, cases, opaque, same
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -77,7 +77,7 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300))
 def test_a_sweep_gives_the_bits_of_the_reference(
     case: Case, budget: int, threads: int, held: int

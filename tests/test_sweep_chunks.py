@@ -11,7 +11,7 @@ from command import ndtool, save, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import peak
-from strategies import Case, opaque, same
+from strategies import EXAMPLES, Case, opaque, same
 from test_out_of_bounds import beyond, described, outcome
 
 from ndtool.analysis.oracle import reference
@@ -73,7 +73,7 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(draw(st.integers(1, size + 1)) for size in shape)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3))
 def test_chunks_give_the_bits_of_the_reference(
     given: Any, drawn: tuple[Case, str], budget: int, threads: int

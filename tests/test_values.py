@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from numpy.lib.format import descr_to_dtype
-from strategies import descrs, opaque, seeds, shapes
-from test_properties import EXAMPLES, many
+from strategies import EXAMPLES, descrs, opaque, seeds, shapes
+from test_properties import many
 
 from ndtool.analysis import preview, values, verify
 from ndtool.errors import DifferenceError, DtypeError, UsageError

@@ -81,7 +81,7 @@ FLIPS = {
     "*": "+", "//": "*", "%": "+", "<<": ">>", ">>": "<<", "&": "|", "|": "&", "and": "or",
     "or": "and", "min": "max", "max": "min", "0": "1", "1": "2", "True": "False", "False": "True",
 }  # fmt: skip
-TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|\b\w+\b")
+TOKEN = re.compile(r"<<|>>|//|<=|>=|==|!=|->|\*\*|[-+*/%<>&|=]=?|(?<!\d\.)\b\w+\b(?!\.\d)")
 CAST = re.compile(
     r"<(?:const )?(?:u?int\d*_t|Py_ssize_t|size_t|number|float|double) ?\*?>"
     r"|\[(?::, )?::1\]"
@@ -129,6 +129,7 @@ EQUIVALENT = {
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
+    ("engine/bind.py", "tile = tile // LINE * LINE", "//"): "a tile as wide as the panel: the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
     ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",

@@ -24,11 +24,15 @@ from typing import Any
 UNREACHED = 99
 MODULES = (
     "cli.commands",
+    "cli.program",
     "cli.reporter",
+    "engine.narrow",
+    "engine.scatters",
     "runs.steps",
     "formats.npy",
     "formats.npz.writer",
     "publish.newfile",
+    "publish.permissions",
 )
 
 

@@ -1,0 +1,66 @@
+"""Commands in forks, as most tests run them, and in new processes: one result."""
+
+import os
+from pathlib import Path
+
+import forkserver
+import numpy as np
+import pytest
+from command import NDTOOL, at_terminal, execute, ndtool, save
+
+pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="forks are for Linux only")
+DATA = np.arange(12.0).reshape(4, 3)
+
+
+@pytest.fixture(autouse=True)
+def workdir(workdir: Path) -> Path:
+    save(data=DATA, idx=np.array([[3], [0]]))
+    return workdir
+
+
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [
+        (("gather-nd", "data.npy", "idx.npy"), {}),
+        (("gather-nd", "data.npy", "-", "-o", "-"), {}),
+        (
+            ("gather-nd", "data.npy", "idx.npy", "-o", "out.zarr", "--trace"),
+            {"NDTOOL_THREADS": "3"},
+        ),
+        (("gather-nd", "none.npy", "idx.npy"), {"NDTOOL_JSON": "1"}),
+        (("gather-nd", "data.npy"), {"OMP_NUM_THREADS": "2"}),
+        (("gather-nd", "data.npy", "idx.npy", "--axis", "1"), {"NO_COLOR": "1", "COLUMNS": "20"}),
+    ],
+)
+def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str]) -> None:
+    stdin = Path("idx.npy").read_bytes()
+    servers = len(forkserver._all)
+    forked = ndtool(*command, stdin=stdin, env=env)
+    assert max(servers, 1) == len(forkserver._all)  # was used
+    assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
+
+
+def test_a_fork_at_a_terminal() -> None:
+    command = ("gather-nd", "data.npy", "idx.npy", "--trace")
+    one = at_terminal(*NDTOOL, *command, columns=60)
+    assert one == at_terminal(*NDTOOL, *command, columns=60, cwd=os.getcwd())  # a new process
+    assert "rank(data)" in one.screen
+
+
+def test_what_python_reads_as_it_starts_needs_a_new_process() -> None:
+    servers = [(server, server.run) for server in forkserver._all]
+    for server, _ in servers:
+        server.run = lambda *_: pytest.fail("a fork")  # type: ignore[assignment]
+    try:
+        ran = ndtool(
+            "gather-nd", "none\udcff.npy", "idx.npy", env={"PYTHONUTF8": "0", "LC_ALL": "C"}
+        )
+    finally:
+        for server, run in servers:
+            server.run = run  # type: ignore[method-assign]
+    assert ran.status == 3
+
+
+def test_a_limit_of_addresses() -> None:
+    assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=4 << 30).status == 0
+    assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=1 << 24).status != 0
