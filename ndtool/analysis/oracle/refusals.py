@@ -35,7 +35,6 @@ def check_types(
     reduction = how.reduction
     if how.duplicates not in ("last", "first", "error"):
         raise UsageError(f"duplicates {how.duplicates!r}: valid last, first, error")
-    require(how.duplicates != "first" or reduction == "none", "duplicates first: only for none")
     if reduction == "none":
         return
     if reduction not in REDUCTIONS:
@@ -46,6 +45,7 @@ def check_types(
     require(
         how.include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values"
     )
+    require(how.duplicates != "first", "duplicates first: only for none")
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
