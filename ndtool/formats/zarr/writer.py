@@ -9,6 +9,7 @@ from typing import Any
 from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
+from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import location
 from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import Put, ZarrTarget
@@ -29,7 +30,7 @@ class Chunks:
         self, name: str, metadata: ArrayMetadata, array: Any, put: Put, at_once: int = 1
     ) -> None:
         self.name, self.metadata, self.at_once = name, metadata, at_once
-        self._array, self._put, self._dtype = array, put, zarr.numpy_dtype(metadata.dtype)
+        self._array, self._put, self._dtype = array, put, numpy_dtype(metadata.dtype)
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
@@ -168,8 +169,8 @@ def _made(
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = site.version or (options.like.version if options.like else 3)
-    dtype = zarr.numpy_dtype(metadata.dtype)
+    version = site.version or (options.like.version if options.like else None) or 3
+    dtype = numpy_dtype(metadata.dtype)
     creation: dict[str, Any] = {
         "zarr_format": version,
         "compressors": _compressor(options, version),
