@@ -1,23 +1,39 @@
 """HDF5 and NetCDF-4 files of the h5py package: read bit for bit, each chunk at most once."""
 
+import errno
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
-from command import ndtool
+from command import ndtool, python
 from inputs import load, opened, refused
+from npyfile import ARRAY
+from outputs import checked, save, written
+from outputs import opened as opened_output
 from strategies import same
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
 from ndtool.formats import locators
+from ndtool.publish import sinks
+from ndtool.publish.targets import Encoding
 from ndtool.storage.local import LocalFile
 
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
+HOW = ("write", "pieces", "map")  # ways to fill a sink
 RNG = np.random.default_rng(5)
 TABLE = RNG.integers(0, 99, (70, 11)).astype("<f4")
 CODES = ("|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
@@ -338,3 +354,255 @@ def test_older_netcdf_files_are_named() -> None:
     assert error.hint == "nccopy -k nc4 x.nc NEW.nc"
     Path("x.h5").write_bytes(b"text")
     refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
+
+
+# Outputs
+
+
+def names(path: str = "x.h5") -> list[str]:
+    found: list[str] = []
+    with h5py.File(path) as file:
+        file.visititems(lambda name, node: found.append(name) if hasattr(node, "dtype") else None)
+    return sorted(found)
+
+
+def read(name: str, path: str = "x.h5") -> Any:
+    with h5py.File(path) as file:
+        return file[name][...]
+
+
+def archive() -> None:
+    """Write x.h5 with several datasets, attributes and a link."""
+    with h5py.File("x.h5", "w", userblock_size=512) as file:
+        file["g/a"], file["b"] = np.arange(100_000, dtype="<f4"), TABLE
+        file["g/a"].attrs["units"] = "m"
+        file.create_dataset("c", data=TABLE, **LAYOUTS["shuffle, gzip"]).attrs["units"] = "s"
+        file.create_dataset("f", data=TABLE, **LAYOUTS["fletcher32"])
+        file["soft"] = h5py.SoftLink("/g")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(how: str) -> None:
+    archive()
+    new = RNG.integers(0, 99, (30, 4)).astype("<i2")
+    for name in ("new", "g/new", "p/q/r", "b", "c"):
+        before = {one: read(one).tobytes() for one in names() if one != name}
+        kept = save(f"x.h5:/{name}", new, how)
+        assert sorted(kept) == sorted(f"/{one}" for one in before)
+        assert same(read(name), new)
+        assert {one: read(one).tobytes() for one in before} == before
+    with h5py.File("x.h5") as file:
+        assert file["g/a"].attrs["units"] == "m"
+        assert (file.userblock_size, file["b"].chunks, file["c"].chunks) == (512, None, None)
+
+
+def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
+    archive()
+    size = os.path.getsize("x.h5")
+    for name, array in (("g/a", np.arange(100_000, dtype="<f4")), ("c", TABLE), ("f", TABLE)):
+        save(f"x.h5:{name}", array + 1, "map")
+        assert same(read(name), array + 1)
+    with h5py.File("x.h5") as file:
+        assert (file["g/a"].attrs["units"], file["c"].attrs["units"]) == ("m", "s")
+        assert (file["c"].compression, file["c"].shuffle, file["f"].fletcher32) == (
+            "gzip", True, True,
+        )  # fmt: skip
+    assert os.path.getsize("x.h5") < size + 20_000
+    with h5py.File("x.h5", "r+") as file:
+        file["alias"] = file["b"]
+    save("x.h5:b", TABLE + 5)
+    assert same(read("b"), TABLE + 5)
+    assert same(read("alias"), TABLE)
+
+
+def test_replacement_reuses_the_space() -> None:
+    put(np.zeros((1000, 100)))
+    size = os.path.getsize("x.h5")
+    for count in (999, 998, 997):
+        with written("x.h5:a", np.ones((count, 100))) as out:
+            sinks.commit(out)  # never written: zeros, not the old values
+        assert not read("a").any()
+    assert os.path.getsize("x.h5") < size + 20_000
+
+
+def test_equal_arrays_give_equal_files() -> None:
+    for path in ("a.h5", "b.h5"):
+        save(f"{path}:g/a", TABLE)
+        save(f"{path}:c", TABLE, "map", encoding=Encoding(chunks=(8, 11), codec="gzip:2"))
+    assert Path("a.h5").read_bytes() == Path("b.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks", "codec"),
+    [
+        (["--chunks", "16,4"], (16, 4), None),
+        (["--chunks", "100,100"], (70, 11), None),
+        (["--codec", "gzip:9", "--chunks", "16,4"], (16, 4), 9),
+        (["--codec", "gzip"], (70, 11), 4),
+        (["--codec", "none"], None, None),
+        ([], None, None),
+    ],
+)
+def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -> None:
+    np.save("x.npy", TABLE)
+    done = ndtool("convert", "x.npy", "y.h5:/g/a", *options)
+    assert done.status == 0, done
+    with h5py.File("y.h5") as file:
+        assert (file["g/a"].chunks, file["g/a"].compression_opts) == (chunks, codec)
+    assert same(read("g/a", "y.h5"), TABLE)
+    assert same(load("y.h5"), TABLE)
+
+
+def test_chunks_and_filters_of_data_are_the_default() -> None:
+    put(TABLE, **LAYOUTS["shuffle, gzip"])
+    np.save("i.npy", RNG.integers(0, 70, 50))
+    for memory in ((), ("--memory", "64M")):
+        done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", *memory)
+        assert done.status == 0, done
+        assert same(read("b", "y.h5"), TABLE[np.load("i.npy")])
+        with h5py.File("y.h5") as file:
+            assert (file["b"].chunks, file["b"].shuffle, file["b"].compression_opts) == (
+                (16, 4), True, 4,
+            )  # fmt: skip
+        os.unlink("y.h5")
+
+
+def test_large_chunked_outputs_of_external_runs() -> None:
+    put(RNG.integers(0, 9, (4000, 300)).astype("f8"), chunks=(100, 300), compression="gzip")
+    rows = RNG.integers(0, 4000, 5000)
+    np.save("i.npy", rows)
+    done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
+    assert done.status == 0, done
+    assert same(read("b", "y.h5"), read("a")[rows])
+    assert done.json["plan"]["way"] == "sweep"
+
+
+def test_in_place_and_no_clobber_and_only() -> None:
+    archive()
+    np.save("i.npy", [[3], [3]])
+    np.save("u.npy", np.ones((2, 11), "<f4"))
+    call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
+    assert ndtool(*call, "--no-clobber").status == 7
+    assert same(read("b"), TABLE)
+    assert ndtool(*call, "--dry-run").status == 0
+    assert same(read("b"), TABLE)
+    assert ndtool(*call).status == 0
+    assert same(read("b")[3], TABLE[3] + 2)
+    done = ndtool("convert", "u.npy", "x.h5")
+    assert (done.status, "x.h5 has 4 arrays" in done.err) == (7, True)
+    assert ndtool("convert", "u.npy", "x.h5:z", "--only").status == 0
+    assert names() == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("x.h5:/g", "x.h5:/g is a group: expected a dataset"),
+        ("x.h5:/b/c", "x.h5:/b is no group"),
+        ("x.h5:/soft", "x.h5:/soft is a soft or external link"),
+        ("x.h5:/soft/a", "x.h5:/soft is a soft or external link"),
+        ("x.h5:/", "cannot name a dataset"),
+        ("x.nc:/a", "NetCDF files are read, not written"),
+    ],
+)
+def test_names_that_are_not_written(target: str, words: str) -> None:
+    archive()
+    before = Path("x.h5").read_bytes()
+    for refuse in (opened_output, checked):
+        with pytest.raises(NdtoolError, match=re.escape(words)):
+            refuse(target)
+    assert Path("x.h5").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        (Encoding(shards=(2, 3, 4)), "HDF5 has no shards"),
+        (Encoding(codec="zstd"), "HDF5 has gzip or none"),
+        (Encoding(chunks=(2,)), "--chunks 2 has 1 sizes: the output has rank 3"),
+    ],
+)
+def test_encodings_that_hdf5_lacks(encoding: Encoding, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        opened_output("x.h5:a", encoding=encoding)
+
+
+def test_types_that_hdf5_lacks() -> None:
+    for array in (np.array(["a"]), np.zeros(3, ml_dtypes.bfloat16)):
+        with pytest.raises(DtypeError, match=r"^x.h5: "):
+            opened_output("x.h5:a", array, encoding=Encoding(as_void=False))
+
+
+def test_a_file_that_another_process_writes_is_not_replaced() -> None:
+    with h5py.File("x.h5", "w", libver="latest") as file:
+        file["a"] = [1]
+        file.flush()
+        with pytest.raises(OutputError, match="open for writing in another process"):
+            opened_output("x.h5:b")
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 3, 4)])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_at_any_write(
+    code: int, chunks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive()
+    old, write, left = Path("x.h5").read_bytes(), os.pwrite, [0]
+
+    def limited(fd: int, data: Any, offset: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(code, os.strerror(code))
+        return write(fd, data, offset)
+
+    kind = ResourceError if code == errno.ENOSPC else OutputError
+    for writes in range(100):
+        left[0] = writes
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", limited)
+            try:
+                save("x.h5:new", how="map", encoding=Encoding(chunks=chunks))
+                break
+            except kind as exc:
+                assert exc.message.startswith("x.h5: ")  # noqa: PT017 # how many writes varies
+        assert (os.listdir(), Path("x.h5").read_bytes()) == (["x.h5"], old)
+    assert writes > 3
+    assert same(read("new"), ARRAY)
+
+
+# Damage
+
+
+DAMAGE = """
+import random, signal, sys
+from contextlib import closing
+from pathlib import Path
+from ndtool.arrays import source
+from ndtool.errors import NdtoolError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+raw = Path("x.h5").read_bytes()
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
+    rng, damaged = random.Random(seed), bytearray(raw)
+    for _ in range(rng.choice((1, 1, 3))):
+        damaged[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+    Path("in.h5").write_bytes(damaged)
+    signal.alarm(60)
+    for name in ("g/a", "b", "c", "f"):
+        try:
+            locators.describe("in.h5")
+            with closing(locators.open_source(f"in.h5:{name}", Streams(-1))) as one:
+                if one.metadata.nbytes < 1 << 22:
+                    source.whole(one)
+        except NdtoolError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("first", range(0, 240, 60))
+def test_damaged_files_raise_no_other_exceptions(first: int) -> None:
+    """HDF5's library may crash or hang: in a process of its own, which a signal may end."""
+    archive()
+    done = python(DAMAGE, first)
+    assert done.status <= 0, done

@@ -7,16 +7,21 @@ they are; chunked ones are read by complete chunks.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, Source
-from ndtool.errors import InputError, NdtoolError, printable
-from ndtool.formats import members
+from ndtool.errors import DtypeError, InputError, NdtoolError, printable
+from ndtool.formats import members, numpytypes
 from ndtool.formats.hdf5 import chunks, datasets, hierarchy
 from ndtool.formats.hdf5.hierarchy import Found
 from ndtool.formats.hdf5.library import converted_errors, library, opened, signature_at
+from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File
+
+if TYPE_CHECKING:
+    from ndtool.publish.sinks import FileSink
+    from ndtool.publish.targets import Target
 
 
 def recognises(storage: File) -> bool:
@@ -53,6 +58,32 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     return source
 
 
+def stored(dtype: Dtype) -> Dtype:
+    """Return the element type as stored: void if NumPy lacks it; DtypeError if HDF5 does."""
+    from ndtool.formats import npy
+
+    found = npy.stored(dtype)
+    try:
+        datasets.stored_type(numpytypes.numpy_dtype(found))
+    except TypeError:
+        raise DtypeError(f"HDF5 cannot store elements of type {dtype.name}") from None
+    return found
+
+
+def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
+    """Return the metadata of a dataset, with its chunks if it has any; write nothing."""
+    from ndtool.formats.hdf5 import planning
+
+    return planning.planned(target, metadata)
+
+
+def create(target: Target, metadata: ArrayMetadata) -> FileSink:
+    """Return a sink for one dataset of a new file, or of the old one with preserved datasets."""
+    from ndtool.formats.hdf5 import writer
+
+    return writer.create(target, metadata)
+
+
 def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
     with converted_errors(label):
         storing = datasets.storing_of(dataset, label, start)
@@ -75,8 +106,6 @@ def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> S
 def _in_header(dataset: Any, metadata: ArrayMetadata) -> bytes:
     """Return the values of a compact dataset, at most 64 KiB, or of an empty one."""
     import numpy as np
-
-    from ndtool.formats import numpytypes
 
     values = np.zeros(metadata.shape, numpytypes.numpy_dtype(metadata.dtype))
     if values.nbytes:

@@ -40,8 +40,8 @@ class Filter(NamedTuple):
 class Storing(NamedTuple):
     """How a dataset is stored.
 
-    position: the offset of contiguous values, None if they are not stored so. chunks: the shape of a
-    chunk, None if the dataset has none. filters: in order of encoding.
+    position: the offset of contiguous values, None if they are not stored so. chunks: the shape of
+    a chunk, None if the dataset has none. filters: in order of encoding.
     is_compact: whether the values are in the dataset's header.
     """
 
@@ -131,6 +131,13 @@ def _dtype(dataset: Any, name: str) -> Dtype:
         return numpytypes.from_numpy(dtype)
     except (TypeError, ValueError, DtypeError):
         raise _refused(name, "elements of a type that NumPy lacks") from None
+
+
+def stored_type(dtype: Any) -> Any:
+    """Return HDF5's type for NumPy's dtype; TypeError if it has none."""
+    h5py = library()
+    kept = h5py.opaque_dtype(dtype) if dtype.kind in "mM" else dtype
+    return h5py.h5t.py_create(kept, logical=True)
 
 
 def fill_element(dataset: Any, dtype: Dtype) -> bytes:

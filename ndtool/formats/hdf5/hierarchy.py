@@ -38,7 +38,7 @@ def find(file: Any, path: str, name: str) -> Any:
     h5l, h5o, h5g = library().h5l, library().h5o, library().h5g
     root = h5g.open(file.id, b"/")
     node, hops = root, 0
-    parts = deque(_parts(_encoded(name)))
+    parts = deque(_parts(encoded(name)))
     while parts:
         part = parts.popleft()
         if not isinstance(node, h5g.GroupID) or not node.links.exists(part):
@@ -92,7 +92,8 @@ def _parts(path: bytes) -> list[bytes]:
     return [part for part in path.split(b"/") if part not in (b"", b".")]
 
 
-def _encoded(name: str) -> bytes:
+def encoded(name: str) -> bytes:
+    """Return a name as h5py stores it."""
     return name.encode("utf-8", "surrogateescape")
 
 

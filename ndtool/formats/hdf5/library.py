@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError, printable, words
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    printable,
+    words,
+)
+from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -77,6 +87,66 @@ class InputFile:
     def read(self, count: int = -1) -> bytes:
         """Raise an error: h5py calls `readinto`, but requires both methods."""
         raise NotImplementedError
+
+
+class OutputFile:
+    """The unpublished file as h5py writes it; after an error or `drop`, writes have no effect.
+
+    start: the offset of its signature. size: the bytes it has from there on; more are reserved.
+    h5py continues after an exception, so `require` raises it once h5py has returned.
+    """
+
+    def __init__(self, fd: int, name: str, start: int, size: int) -> None:
+        self._fd, self._name, self._start, self._size, self._at = fd, name, start, size, 0
+        self._error: NdtoolError | None = None
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        """Ignore all further writes."""
+        self._is_dropped = True
+
+    def require(self) -> None:
+        """Raise the first error of a write."""
+        if self._error is not None:
+            raise self._error from None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (self._size if whence == 2 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        """Raise an error: h5py calls `readinto`, but requires both methods."""
+        raise NotImplementedError
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        count = 0 if self._is_dropped else read_into(self._fd, self._start + self._at, view)
+        view[count:] = bytes(len(view) - count)
+        self._at += len(view)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        try:
+            if not self._is_dropped:
+                write_at(self._fd, self._start + self._at, memoryview(data))
+        except OSError as exc:
+            self._error = failure(exc, self._name, OutputError)
+            self.drop()
+        self._at += len(data)
+        self._size = max(self._size, self._at)
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._size = self._at if size is None else size
+        if not self._is_dropped:
+            os.ftruncate(self._fd, self._start + self._size)
+        return self._size
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
 
 
 def opened(storage: File, path: str) -> tuple[Any, int]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import prod
-from threading import Lock
 from typing import Any
 
-from ndtool.arrays.sink import Unpublished
+from ndtool.arrays.sink import BlockParts, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.numpytypes import numpy_dtype
@@ -84,10 +83,8 @@ class ZarrSink:
         self.name, self.metadata = target.path, metadata
         self._site = location.site(target)
         self.kept = self._site.kept
-        self._pending: dict[int, tuple[bytearray, list[int]]] = {}
-        self._written = bytearray()  # a flag for each chunk, up to the last one that was written
+        self._parts = BlockParts()
         self._is_shared = False
-        self._lock = Lock()
         try:
             self._output = location.output(self._site, target)
         except OSError as exc:
@@ -123,27 +120,14 @@ class ZarrSink:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        total = self._chunks.nbytes(block)
-        if start < 0 or start + len(view) > total:
-            raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
-        if len(view) < total:
-            with self._lock:
-                held, missing = self._pending.setdefault(block, (bytearray(total), [total]))
-                held[start : start + len(view)] = view
-                missing[0] -= len(view)
-                if missing[0]:
-                    return
-                del self._pending[block]
-            view = memoryview(held)
-        self._chunks.put(block, view)
-        with self._lock:
-            self._written += bytes(max(0, block + 1 - len(self._written)))
-            self._written[block] = 1
+        whole = self._parts.put(start, view, block, self._chunks.nbytes(block))
+        if whole is not None:
+            self._chunks.put(block, whole)
+            self._parts.count(block)
 
     def finish(self) -> Unpublished:
-        written = self._written.count(1)
-        if written < self._files and not self._is_shared:
-            raise ValueError(f"only {written} of {self._files} chunks were written")
+        if not self._is_shared:
+            self._parts.require(self._files)
         try:
             self._output.sync()
         except OSError as exc:
