@@ -59,7 +59,7 @@ class Encoding(NamedTuple):
         if self.given:
             raise UsageError(
                 f"{' and '.join(self.given)}: {printable(argument)} has no chunks:"
-                " expected a Zarr store, such as out.zarr"
+                " expected a Zarr store or an HDF5 file, such as out.zarr"
             )
 
 
@@ -153,7 +153,7 @@ def require_ours(path: str) -> None:
         if any(map(str.isalpha, ending)) and ":" not in ending:
             raise UsageError(
                 f"{printable(path)}: ndtool does not write {printable(ending)}:"
-                " expected .npy, .npz, .safetensors, .pb or .zarr"
+                " expected .npy, .npz, .safetensors, .pb, .zarr or .h5"
                 + ", in lower case"
                 * (ending != ending.lower()),
                 hint=f"npy:{printable(path)} writes a .npy file of this name",
