@@ -502,7 +502,7 @@ def test_in_place_and_no_clobber_and_only() -> None:
         ("x.h5:/soft", "x.h5:/soft is a soft or external link"),
         ("x.h5:/soft/a", "x.h5:/soft is a soft or external link"),
         ("x.h5:/", "cannot name a dataset"),
-        ("x.nc:/a", "NetCDF files are read, not written"),
+        ("x.nc:/a", "ndtool does not write .nc: expected .npy"),
     ],
 )
 def test_names_that_are_not_written(target: str, words: str) -> None:

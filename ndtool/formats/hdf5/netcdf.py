@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, Source
-from ndtool.errors import InputError, UsageError, printable
+from ndtool.errors import InputError, printable
 from ndtool.formats import hdf5
-from ndtool.publish.targets import Target
+from ndtool.publish.targets import Target, not_written
 from ndtool.storage.local import File
 
 recognises = hdf5.recognises
@@ -32,10 +32,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
     """Raise UsageError: NetCDF files have dimensions, which arrays have not."""
-    raise UsageError(
-        f"{printable(target.path)}: NetCDF files are read, not written",
-        hint="an .h5 file has arrays in groups, too",
-    )
+    raise not_written(target.path, ".nc")
 
 
 def _refuse_classic(storage: File, path: str) -> None:
