@@ -41,6 +41,8 @@ LIBRARIES = {
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
     "numcodecs": ("formats.zarr",),
+    "h5py": ("formats.hdf5",),
+    "hdf5plugin": ("formats.hdf5",),
     "fsspec": ("storage.remote", "storage.requests"),
     "aiohttp": ("storage.remote",),
     "yarl": ("storage.remote",),

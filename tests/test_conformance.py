@@ -40,6 +40,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
+h5py = pytest.importorskip("h5py", exc_type=ImportError)
 zarr.create_array({}, shape=(1,), dtype="i1")  # its threads keep files open
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
@@ -89,6 +90,39 @@ def stored(array: Any, **how: Any) -> dict[str, bytes]:
     return {name: piece.to_bytes() for name, piece in store.items()}
 
 
+def dataset(array: Any, **how: Any) -> bytes:
+    """Return an HDF5 file of an array."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        opaque = array.dtype.kind in "mM"
+        kept = array.astype(h5py.opaque_dtype(array.dtype)) if opaque else array
+        file.create_dataset("a", data=kept, **how)
+    return stream.getvalue()
+
+
+def chunked(array: Any, **how: Any) -> bytes:
+    """Return an HDF5 file of an array in chunks."""
+    return dataset(array, chunks=tuple(max(1, size // 2) for size in array.shape), **how)
+
+
+def hollow(**how: Any) -> bytes:
+    """Return an HDF5 file that declares a huge array."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w") as file:
+        file.create_dataset("a", shape=(1 << 40,), dtype="<f8", **how)
+    return stream.getvalue()
+
+
+def is_hdf5(array: Any) -> bool:
+    """Whether h5py has the type."""
+    return array.dtype.kind != "U"
+
+
+def is_chunked(array: Any) -> bool:
+    """Whether an HDF5 dataset of the array can have chunks."""
+    return is_hdf5(array) and array.nbytes > 0 and array.ndim > 0
+
+
 def put(path: str, raw: bytes | dict[str, bytes]) -> None:
     """Write a file, or the files of a store."""
     if isinstance(raw, bytes):
@@ -136,13 +170,16 @@ FAR = message((1, 1 << 40), (2, 11), (8, "a"))
 class Maker(NamedTuple):
     """make: the bytes of a file of an array, or of several. huge: of one that declares a huge size.
 
-    holds: whether the format supports an array.
+    holds: whether the format supports an array. stride: of the lengths at which files are cut short.
+    is_foreign: whether another package's C code parses files, which may crash on damaged ones.
     """
 
     make: Callable[[Any], Any]
     huge: Any
     streamed: bool = False
     holds: Callable[[Any], bool] = lambda _: True
+    stride: int = 1
+    is_foreign: bool = False
 
     @property
     def arrays(self) -> list[Any]:
@@ -163,6 +200,21 @@ MAKERS = {
     ),
     "pb": Maker(tensor, FAR, holds=is_onnx),
     "onnx": Maker(lambda a: model(tensor(a)), model(FAR), holds=is_onnx),
+    "hdf5": Maker(dataset, hollow(chunks=(1 << 39,)), holds=is_hdf5, stride=31, is_foreign=True),
+    "hdf5 in chunks": Maker(
+        lambda a: chunked(a, compression="gzip", shuffle=True),
+        hollow(chunks=(1 << 39,)),
+        holds=is_chunked,
+        stride=31,
+        is_foreign=True,
+    ),
+    "hdf5 of lzf": Maker(
+        lambda a: chunked(a, compression="lzf", fletcher32=True),
+        hollow(chunks=(1 << 39,)),
+        holds=is_chunked,
+        stride=31,
+        is_foreign=True,
+    ),
     "toy": Maker(blocks, b"TOY <f8|1099511627776|1099511627776\n"),
 }
 HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
@@ -273,7 +325,7 @@ def test_values_and_metadata(maker: Maker, position: str) -> None:
 @every_maker
 def test_cut_short_at_every_length(maker: Maker) -> None:
     raw = maker.make(ARRAY)
-    for length in range(len(raw)):
+    for length in range(0, len(raw), maker.stride):
         Path("in").write_bytes(raw[:length])
         got = load("in")
         assert isinstance(got, InputError) or same(got, ARRAY), length
@@ -291,6 +343,8 @@ def test_streams_cut_short_at_every_length(position: str) -> None:
 @pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
 def test_any_changed_byte(maker: Maker, change: int) -> None:
     raw = bytearray(maker.make(ARRAY))
+    if maker.is_foreign:
+        pytest.skip("test_hdf5.py damages these files in a process of their own")
     for at in range(len(raw)):
         raw[at] ^= change
         Path("in").write_bytes(raw)
@@ -372,6 +426,12 @@ def loaded(name: str) -> Any:
         got = zarr.open_array(path, path=node, mode="r")
         dtype = load(name).dtype  # in version 3, the library returns native byte order
         return np.asarray(got[...]).astype(dtype)
+    if ".h" in name:
+        path, _, member = name.partition(":")
+        with h5py.File(path) as file:
+            assert len(file) == 1
+            array = file[member or "output"]
+            return array[...].astype(load(name).dtype)  # h5py marks types with metadata
     got = np.load(name.partition(":")[0])
     if isinstance(got, np.ndarray):
         return got
@@ -389,6 +449,7 @@ def stored_form(target: str, array: Any) -> Any:
 def fitting(target: str) -> list[Any]:
     """Return the arrays that a format supports."""
     kinds = "biuf" if ".safetensors" in target else "biufc" if ".pb" in target else "biufcmMSUV"
+    kinds = kinds.replace("U", "" if ".h" in target else "U")
     return [array for array in ARRAYS if array.dtype.kind in kinds]
 
 
@@ -400,6 +461,8 @@ TARGETS = (
     "x.safetensors:a",
     "x.pb",
     "x.pb:a",
+    "x.h5",
+    "x.hdf5:a",
     "x.toy",
 )
 targets = pytest.mark.parametrize("target", TARGETS)
@@ -432,6 +495,8 @@ def old_file(target: str) -> Any:
         raw = tensors(ARRAY)
     if path.endswith(".pb"):
         raw = tensor(ARRAY)
+    if ".h" in path:
+        raw = dataset(ARRAY)
     if path.endswith(".zarr"):
         raw = stored(ARRAY) if path == target else stored(ARRAY, name="a")
     put(path, raw)
@@ -581,7 +646,17 @@ def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize(
     "output",
-    ["out.toy", "out.npy", "out.npz:a", "out.safetensors", "out.pb", "out.zarr", "out.zarr:a"],
+    [
+        "out.toy",
+        "out.npy",
+        "out.npz:a",
+        "out.safetensors",
+        "out.pb",
+        "out.h5",
+        "out.h5:a/b",
+        "out.zarr",
+        "out.zarr:a",
+    ],
 )
 @pytest.mark.parametrize(("operator", "inputs", "attributes"), RUNS)
 def test_runs_from_blocks_to_blocks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from ndtool.arrays.source import ArrayMetadata, Flat, Touched
+from ndtool.arrays.source import ArrayMetadata, Flat, Storage, Touched
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, called
@@ -15,12 +15,22 @@ PATTERN = 1 << 20  # bytes of equal elements that are written at a time
 
 
 class Constant(Flat):
-    """A source of one value. Runs use `operand` and `fill`, others its bytes in memory."""
+    """A source of one value. Runs use `operand` and `fill`, others its bytes in memory.
+
+    storage: the file that has only the value, None for an argument such as `zeros:`.
+    """
 
     is_reopenable = True  # any process can open it by its argument
 
-    def __init__(self, name: str, metadata: ArrayMetadata, element: bytes) -> None:
-        super().__init__(name, metadata, ByteRange(memoryview(element)))
+    def __init__(
+        self,
+        name: str,
+        metadata: ArrayMetadata,
+        element: bytes,
+        storage: Storage | None = None,
+        warning: str | None = None,
+    ) -> None:
+        super().__init__(name, metadata, ByteRange(memoryview(element)), storage, warning)
         self.element = element
         self._all: ByteRange | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
@@ -55,6 +56,41 @@ class Sink(Protocol):
 
     def abort(self) -> None:
         """Release all resources, and remove the output if it is not committed."""
+
+
+class BlockParts:
+    """Parts of blocks until each block is complete; used from several threads."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[bytearray, list[int]]] = {}
+        self._written = bytearray()  # a flag for each block, up to the last one that was written
+        self._lock = Lock()
+
+    def put(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
+        """Take bytes of a block of `total` bytes; return the block if that completes it."""
+        if start < 0 or start + len(view) > total:
+            raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
+        if len(view) == total:
+            return view
+        with self._lock:
+            held, missing = self._pending.setdefault(block, (bytearray(total), [total]))
+            held[start : start + len(view)] = view
+            missing[0] -= len(view)
+            if missing[0]:
+                return None
+            del self._pending[block]
+        return memoryview(held)
+
+    def count(self, block: int) -> None:
+        """Count a block as written."""
+        with self._lock:
+            self._written += bytes(max(0, block + 1 - len(self._written)))
+            self._written[block] = 1
+
+    def require(self, blocks: int) -> None:
+        """Raise ValueError unless so many blocks were written."""
+        if (written := self._written.count(1)) < blocks:
+            raise ValueError(f"only {written} of {blocks} chunks were written")
 
 
 def deliver(

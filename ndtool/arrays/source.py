@@ -20,13 +20,13 @@ class ChunkLayout(NamedTuple):
 
     chunks: the shape of a chunk. shards: the shape of a shard, a file of several chunks; None if
     each chunk is a file. codecs: the codecs of a chunk, in order of encoding, each with its level:
-    "zstd 3". version: the version of the format.
+    "zstd 3". version: of Zarr, None in other formats.
     """
 
     chunks: Shape
     shards: Shape | None
     codecs: tuple[str, ...]
-    version: int
+    version: int | None
 
     @property
     def unit(self) -> Shape:

@@ -136,8 +136,8 @@ DTYPE = _option(
 )
 OUTPUT = _option(
     "--output",
-    "Output: a .npy, .npz, .safetensors, .pb or .zarr; FILE:NAME adds or replaces one array; - is"
-    " standard output. Default: -, on a terminal a preview.",
+    "Output: a .npy, .npz, .safetensors, .pb, .zarr or .h5; FILE:NAME adds or replaces one array; -"
+    " is standard output. Default: -, on a terminal a preview.",
     "-o",
     type=FILE,
     metavar="FILE",
@@ -186,7 +186,8 @@ AS_VOID = _flag(
 )
 CHUNKS = _option(
     "--chunks",
-    "Chunk shape of a Zarr output, such as 100,64. Default: as DATA, else zarr's default.",
+    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: as DATA, else zarr's default,"
+    " for HDF5 none.",
     type=Kind("sizes", kinds.sizes),
     metavar="N,N...",
 )
@@ -198,8 +199,8 @@ SHARDS = _option(
 )
 CODEC = _option(
     "--codec",
-    "Compression of a Zarr output: zstd, blosc, gzip or none. Default: as DATA, else zarr's"
-    " default.",
+    "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
+    " Default: as DATA, else zarr's default, for HDF5 none.",
     type=Kind("codec", kinds.codec),
     metavar="NAME[:LEVEL]",
 )

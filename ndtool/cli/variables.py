@@ -82,7 +82,7 @@ def _is_for_workers(output: str) -> bool:
     path = locators.parse(output).path
     if locations.is_url(path):
         known = outputs.by_name(output)
-        return known is not None and known.chunks
+        return known is not None and known.is_folder
     return output != "-" and (
         os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
     )

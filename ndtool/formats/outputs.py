@@ -72,7 +72,7 @@ def resolve(
     stored, at_once = _stored(known, target, metadata.dtype), 1
     if known.chunks and target.is_file:
         metadata = known.module.planned(target, metadata)
-        at_once = pool.MOST if target.url else 1
+        at_once = pool.MOST if target.url and known.is_folder else 1
     return Output(argument, metadata, stored, encoding, at_once, known, target)
 
 
@@ -108,8 +108,8 @@ def _dry(known: Format, target: Target, metadata: ArrayMetadata) -> Any:
     from ndtool.storage import upload
 
     if target.url:
-        upload.require_writable(target.path, known.chunks)
-        if known.chunks:
+        upload.require_writable(target.path, known.is_folder)
+        if known.is_folder:
             return sinks.DrySink(target.path, metadata, False, known.module.check(target))
     if target.is_file:
         return known.module.create(target, metadata)
@@ -163,7 +163,7 @@ def _target(
     known = named or table.FORMATS[0]
     if url:
         return known, _remote(argument, known, target)
-    if target.is_store and named and not known.chunks:
+    if target.is_store and named and not known.is_folder:
         raise OutputError(f"{printable(path)} is a directory: expected a file")
     if target.is_store or (member is not None and not known.members):
         storage, _ = locators.opened(path)  # an archive or store without its suffix
@@ -190,6 +190,7 @@ def _remote(argument: str, known: Format, target: Target) -> Target:
 
     if not known.chunks:
         target.encoding.refuse(argument)
+    if not known.is_folder:
         upload.store(target.path)  # raises if it is not writable
     return target._replace(url=True)
 
@@ -199,7 +200,7 @@ def _current(target: Target, known: Format) -> Target:
     if target.url:
         from ndtool.storage import upload
 
-        if known.chunks:
+        if known.is_folder:
             return target
         keeps = target.member is not None and not target.only
         version = upload.existing(target.path, matters=keeps or not target.clobber)

@@ -31,8 +31,8 @@ class Format(NamedTuple):
     suffix: of file names. members: whether a file has named arrays, as `archive.npz:member`.
     functions: the name of the module. marked: whether the content alone identifies the format; if
     not, an unrecognised file with the suffix is assumed to be a damaged file of the format.
-    chunks: whether arrays are chunked. preserves: whether the other members are preserved when one
-    is written.
+    chunks: whether arrays can be chunked. preserves: whether the other members are preserved when
+    one is written. is_folder: whether it is a folder of files.
     """
 
     suffix: str
@@ -41,6 +41,7 @@ class Format(NamedTuple):
     marked: bool = True
     chunks: bool = False
     preserves: bool = False
+    is_folder: bool = False
 
     @property
     def module(self) -> Any:
@@ -53,7 +54,10 @@ FORMATS = (
     Format(".npy", False, "ndtool.formats.npy"),
     Format(".safetensors", True, "ndtool.formats.safetensors", preserves=True),
     Format(".npz", True, "ndtool.formats.npz", preserves=True),
-    Format(".zarr", True, "ndtool.formats.zarr", chunks=True),
+    Format(".zarr", True, "ndtool.formats.zarr", chunks=True, is_folder=True),
+    Format(".h5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
+    Format(".hdf5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
+    Format(".nc", True, "ndtool.formats.hdf5.netcdf", marked=False),
     Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards"),
     Format(".pb", True, "ndtool.formats.onnx.pb", marked=False),
     Format(".onnx", True, "ndtool.formats.onnx", marked=False),

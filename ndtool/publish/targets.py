@@ -59,7 +59,7 @@ class Encoding(NamedTuple):
         if self.given:
             raise UsageError(
                 f"{' and '.join(self.given)}: {printable(argument)} has no chunks:"
-                " expected a Zarr store, such as out.zarr"
+                " expected a Zarr store or an HDF5 file, such as out.zarr"
             )
 
 
@@ -151,13 +151,18 @@ def require_ours(path: str) -> None:
     for part in (name if os.path.lexists(path) else name.partition(":")[0], name):
         ending = os.path.splitext(part)[1]
         if any(map(str.isalpha, ending)) and ":" not in ending:
-            raise UsageError(
-                f"{printable(path)}: ndtool does not write {printable(ending)}:"
-                " expected .npy, .npz, .safetensors, .pb or .zarr"
-                + ", in lower case"
-                * (ending != ending.lower()),
-                hint=f"npy:{printable(path)} writes a .npy file of this name",
-            )
+            raise not_written(path, ending)
+
+
+def not_written(path: str, ending: str) -> UsageError:
+    """Return the error for a suffix that is not one of an output format."""
+    return UsageError(
+        f"{printable(path)}: ndtool does not write {printable(ending)}:"
+        " expected .npy, .npz, .safetensors, .pb, .zarr or .h5"
+        + ", in lower case"
+        * (ending != ending.lower()),
+        hint=f"npy:{printable(path)} writes a .npy file of this name",
+    )
 
 
 def _require_one_array(

@@ -13,6 +13,7 @@ from typing import Any
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, Touched
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, called, printable
 from ndtool.formats import members
+from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy, location, store, writer
 from ndtool.formats.zarr.writer import ZarrSink
 from ndtool.machine import pool
@@ -144,7 +145,7 @@ class ZarrSource:
             )
             raw = self._read(key, at)
             if raw is None:
-                block = np.zeros(sizes, store.numpy_dtype(metadata.dtype))
+                block = np.zeros(sizes, numpy_dtype(metadata.dtype))
                 if (fill := self._array.metadata.fill_value) is not None:
                     block[...] = fill
             else:

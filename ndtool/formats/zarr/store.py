@@ -25,10 +25,12 @@ from ndtool.errors import (
     shown,
     words,
 )
+from ndtool.formats import numpytypes
+from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import chains, hierarchy
 from ndtool.formats.zarr.hierarchy import Read
 from ndtool.machine import endings, memory
-from ndtool.rules import dtypes, shapes
+from ndtool.rules import shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.descriptors import failure
 from ndtool.storage.local import ZARR_METADATA, Folder
@@ -159,17 +161,6 @@ def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def numpy_dtype(dtype: Dtype) -> Any:
-    """Return NumPy's dtype; DtypeError if this machine lacks it."""
-    import numpy as np
-    from numpy.lib.format import descr_to_dtype
-
-    try:
-        return descr_to_dtype(dtype.descr) if not isinstance(dtype.descr, np.dtype) else dtype.descr
-    except TypeError:
-        raise DtypeError(f"{dtype.name} is not one of NumPy's types on this machine") from None
-
-
 def metadata_of(array: Any, label: str) -> ArrayMetadata:
     """Return the array metadata of a Zarr array; NdtoolError if it exceeds a limit."""
     with converted_errors(label), quiet():
@@ -199,8 +190,6 @@ def metadata_of(array: Any, label: str) -> ArrayMetadata:
 
 
 def _dtype(array: Any, label: str) -> Dtype:
-    from numpy.lib.format import dtype_to_descr
-
     dtype = array.dtype
     if dtype.hasobject or dtype.kind not in "biufcmMSUV":
         kind = getattr(array.metadata, "data_type", None) or array.metadata.dtype
@@ -211,7 +200,7 @@ def _dtype(array: Any, label: str) -> Dtype:
     if any(_configured(codec).get("endian") == "big" for codec in _codecs(array)):
         dtype = dtype.newbyteorder(">")  # types of version 3 have no byte order
     try:
-        return dtypes.from_descr(dtype_to_descr(dtype))
+        return numpytypes.from_numpy(dtype)
     except DtypeError as exc:
         raise InputError(f"{printable(label)}: {exc.message}") from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from threading import Lock
 from typing import Any
 
-from ndtool.arrays.sink import Unpublished
+from ndtool.arrays.sink import BlockParts, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
+from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import location
 from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import Put, ZarrTarget
@@ -29,7 +29,7 @@ class Chunks:
         self, name: str, metadata: ArrayMetadata, array: Any, put: Put, at_once: int = 1
     ) -> None:
         self.name, self.metadata, self.at_once = name, metadata, at_once
-        self._array, self._put, self._dtype = array, put, zarr.numpy_dtype(metadata.dtype)
+        self._array, self._put, self._dtype = array, put, numpy_dtype(metadata.dtype)
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
@@ -83,10 +83,8 @@ class ZarrSink:
         self.name, self.metadata = target.path, metadata
         self._site = location.site(target)
         self.kept = self._site.kept
-        self._pending: dict[int, tuple[bytearray, list[int]]] = {}
-        self._written = bytearray()  # a flag for each chunk, up to the last one that was written
+        self._parts = BlockParts()
         self._is_shared = False
-        self._lock = Lock()
         try:
             self._output = location.output(self._site, target)
         except OSError as exc:
@@ -122,27 +120,14 @@ class ZarrSink:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        total = self._chunks.nbytes(block)
-        if start < 0 or start + len(view) > total:
-            raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
-        if len(view) < total:
-            with self._lock:
-                held, missing = self._pending.setdefault(block, (bytearray(total), [total]))
-                held[start : start + len(view)] = view
-                missing[0] -= len(view)
-                if missing[0]:
-                    return
-                del self._pending[block]
-            view = memoryview(held)
-        self._chunks.put(block, view)
-        with self._lock:
-            self._written += bytes(max(0, block + 1 - len(self._written)))
-            self._written[block] = 1
+        whole = self._parts.put(start, view, block, self._chunks.nbytes(block))
+        if whole is not None:
+            self._chunks.put(block, whole)
+            self._parts.count(block)
 
     def finish(self) -> Unpublished:
-        written = self._written.count(1)
-        if written < self._files and not self._is_shared:
-            raise ValueError(f"only {written} of {self._files} chunks were written")
+        if not self._is_shared:
+            self._parts.require(self._files)
         try:
             self._output.sync()
         except OSError as exc:
@@ -168,8 +153,8 @@ def _made(
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = site.version or (options.like.version if options.like else 3)
-    dtype = zarr.numpy_dtype(metadata.dtype)
+    version = site.version or (options.like.version if options.like else None) or 3
+    dtype = numpy_dtype(metadata.dtype)
     creation: dict[str, Any] = {
         "zarr_format": version,
         "compressors": _compressor(options, version),

@@ -1,0 +1,227 @@
+"""Read chunked HDF5 datasets: complete chunks, from several threads, without h5py's lock.
+
+h5py reads only the table of chunks. ndtool reads the bytes of a chunk itself and decodes the common
+filters; it reads chunks with others through h5py, one at a time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterator
+from math import prod
+from threading import Lock
+from typing import Any, NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata, Touched
+from ndtool.engine import layouts
+from ndtool.errors import OutputError, called
+from ndtool.formats import numpytypes
+from ndtool.formats.hdf5.datasets import DEFLATE, SHUFFLE, Storing, fill_element
+from ndtool.formats.hdf5.library import converted_errors, library
+from ndtool.rules import grid
+from ndtool.rules.plans import Shape
+from ndtool.storage.local import File, Fingerprint, ProgressCallback
+
+_ENTRY = 8  # minimum bytes of a chunk's entry in its table in the file
+
+
+class Chunk(NamedTuple):
+    """The bytes of a chunk in a file. skipped: a bit for each filter that was not applied."""
+
+    position: int
+    nbytes: int
+    skipped: int
+
+
+class ChunkTable:
+    """The chunks of a dataset by their numbers in the grid; most datasets have several thousand."""
+
+    def __init__(self, dataset: Any, metadata: ArrayMetadata, start: int, size: int) -> None:
+        """Read the table. start: the offset of the signature. size: the bytes of the file."""
+        import numpy as np
+
+        rank, entries = len(metadata.shape), array("Q")
+        most = (rank + 3) * (size // _ENTRY)
+
+        def take(found: Any) -> bool | None:
+            entries.extend(found.chunk_offset)
+            entries.extend((found.byte_offset, found.size, found.filter_mask))
+            return True if len(entries) > most else None  # True ends the iteration
+
+        if dataset.chunk_iter(take):
+            raise ValueError("more chunks than the file has bytes for")
+        table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
+        along = grid.blocks_along(metadata.shape, metadata.grid)
+        coordinates, rest = np.divmod(table[:, :rank], np.array(metadata.grid, np.uint64))
+        valid = (coordinates < np.array(along, np.uint64)).all(1) & ~rest.any(1)
+        steps = np.array(layouts.contiguous(along, 1), np.uint64)
+        numbers = (coordinates[valid] * steps).sum(1, dtype=np.uint64)
+        self._numbers, first = np.unique(numbers, return_index=True)
+        self._chunks = table[valid][first, rank:]
+        self._start, self._size = start, size
+
+    def find(self, number: int) -> Chunk | None:
+        """Return the bytes of a chunk, None if it was never written; ValueError if invalid."""
+        at = int(self._numbers.searchsorted(number))
+        if at == len(self._numbers) or int(self._numbers[at]) != number:
+            return None
+        position, nbytes, skipped = map(int, self._chunks[at])
+        position += self._start
+        if position + nbytes > self._size:
+            raise ValueError(
+                f"a chunk of {nbytes} bytes at byte {position} exceeds the file's {self._size}"
+            )
+        return Chunk(position, nbytes, skipped)
+
+
+class ChunkedSource:
+    """A chunked dataset.
+
+    Remote chunks that a run touches are downloaded together; others one at a time. file: h5py's
+    file, which is closed with the source.
+    """
+
+    at_once = 1
+    file: Any = None
+    progress: ProgressCallback | None = None
+
+    def __init__(
+        self,
+        name: str,
+        metadata: ArrayMetadata,
+        dataset: Any,
+        storing: Storing,
+        storage: File,
+        start: int,
+        warning: str | None,
+    ) -> None:
+        self.name, self.metadata, self.warning = name, metadata, warning
+        self._dataset, self._storing, self._storage, self._start = dataset, storing, storage, start
+        self._dtype = numpytypes.numpy_dtype(metadata.dtype)
+        self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        self._table: ChunkTable | None = None
+        self._fill: bytes | None = None
+        self._lock = Lock()
+
+    def whole(self, touched: Touched | None = None) -> None:
+        if (bring := getattr(self._storage, "bring", None)) is not None:
+            bring(self._ranges(touched))
+
+    def _ranges(self, touched: Touched | None) -> Iterator[tuple[int, int]]:
+        """Yield the byte ranges of the chunks with touched elements, ascending."""
+        shape, step = self.metadata.shape, self.metadata.grid
+        numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
+        with converted_errors(self.name):
+            chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
+        yield from sorted((one.position, one.position + one.nbytes) for one in chunks)
+
+    def block(self, number: int) -> memoryview:
+        import numpy as np
+
+        box = grid.box(self.metadata.shape, self.metadata.grid, number)
+        sizes = grid.sizes(box)
+        with converted_errors(self.name):
+            chunk = self._find(number)
+            if chunk is None:
+                return memoryview(self._filling() * prod(sizes))
+            raw = self._decoded(chunk, sizes)
+            if raw is None:
+                block = self._through_library(box)
+            else:
+                whole = np.frombuffer(raw, self._dtype).reshape(self.metadata.grid)
+                within: Any = (..., *map(slice, sizes))
+                block = np.ascontiguousarray(whole[within])
+        flat: Any = block.reshape(-1).view(np.uint8)
+        return memoryview(flat).toreadonly()
+
+    def _find(self, number: int) -> Chunk | None:
+        with self._lock:
+            if self._table is None:
+                self._table = ChunkTable(
+                    self._dataset, self.metadata, self._start, self._storage.size
+                )
+        chunk = self._table.find(number)
+        most = self._nbytes + self._nbytes // 8 + (1 << 14)
+        if chunk is not None and chunk.nbytes > most:
+            raise ValueError(f"a chunk of {chunk.nbytes} bytes: at most {most} are valid")
+        return chunk
+
+    def _filling(self) -> bytes:
+        with self._lock:
+            if self._fill is None:
+                self._fill = fill_element(self._dataset, self.metadata.dtype)
+        return self._fill
+
+    def _decoded(self, chunk: Chunk, sizes: Shape) -> Any:
+        """Return a chunk's elements, None if h5py has to decode them."""
+        filters = self._storing.filters
+        # Chunks at the end of an axis may be stored without filters, which the table does not say.
+        is_ambiguous = filters and sizes != self.metadata.grid and chunk.nbytes == self._nbytes
+        if not self._storing.is_ours or is_ambiguous:
+            return None
+        raw: Any = self._read(chunk)
+        for i in reversed(range(len(filters))):
+            if not chunk.skipped >> i & 1:
+                raw = _UNDO[filters[i].number](raw, self._nbytes, self.metadata.dtype.itemsize)
+        if len(raw) != self._nbytes:
+            raise ValueError(f"a chunk has {len(raw)} bytes: expected {self._nbytes}")
+        return raw
+
+    def _read(self, chunk: Chunk) -> bytes:
+        if not hasattr(self._storage, "bring"):
+            return self._storage.read(chunk.position, chunk.nbytes, self.name)
+        with self._lock:  # remote files keep a list of what they have
+            return self._storage.read(chunk.position, chunk.nbytes, self.name)
+
+    def _through_library(self, box: grid.Box) -> Any:
+        import numpy as np
+
+        sizes = grid.sizes(box)
+        block: Any = np.empty(sizes, self._dtype)
+        space, memory = self._dataset.get_space(), library().h5s.create_simple(sizes)
+        space.select_hyperslab(tuple(first for first, _ in box), sizes)
+        with self._lock:
+            self._dataset.read(memory, space, block, self._dataset.get_type())
+        return block
+
+    def recheck(self) -> None:
+        if change := self._storage.change():
+            raise OutputError(f"{called(self.name)} {change}")
+
+    def fingerprint(self) -> Fingerprint:
+        return self._storage.fingerprint()
+
+    def is_open_as(self, fd: int) -> bool:
+        return self._storage.is_open_as(fd)
+
+    def close(self) -> None:
+        self._dataset = None
+        if self.file is not None:
+            self.file.close()
+        self._storage.close()
+
+
+def _inflated(raw: Any, nbytes: int, itemsize: int) -> bytes:
+    """Undo gzip's filter; ValueError unless the result has `nbytes` bytes."""
+    inflater = zlib.decompressobj()
+    whole = inflater.decompress(raw, nbytes + 1)
+    if len(whole) != nbytes or not inflater.eof:
+        raise ValueError(f"a chunk is damaged, or has not {nbytes} bytes decompressed")
+    return whole
+
+
+def _unshuffled(raw: Any, nbytes: int, itemsize: int) -> Any:
+    """Undo the shuffle filter, which stores the first bytes of all elements first, and so on."""
+    import numpy as np
+
+    if len(raw) != nbytes:
+        raise ValueError(f"a chunk has {len(raw)} bytes: expected {nbytes}")
+    planes = np.frombuffer(raw, np.uint8).reshape(itemsize, -1)
+    elements: Any = np.empty((planes.shape[1], itemsize), np.uint8)
+    for i in range(itemsize):
+        elements[:, i] = planes[i]
+    return memoryview(elements.reshape(-1))
+
+
+_UNDO = {DEFLATE: _inflated, SHUFFLE: _unshuffled}

@@ -1,0 +1,165 @@
+"""HDF5 files opened with the h5py package, which reads and writes through ndtool's own files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    printable,
+    words,
+)
+from ndtool.storage.descriptors import failure, read_into, write_at
+from ndtool.storage.local import File
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_FIRST = 512  # the second offset where the signature may be; each next one is twice the last
+
+
+def library() -> Any:
+    """Import and return the h5py package; UsageError if it is missing."""
+    try:
+        import h5py
+    except ModuleNotFoundError:  # other ImportErrors, of a broken package, are raised
+        raise UsageError(
+            "an HDF5 file needs the h5py package", hint="pip install 'ndtool[hdf5]'"
+        ) from None
+    return h5py
+
+
+def signature_at(storage: File) -> int | None:
+    """Return the offset of the signature, the size of the user block; None if there is none."""
+    at = 0
+    while at + len(SIGNATURE) <= storage.size:
+        if storage.peek(at, len(SIGNATURE)) == SIGNATURE:
+            return at
+        at = 2 * at or _FIRST
+    return None
+
+
+@contextmanager
+def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Convert exceptions of the h5py package to NdtoolErrors."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: not enough memory") from None
+    except Exception as exc:  # damaged metadata raise exceptions of any type
+        raise kind(f"{printable(label)}: {words(exc)}") from None
+
+
+class InputFile:
+    """An open file, as h5py reads it: from the signature on.
+
+    Reads beyond the end raise InputError: h5py would return uninitialized memory for them.
+    """
+
+    def __init__(self, storage: File, path: str, start: int) -> None:
+        self._storage, self._path, self._start, self._at = storage, path, start, 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (self._storage.size - self._start if whence == 2 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view, at = memoryview(buffer), self._start + self._at
+        if at + len(view) > self._storage.size:
+            raise InputError(
+                f"{printable(self._path)} is truncated, or damaged: {len(view)} bytes at byte {at}"
+                f" are beyond its {self._storage.size} bytes"
+            )
+        view[:] = self._storage.read(at, len(view), self._path)
+        self._at += len(view)
+        return len(view)
+
+    def read(self, count: int = -1) -> bytes:
+        """Raise an error: h5py calls `readinto`, but requires both methods."""
+        raise NotImplementedError
+
+
+class OutputFile:
+    """The unpublished file as h5py writes it; after an error or `drop`, writes have no effect.
+
+    start: the offset of its signature. size: the bytes it has from there on; more are reserved.
+    h5py continues after an exception, so `require` raises it once h5py has returned.
+    """
+
+    def __init__(self, fd: int, name: str, start: int, size: int) -> None:
+        self._fd, self._name, self._start, self._size, self._at = fd, name, start, size, 0
+        self._error: NdtoolError | None = None
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        """Ignore all further writes."""
+        self._is_dropped = True
+
+    def require(self) -> None:
+        """Raise the first error of a write."""
+        if self._error is not None:
+            raise self._error from None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (self._size if whence == 2 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        """Raise an error: h5py calls `readinto`, but requires both methods."""
+        raise NotImplementedError
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        count = 0 if self._is_dropped else read_into(self._fd, self._start + self._at, view)
+        view[count:] = bytes(len(view) - count)
+        self._at += len(view)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        try:
+            if not self._is_dropped:
+                write_at(self._fd, self._start + self._at, memoryview(data))
+        except OSError as exc:
+            self._error = failure(exc, self._name, OutputError)
+            self.drop()
+        self._at += len(data)
+        self._size = max(self._size, self._at)
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._size = self._at if size is None else size
+        if not self._is_dropped:
+            os.ftruncate(self._fd, self._start + self._size)
+        return self._size
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+
+def opened(storage: File, path: str) -> tuple[Any, int]:
+    """Open an HDF5 file for reading; return h5py's file and the offset of its signature.
+
+    h5py opens no other file: external links and data in other files are not followed.
+    """
+    h5py = library()
+    start = signature_at(storage)
+    if start is None:
+        raise InputError(
+            f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512 or a"
+            " doubling of that"
+        )
+    with converted_errors(path):
+        return h5py.File(InputFile(storage, path, start), "r", rdcc_nbytes=0), start

@@ -1,0 +1,43 @@
+"""NetCDF-4 files: HDF5 files that are read, not written."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ndtool.arrays.source import ArrayMetadata, MemberInfo, Source
+from ndtool.errors import InputError, printable
+from ndtool.formats import hdf5
+from ndtool.publish.targets import Target, not_written
+from ndtool.storage.local import File
+
+recognises = hdf5.recognises
+
+
+def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
+    """Return the member info of all variables, or of one."""
+    _refuse_classic(storage, path)
+    return hdf5.entries(storage, path, member)
+
+
+def arrays(storage: File, path: str) -> list[str]:
+    """Return the names of all variables."""
+    return hdf5.arrays(storage, path)
+
+
+def open_source(storage: File, name: str, path: str, member: str | None) -> Source:
+    """Open a variable, the only one if none is named."""
+    _refuse_classic(storage, path)
+    return hdf5.open_source(storage, name, path, member)
+
+
+def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
+    """Raise UsageError: NetCDF files have dimensions, which arrays have not."""
+    raise not_written(target.path, ".nc")
+
+
+def _refuse_classic(storage: File, path: str) -> None:
+    if storage.peek(0, 3) == b"CDF":
+        raise InputError(
+            f"{printable(path)}: NetCDF-3: expected NetCDF-4",
+            hint=f"nccopy -k nc4 {printable(path)} NEW.nc",
+        )

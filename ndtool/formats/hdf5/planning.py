@@ -1,0 +1,171 @@
+"""Plan an HDF5 output: what its old file has, and the chunks and filters of the dataset."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from ndtool.arrays.source import ArrayMetadata, ChunkLayout
+from ndtool.errors import InputError, OutputError, UsageError, printable
+from ndtool.formats import numpytypes
+from ndtool.formats.hdf5 import datasets, hierarchy
+from ndtool.formats.hdf5.datasets import Storing
+from ndtool.formats.hdf5.library import converted_errors, library, opened
+from ndtool.publish.preserved import OldFile
+from ndtool.publish.targets import Encoding, Target, exists
+from ndtool.rules.plans import Shape
+from ndtool.storage.local import File
+
+DEFAULT = "output"  # name of a written dataset if none is given
+_CHUNK = 1 << 20  # approximate bytes of a chunk if only its compression is given
+_LEVEL = 4  # of gzip, as h5py has it
+_COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzma")
+
+
+class Old(NamedTuple):
+    """What an old file has. names: of the preserved datasets. start: the offset of its signature.
+
+    replaced: whether a dataset has the target's name. same: how that dataset is stored, if its
+    values are overwritten, so that its attributes, chunks and filters are preserved; else None.
+    """
+
+    names: tuple[str, ...] = ()
+    start: int = 0
+    size: int = 0
+    replaced: bool = False
+    same: Storing | None = None
+
+
+def name_of(target: Target) -> str:
+    """Return the path of the written dataset; UsageError if no dataset can have it."""
+    name = hierarchy.name_of(target.member or DEFAULT)
+    if name == "/" or "\0" in name:
+        raise UsageError(f"{printable(name)} cannot name a dataset of {printable(target.path)}")
+    return name
+
+
+def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
+    """Return the metadata of a dataset, with its chunks if it has any; write nothing."""
+    old = OldFile(target)
+    try:
+        layout = layout_of(target, metadata, read(old, target, metadata).same)
+    finally:
+        old.close()
+    if layout is None:
+        return metadata
+    return metadata._replace(grid=layout.chunks, layout=layout)
+
+
+def read(old: OldFile, target: Target, metadata: ArrayMetadata) -> Old:
+    """Read what an old file has; OutputError if the dataset cannot be written to it."""
+    return old.read(lambda file: _old(file, target, metadata), Old(), "a file of the new dataset")
+
+
+def _old(file: File, target: Target, metadata: ArrayMetadata) -> Old:
+    name = name_of(target)
+    label = hierarchy.label(target.path, name)
+    h5file, start = opened(file, target.path)
+    with converted_errors(target.path), h5file:
+        if file.peek(start + 8, 1) >= b"\3" and file.peek(start + 11, 1) != b"\0":
+            raise InputError(
+                f"{printable(target.path)} is open for writing in another process, or was not"
+                " closed: h5clear -s ends that"
+            )
+        names = tuple(found.name for found in hierarchy.datasets(h5file) if found.name != name)
+        dataset = _existing(h5file, target.path, name)
+        if dataset is None:
+            return Old(names, start, file.size)
+        if not target.clobber:
+            raise exists(label)
+        same = None if target.encoding.given else _same(dataset, label, start, metadata)
+        return Old(names, start, file.size, True, same)
+
+
+def _existing(file: Any, path: str, name: str) -> Any:
+    """Return the dataset of a name, None if there is none; OutputError if it cannot be one."""
+    h5g, h5o, h5l, h5d = library().h5g, library().h5o, library().h5l, library().h5d
+    node, done = h5g.open(file.id, b"/"), ""
+    for part in name[1:].split("/"):
+        label = printable(hierarchy.label(path, done or "/"))
+        if not isinstance(node, h5g.GroupID):
+            raise OutputError(f"{label} is no group: expected one that can have {printable(part)}")
+        raw, done = hierarchy.encoded(part), f"{done}/{part}"
+        label = printable(hierarchy.label(path, done))
+        if not node.links.exists(raw):
+            return None
+        if node.links.get_info(raw).type != h5l.TYPE_HARD:
+            raise OutputError(f"{label} is a soft or external link: expected a dataset or group")
+        node = h5o.open(node, raw)
+    if not isinstance(node, h5d.DatasetID):
+        raise OutputError(f"{label} is a group: expected a dataset, or a new name")
+    return node
+
+
+def _same(dataset: Any, label: str, start: int, metadata: ArrayMetadata) -> Storing | None:
+    """Return how a dataset is stored if it can have the new values, else None."""
+    try:
+        storing = datasets.storing_of(dataset, label, start)
+        known = datasets.metadata_of(dataset, label, storing)
+        datasets.require_filters(storing, label)
+    except (InputError, UsageError):
+        return None
+    dtype = numpytypes.numpy_dtype(metadata.dtype)
+    fits = numpytypes.numpy_dtype(known.dtype) == dtype and known.shape == metadata.shape
+    is_alone = library().h5o.get_info(dataset).rc == 1  # other links keep the old values
+    there = storing.position is not None or storing.chunks is not None
+    return storing if fits and is_alone and there and metadata.nbytes else None
+
+
+def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> ChunkLayout | None:
+    """Return the chunks of a dataset, None if it is contiguous."""
+    if same is not None:
+        if same.chunks is None:
+            return None
+        return ChunkLayout(same.chunks, None, tuple(map(str, same.filters)), None)
+    options, shape = target.encoding, metadata.shape
+    if options.shards is not None:
+        raise UsageError("--shards: HDF5 has no shards")
+    codecs = _codecs(options)
+    chunks = options.chunks
+    if chunks is not None and len(chunks) != len(shape):
+        raise UsageError(
+            f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
+            f" the output has rank {len(shape)}"
+        )
+    if chunks is None and options.like is not None and len(options.like.chunks) == len(shape):
+        chunks = options.like.chunks
+    if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
+        return None
+    if chunks is None:
+        chunks = _cut(shape, metadata.dtype.itemsize)
+    chunks = tuple(map(min, chunks, shape))
+    if (nbytes := prod(chunks) * metadata.dtype.itemsize) > datasets.LARGEST:
+        raise UsageError(f"--chunks: {nbytes} bytes: at most {datasets.LARGEST} are valid")
+    return ChunkLayout(chunks, None, codecs, None)
+
+
+def _cut(shape: Shape, itemsize: int) -> Shape:
+    """Return the shape of a chunk of about a MiB, of as many complete rows as fit."""
+    sizes = list(shape)
+    for axis in range(len(sizes)):
+        others = prod(sizes) // sizes[axis] * itemsize
+        sizes[axis] = min(sizes[axis], max(1, _CHUNK // others))
+    return tuple(sizes)
+
+
+def _codecs(options: Encoding) -> tuple[str, ...]:
+    """Return the filters of chunks: the requested one, else those of data, or gzip for others."""
+    if options.codec is not None:
+        name, _, level = options.codec.partition(":")
+        if name not in ("gzip", "none"):
+            raise UsageError(f"--codec {name}: HDF5 has gzip or none")
+        return () if name == "none" else (f"gzip {level or _LEVEL}",)
+    found = []
+    for codec in options.like.codecs if options.like else ():
+        name, *words = codec.split()
+        if name == "shuffle":
+            found.append(name)
+        elif name in _COMPRESSORS or name == "lzf":
+            has_level = name in ("gzip", "zlib") and words
+            found.append(f"gzip {words[-1] if has_level else _LEVEL}")
+    return tuple(found[-2:] if found[-2:-1] == ["shuffle"] else found[-1:])

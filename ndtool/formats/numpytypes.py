@@ -1,0 +1,27 @@
+"""NumPy's dtype of an element type, and the element type of NumPy's dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ndtool.errors import DtypeError
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+
+
+def numpy_dtype(dtype: Dtype) -> Any:
+    """Return NumPy's dtype; DtypeError if this machine lacks it."""
+    import numpy as np
+    from numpy.lib.format import descr_to_dtype
+
+    try:
+        return descr_to_dtype(dtype.descr) if not isinstance(dtype.descr, np.dtype) else dtype.descr
+    except TypeError:
+        raise DtypeError(f"{dtype.name} is not one of NumPy's types on this machine") from None
+
+
+def from_numpy(dtype: Any) -> Dtype:
+    """Return the element type of NumPy's dtype, a structured one with its fields; DtypeError."""
+    from numpy.lib.format import drop_metadata, dtype_to_descr
+
+    return dtypes.from_descr(dtype_to_descr(drop_metadata(dtype)))

@@ -1,0 +1,608 @@
+"""HDF5 and NetCDF-4 files of the h5py package: read bit for bit, each chunk at most once."""
+
+import errno
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from command import ndtool, python
+from inputs import load, opened, refused
+from npyfile import ARRAY
+from outputs import checked, save, written
+from outputs import opened as opened_output
+from strategies import same
+
+from ndtool.errors import (
+    DtypeError,
+    InputError,
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+)
+from ndtool.formats import locators
+from ndtool.publish import sinks
+from ndtool.publish.targets import Encoding
+from ndtool.storage.local import LocalFile
+
+h5py = pytest.importorskip("h5py", exc_type=ImportError)
+
+HOW = ("write", "pieces", "map")  # ways to fill a sink
+RNG = np.random.default_rng(5)
+TABLE = RNG.integers(0, 99, (70, 11)).astype("<f4")
+CODES = ("|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
+         "|S3", "<M8[ns]", "<m8[D]", "|V5", [("a", "<i2"), ("b", ">f8", (2,))])  # fmt: skip
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunks": {"chunks": (16, 4)},
+    "resizable": {"chunks": (16, 4), "maxshape": (None, None)},
+    "one resizable axis": {"chunks": (16, 4), "maxshape": (None, 11)},
+    "one chunk": {"chunks": (70, 11)},
+    "gzip": {"chunks": (16, 4), "compression": "gzip"},
+    "shuffle": {"chunks": (16, 4), "shuffle": True},
+    "shuffle, gzip": {"chunks": (16, 4), "compression": "gzip", "shuffle": True},
+    "lzf": {"chunks": (16, 4), "compression": "lzf"},
+    "fletcher32": {"chunks": (16, 4), "fletcher32": True},
+    "scale and offset": {"chunks": (16, 4), "scaleoffset": 2},
+    "szip": {"chunks": (16, 4), "compression": "szip"},
+}
+
+
+@pytest.fixture(autouse=True)
+def workdir(workdir: Path, all_closed: None) -> Path:
+    return workdir
+
+
+def put(array: Any, name: str = "a", path: str = "x.h5", mode: str = "w", **how: Any) -> None:
+    """Write a dataset with h5py; how: as `create_dataset` has it."""
+    with h5py.File(path, mode) as file:
+        file.create_dataset(name, data=array, **how)
+
+
+def some(code: Any, shape: tuple[int, ...]) -> Any:
+    dtype = np.dtype(code)
+    if dtype.kind == "b":
+        return RNG.integers(0, 2, shape).astype(dtype)
+    count = int(np.prod(shape)) * dtype.itemsize
+    return np.frombuffer(RNG.bytes(count), dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_types_and_shapes(code: Any) -> None:
+    for shape in ((7, 5, 3), (7,), (), (0, 3), (1, 1, 5)):
+        array = some(code, shape)
+        kept = array
+        if array.dtype.kind in "mM":
+            kept = array.astype(h5py.opaque_dtype(array.dtype))
+        put(kept)
+        assert same(load("x.h5:/a"), array)
+        assert same(load("x.h5"), array)
+
+
+@pytest.mark.parametrize("version", ["earliest", "latest"])
+@pytest.mark.parametrize("user_block", [0, 1024])
+@pytest.mark.parametrize("way", LAYOUTS)
+def test_layouts(way: str, version: str, user_block: int) -> None:
+    with h5py.File("x.h5", "w", libver=version, userblock_size=user_block) as file:
+        try:
+            file.create_dataset("g/a", data=TABLE, **LAYOUTS[way])
+        except ValueError as exc:
+            pytest.skip(str(exc))
+        wanted = file["g/a"][...]
+    assert same(load("x.h5:/g/a"), wanted)
+    with opened("x.h5:g/a") as one:
+        assert ("chunks" in LAYOUTS[way]) == one.metadata.in_chunks
+
+
+def test_contiguous_values_are_mapped_where_they_are() -> None:
+    put(np.arange(100_000))
+    with h5py.File("x.h5") as file:
+        offset = file["a"].id.get_offset()
+    with opened("x.h5:/a") as one:
+        byte_range = one.whole()
+        assert byte_range is not None
+        assert (byte_range.mapped, byte_range.position) == (True, offset)
+    (entry,) = locators.describe("x.h5")
+    assert (entry.name, entry.position, entry.problem) == ("x.h5:/a", offset, "")
+
+
+def test_small_values_in_the_header_of_a_dataset() -> None:
+    with h5py.File("x.h5", "w") as file:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((5,))
+        made = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32BE, space, creation)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5, dtype=">i4"))
+    assert same(load("x.h5:/a"), np.arange(5, dtype=">i4"))
+    assert locators.describe("x.h5")[0].problem == "in the dataset's header"
+
+
+@pytest.mark.parametrize("how", [{}, {"fillvalue": -3}])
+def test_values_that_were_never_written(how: dict[str, Any]) -> None:
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("flat", (1 << 50,), "<i4", **how)
+        made = file.create_dataset("chunks", (1 << 40,), "<i4", chunks=(1000,), **how)
+        made[1 << 39] = 9
+        file.create_dataset("endless", (1 << 60,), "<i4", chunks=(1000,), **how)
+    np.save("i.npy", np.array([1 << 45, 0, -1]))
+    fill = how.get("fillvalue", 0)
+    done = ndtool("gather", "x.h5:flat", "i.npy", "-o", "o.npy")
+    assert done.status == 0, done
+    assert np.load("o.npy").tolist() == [fill] * 3
+    np.save("i.npy", np.array([1 << 39, (1 << 39) + 1, -1]))
+    done = ndtool("gather", "x.h5:chunks", "i.npy", "-o", "o.npy")
+    assert done.status == 0, done
+    assert np.load("o.npy").tolist() == [9, fill, fill]
+    assert ndtool("gather", "x.h5:endless", "i.npy", "-o", "e.npy").status == 6
+
+
+def test_a_chunk_that_is_stored_without_its_filters() -> None:
+    put(TABLE, chunks=(16, 11), compression="gzip", shuffle=True)
+    with h5py.File("x.h5", "r+") as file:
+        raw = (TABLE[16:32] + 1).tobytes()
+        file["a"].id.write_direct_chunk((16, 0), raw, filter_mask=3)
+    wanted = TABLE.copy()
+    wanted[16:32] += 1
+    assert same(load("x.h5"), wanted)
+
+
+@pytest.mark.parametrize("way", ["chunks", "shuffle, gzip", "lzf"])
+def test_each_chunk_is_read_at_most_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(TABLE, **LAYOUTS[way])
+    with h5py.File("x.h5") as file:
+        found: list[Any] = []
+        file["a"].id.chunk_iter(found.append)
+    spans = {one.byte_offset: one.size for one in found}
+    reads = Counter[int]()
+    read = LocalFile.read
+
+    def counted(self: LocalFile, start: int, nbytes: int, label: str) -> bytes:
+        reads[start] += spans.get(start) == nbytes
+        return read(self, start, nbytes, label)
+
+    monkeypatch.setattr(LocalFile, "read", counted)
+    rows = RNG.integers(0, 30, 500)
+    np.save("i.npy", rows)
+    for memory in ((), ("--memory", "64M")):
+        reads.clear()
+        done = ndtool("gather", "x.h5:/a", "i.npy", "-o", "o.npy", *memory)
+        assert done.status == 0, done
+        assert same(np.load("o.npy"), TABLE[rows])
+    load("x.h5")
+    assert {reads[one] for one in spans} <= {0, 1, 2}
+
+
+# Names
+
+
+def test_names_groups_and_links() -> None:
+    with h5py.File("x.h5", "w") as file:
+        file["g/h/deep"] = [1]
+        file["g/odd:name"] = [2]
+        file["top"] = [3]
+        file["hard"] = file["top"]
+        file["soft"] = h5py.SoftLink("g/h")
+        file["g/h/up"] = h5py.SoftLink("/top")
+        file["g/h/circle"] = file["g"]
+    names = [entry.name for entry in locators.describe("x.h5")]
+    assert sorted(names) == ["x.h5:/g/h/deep", "x.h5:/g/odd:name", "x.h5:/hard", "x.h5:/top"]
+    for member, value in (
+        ("/g/h/deep", 1), ("g/h/deep", 1), ("/g//./h/deep/", 1), ("/g/odd:name", 2), ("hard", 3),
+        ("soft/deep", 1), ("soft/up", 3), ("g/h/circle/h/circle/h/deep", 1),
+    ):  # fmt: skip
+        assert load(f"x.h5:{member}").tolist() == [value], member
+
+
+def test_a_dataset_has_to_be_named() -> None:
+    with h5py.File("x.h5", "w") as file:
+        file["g/one"], file["two"] = [1], np.zeros((2, 3), "f4")
+    refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
+    refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
+    error = refused("x.h5:three", "^x.h5: three is not a dataset of the file")
+    assert sorted(error.places) == ["/g/one: int64[1]", "/two: float32[2,3]"]
+    put([1], path="y.h5", name="g/only")
+    assert load("y.h5").tolist() == [1]
+    with h5py.File("z.h5", "w"):
+        pass
+    refused("z.h5", "^z.h5: the file has no datasets$")
+
+
+@pytest.mark.parametrize("suffix", ["h5", "hdf5", "nc", "bin"])
+def test_files_are_recognised_by_their_signature(suffix: str) -> None:
+    with h5py.File(f"x.{suffix}", "w", userblock_size=4096) as file:
+        file["a"] = [5]
+    assert load(f"x.{suffix}:/a").tolist() == [5]
+    np.save("n.npy", [6])
+    os.rename("n.npy", f"n.{suffix}")
+    assert load(f"n.{suffix}").tolist() == [6]
+
+
+# Refused
+
+
+def test_links_out_of_the_file_are_not_followed() -> None:
+    os.mkfifo("other.h5")  # opening it would wait
+    with h5py.File("x.h5", "w") as file:
+        file["out"] = h5py.ExternalLink("other.h5", "/a")
+        file["past"] = h5py.SoftLink("/out/b")
+        file["circle"] = h5py.SoftLink("/circle")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+        file["a"] = [1]
+    for member in ("out", "out/b", "past"):
+        refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
+    refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
+    refused("x.h5:dangling", "dangling is not a dataset of the file")
+    assert [entry.member for entry in locators.describe("x.h5")] == ["/a"]
+
+
+def test_values_in_other_files_are_not_read() -> None:
+    os.mkfifo("other.h5")
+    with h5py.File("x.h5", "w", libver="latest") as file:
+        virtual = h5py.VirtualLayout((4,), "f4", maxshape=(None,))
+        source = h5py.VirtualSource("other.h5", "a", (4,), maxshape=(None,))
+        virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+        file.create_virtual_dataset("virtual", virtual)
+        file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
+    refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
+    refused("x.h5:external", "its values are in external files, which are not read")
+    assert len(locators.describe("x.h5")) == 2
+
+
+def test_types_without_a_fixed_size_or_a_counterpart() -> None:
+    with h5py.File("x.h5", "w") as file:
+        file["text"] = ["a", "b"]
+        file.create_dataset("lists", (2,), h5py.vlen_dtype("i4"))
+        file["references"] = np.array([file["text"].ref], h5py.ref_dtype)
+        file["null"] = h5py.Empty("f4")
+        narrow = h5py.h5t.STD_I32LE.copy()
+        narrow.set_precision(24)
+        h5py.h5d.create(file.id, b"narrow", narrow, h5py.h5s.create_simple((3,)))
+    for member, words in (
+        ("text", "elements of variable length: expected a type of fixed size"),
+        ("lists", "elements of variable length: expected a type of fixed size"),
+        ("references", "elements are references: expected a type of fixed size"),
+        ("null", "a null dataset, without values"),
+        ("narrow", "elements of a type that NumPy lacks"),
+    ):
+        refused(f"x.h5:{member}", f"^x.h5:/{member}: {words}$")
+
+
+def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
+    with h5py.File("x.h5", "w") as file:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_chunk((5,))
+        creation.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
+        space = h5py.h5s.create_simple((5,))
+        h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
+    error = refused("x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError)
+    assert error.hint == "pip install hdf5plugin"
+
+
+def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    put([1])
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    error = refused("x.h5", "needs the h5py package", UsageError)
+    assert error.hint == "pip install 'ndtool[hdf5]'"
+
+
+def test_chunks_larger_than_memory_are_refused() -> None:
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("a", (1 << 40,), "i1", chunks=((1 << 32) - 1,))
+    refused("x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError)
+
+
+def test_chunks_whose_size_or_content_lies() -> None:
+    put(np.zeros(4096, "i1"), chunks=(1024,), compression="gzip")
+    with h5py.File("x.h5", "r+") as file:
+        import zlib
+
+        bomb = zlib.compress(bytes(1 << 16))
+        for at, raw in ((0, bomb), (1024, zlib.compress(bytes(1000))), (2048, b"no zlib at all")):
+            file["a"].id.write_direct_chunk((at,), raw)
+        file["a"].id.write_direct_chunk((3072,), bytes(40_000))
+    with opened("x.h5") as one:
+        for number in range(3):
+            with pytest.raises(InputError, match=r"^x\.h5: "):
+                one.block(number)
+        with pytest.raises(InputError, match="a chunk of 40000 bytes: at most"):
+            one.block(3)
+
+
+def test_contiguous_values_beyond_the_end_of_the_file() -> None:
+    put(np.arange(1000))
+    os.truncate("x.h5", os.path.getsize("x.h5") - 1)
+    with pytest.raises(NdtoolError, match=r"^x.h5: .*truncated"):
+        load("x.h5")
+
+
+def test_other_writers() -> None:
+    with h5py.File("x.h5", "w", libver="latest") as file:
+        file.create_dataset("a", data=[1], chunks=(1,), maxshape=(None,))
+        file.swmr_mode = True
+        assert load("x.h5").tolist() == [1]
+    put([1])
+    with opened("x.h5") as one:
+        put([1, 2, 3])
+        with pytest.raises(NdtoolError, match="changed during the run"):
+            one.recheck()
+
+
+def test_netcdf_attributes_are_not_applied_and_the_run_says_so() -> None:
+    with h5py.File("x.nc", "w") as file:
+        packed, plain = file.create_dataset("t", data=[1, 2]), file.create_dataset("p", data=[0.5])
+        packed.attrs["scale_factor"], packed.attrs["_FillValue"] = 0.1, np.int64(-9)
+        plain.attrs["_FillValue"] = [np.nan]
+        plain.attrs["units"] = "m"
+    done = ndtool("gather", "x.nc:t", "[1]", "-o", "o.npy")
+    assert done.status == 0
+    assert "x.nc:/t: values as stored: scale_factor, _FillValue not applied" in done.err
+    assert np.load("o.npy").tolist() == [2]
+    with opened("x.nc:p") as one:
+        assert one.warning is None
+
+
+def test_older_netcdf_files_are_named() -> None:
+    Path("x.nc").write_bytes(b"CDF\x01" + bytes(100))
+    error = refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
+    assert error.hint == "nccopy -k nc4 x.nc NEW.nc"
+    Path("x.h5").write_bytes(b"text")
+    refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
+
+
+# Outputs
+
+
+def names(path: str = "x.h5") -> list[str]:
+    found: list[str] = []
+    with h5py.File(path) as file:
+        file.visititems(lambda name, node: found.append(name) if hasattr(node, "dtype") else None)
+    return sorted(found)
+
+
+def read(name: str, path: str = "x.h5") -> Any:
+    with h5py.File(path) as file:
+        return file[name][...]
+
+
+def archive() -> None:
+    """Write x.h5 with several datasets, attributes and a link."""
+    with h5py.File("x.h5", "w", userblock_size=512) as file:
+        file["g/a"], file["b"] = np.arange(100_000, dtype="<f4"), TABLE
+        file["g/a"].attrs["units"] = "m"
+        file.create_dataset("c", data=TABLE, **LAYOUTS["shuffle, gzip"]).attrs["units"] = "s"
+        file.create_dataset("f", data=TABLE, **LAYOUTS["fletcher32"])
+        file["soft"] = h5py.SoftLink("/g")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(how: str) -> None:
+    archive()
+    new = RNG.integers(0, 99, (30, 4)).astype("<i2")
+    for name in ("new", "g/new", "p/q/r", "b", "c"):
+        before = {one: read(one).tobytes() for one in names() if one != name}
+        kept = save(f"x.h5:/{name}", new, how)
+        assert sorted(kept) == sorted(f"/{one}" for one in before)
+        assert same(read(name), new)
+        assert {one: read(one).tobytes() for one in before} == before
+    with h5py.File("x.h5") as file:
+        assert file["g/a"].attrs["units"] == "m"
+        assert (file.userblock_size, file["b"].chunks, file["c"].chunks) == (512, None, None)
+
+
+def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
+    archive()
+    size = os.path.getsize("x.h5")
+    for name, array in (("g/a", np.arange(100_000, dtype="<f4")), ("c", TABLE), ("f", TABLE)):
+        save(f"x.h5:{name}", array + 1, "map")
+        assert same(read(name), array + 1)
+    with h5py.File("x.h5") as file:
+        assert (file["g/a"].attrs["units"], file["c"].attrs["units"]) == ("m", "s")
+        assert (file["c"].compression, file["c"].shuffle, file["f"].fletcher32) == (
+            "gzip", True, True,
+        )  # fmt: skip
+    assert os.path.getsize("x.h5") < size + 20_000
+    with h5py.File("x.h5", "r+") as file:
+        file["alias"] = file["b"]
+    save("x.h5:b", TABLE + 5)
+    assert same(read("b"), TABLE + 5)
+    assert same(read("alias"), TABLE)
+
+
+def test_replacement_reuses_the_space() -> None:
+    put(np.zeros((1000, 100)))
+    size = os.path.getsize("x.h5")
+    for count in (999, 998, 997):
+        with written("x.h5:a", np.ones((count, 100))) as out:
+            sinks.commit(out)  # never written: zeros, not the old values
+        assert not read("a").any()
+    assert os.path.getsize("x.h5") < size + 20_000
+
+
+def test_equal_arrays_give_equal_files() -> None:
+    for path in ("a.h5", "b.h5"):
+        save(f"{path}:g/a", TABLE)
+        save(f"{path}:c", TABLE, "map", encoding=Encoding(chunks=(8, 11), codec="gzip:2"))
+    assert Path("a.h5").read_bytes() == Path("b.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks", "codec"),
+    [
+        (["--chunks", "16,4"], (16, 4), None),
+        (["--chunks", "100,100"], (70, 11), None),
+        (["--codec", "gzip:9", "--chunks", "16,4"], (16, 4), 9),
+        (["--codec", "gzip"], (70, 11), 4),
+        (["--codec", "none"], None, None),
+        ([], None, None),
+    ],
+)
+def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -> None:
+    np.save("x.npy", TABLE)
+    done = ndtool("convert", "x.npy", "y.h5:/g/a", *options)
+    assert done.status == 0, done
+    with h5py.File("y.h5") as file:
+        assert (file["g/a"].chunks, file["g/a"].compression_opts) == (chunks, codec)
+    assert same(read("g/a", "y.h5"), TABLE)
+    assert same(load("y.h5"), TABLE)
+
+
+def test_chunks_and_filters_of_data_are_the_default() -> None:
+    put(TABLE, **LAYOUTS["shuffle, gzip"])
+    np.save("i.npy", RNG.integers(0, 70, 50))
+    for memory in ((), ("--memory", "64M")):
+        done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", *memory)
+        assert done.status == 0, done
+        assert same(read("b", "y.h5"), TABLE[np.load("i.npy")])
+        with h5py.File("y.h5") as file:
+            assert (file["b"].chunks, file["b"].shuffle, file["b"].compression_opts) == (
+                (16, 4), True, 4,
+            )  # fmt: skip
+        os.unlink("y.h5")
+
+
+def test_large_chunked_outputs_of_external_runs() -> None:
+    put(RNG.integers(0, 9, (4000, 300)).astype("f8"), chunks=(100, 300), compression="gzip")
+    rows = RNG.integers(0, 4000, 5000)
+    np.save("i.npy", rows)
+    done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
+    assert done.status == 0, done
+    assert same(read("b", "y.h5"), read("a")[rows])
+    assert done.json["plan"]["way"] == "sweep"
+
+
+def test_in_place_and_no_clobber_and_only() -> None:
+    archive()
+    np.save("i.npy", [[3], [3]])
+    np.save("u.npy", np.ones((2, 11), "<f4"))
+    call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
+    assert ndtool(*call, "--no-clobber").status == 7
+    assert same(read("b"), TABLE)
+    assert ndtool(*call, "--dry-run").status == 0
+    assert same(read("b"), TABLE)
+    assert ndtool(*call).status == 0
+    assert same(read("b")[3], TABLE[3] + 2)
+    done = ndtool("convert", "u.npy", "x.h5")
+    assert (done.status, "x.h5 has 4 arrays" in done.err) == (7, True)
+    assert ndtool("convert", "u.npy", "x.h5:z", "--only").status == 0
+    assert names() == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("x.h5:/g", "x.h5:/g is a group: expected a dataset"),
+        ("x.h5:/b/c", "x.h5:/b is no group"),
+        ("x.h5:/soft", "x.h5:/soft is a soft or external link"),
+        ("x.h5:/soft/a", "x.h5:/soft is a soft or external link"),
+        ("x.h5:/", "cannot name a dataset"),
+        ("x.nc:/a", "ndtool does not write .nc: expected .npy"),
+    ],
+)
+def test_names_that_are_not_written(target: str, words: str) -> None:
+    archive()
+    before = Path("x.h5").read_bytes()
+    for refuse in (opened_output, checked):
+        with pytest.raises(NdtoolError, match=re.escape(words)):
+            refuse(target)
+    assert Path("x.h5").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        (Encoding(shards=(2, 3, 4)), "HDF5 has no shards"),
+        (Encoding(codec="zstd"), "HDF5 has gzip or none"),
+        (Encoding(chunks=(2,)), "--chunks 2 has 1 sizes: the output has rank 3"),
+    ],
+)
+def test_encodings_that_hdf5_lacks(encoding: Encoding, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        opened_output("x.h5:a", encoding=encoding)
+
+
+def test_types_that_hdf5_lacks() -> None:
+    for array in (np.array(["a"]), np.zeros(3, ml_dtypes.bfloat16)):
+        with pytest.raises(DtypeError, match=r"^x.h5: "):
+            opened_output("x.h5:a", array, encoding=Encoding(as_void=False))
+
+
+def test_a_file_that_another_process_writes_is_not_replaced() -> None:
+    with h5py.File("x.h5", "w", libver="latest") as file:
+        file["a"] = [1]
+        file.flush()
+        with pytest.raises(OutputError, match="open for writing in another process"):
+            opened_output("x.h5:b")
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 3, 4)])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_at_any_write(
+    code: int, chunks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive()
+    old, write, left = Path("x.h5").read_bytes(), os.pwrite, [0]
+
+    def limited(fd: int, data: Any, offset: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(code, os.strerror(code))
+        return write(fd, data, offset)
+
+    kind = ResourceError if code == errno.ENOSPC else OutputError
+    for writes in range(100):
+        left[0] = writes
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", limited)
+            try:
+                save("x.h5:new", how="map", encoding=Encoding(chunks=chunks))
+                break
+            except kind as exc:
+                assert exc.message.startswith("x.h5: ")  # noqa: PT017 # how many writes varies
+        assert (os.listdir(), Path("x.h5").read_bytes()) == (["x.h5"], old)
+    assert writes > 3
+    assert same(read("new"), ARRAY)
+
+
+# Damage
+
+
+DAMAGE = """
+import random, signal, sys
+from contextlib import closing
+from pathlib import Path
+from ndtool.arrays import source
+from ndtool.errors import NdtoolError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+raw = Path("x.h5").read_bytes()
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
+    rng, damaged = random.Random(seed), bytearray(raw)
+    for _ in range(rng.choice((1, 1, 3))):
+        damaged[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+    Path("in.h5").write_bytes(damaged)
+    signal.alarm(60)
+    for name in ("g/a", "b", "c", "f"):
+        try:
+            locators.describe("in.h5")
+            with closing(locators.open_source(f"in.h5:{name}", Streams(-1))) as one:
+                if one.metadata.nbytes < 1 << 22:
+                    source.whole(one)
+        except NdtoolError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("first", range(0, 240, 60))
+def test_damaged_files_raise_no_other_exceptions(first: int) -> None:
+    """HDF5's library may crash or hang: in a process of its own, which a signal may end."""
+    archive()
+    done = python(DAMAGE, first)
+    assert done.status <= 0, done
