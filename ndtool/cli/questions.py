@@ -234,15 +234,14 @@ def explain(operator: Operator) -> click.Command:
 
 def stats(operator: Operator) -> click.Command:
     """Return the command that prints statistics of an operator's indices."""
+    own = operator.name in OPERATORS
+    roles = ("data", "indices") if own else operator.inputs
+    data = roles[0].upper()
     return command(
         f"stats {operator.command}",
         partial(_stats, operator=operator.name),
         (
-            *(
-                map(argument, ("data", "indices"))
-                if operator.name in OPERATORS
-                else input_arguments(operator)
-            ),
+            *(map(argument, roles) if own else input_arguments(operator)),
             *attribute_options(operator),
             options.SPEC,
             options.DTYPE,
@@ -250,8 +249,8 @@ def stats(operator: Operator) -> click.Command:
             *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
-        " bounds, bytes of DATA selected. DATA may also be dtype[d0,d1,...].",
-        " ".join([FILES["data"], FILES["indices"], *flags(operator)]),
+        f" bounds, bytes of {data} selected. {data} may also be dtype[d0,d1,...].",
+        " ".join([*map(FILES.__getitem__, roles), *flags(operator)]),
     )
 
 
