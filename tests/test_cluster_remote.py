@@ -168,6 +168,7 @@ def ended(ran: Any, workers: Workers, number: int) -> int:
     return int(ran.returncode)
 
 
+@pytest.mark.slow("Ctrl-C removes the objects that workers wrote")
 def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3: Bucket) -> None:
     ran = begun(workers, f"{ROOT}/out.zarr")
     assert tops(s3) > {".out.zarr.ndtool", "out.zarr"} - {"out.zarr"}

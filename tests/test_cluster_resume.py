@@ -17,7 +17,7 @@ import pytest
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import same
+from strategies import EXAMPLES, same
 from test_cluster_faults import IMPATIENT, PRELOAD, Site, wait_for
 from twoworkers import two_workers
 
@@ -229,7 +229,7 @@ def left(killed: Killed) -> Killed:
     return killed
 
 
-@settings(max_examples=12)
+@settings(max_examples=max(1, EXAMPLES // 25))
 @given(st.data())
 def test_any_existing_part_suffices(killed: Killed, data: st.DataObject) -> None:
     shutil.rmtree("spill", ignore_errors=True)

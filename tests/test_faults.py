@@ -183,6 +183,7 @@ def test_failures_after_publication(unnamed: bool, workdir: Path) -> None:
     assert ends == {True, False}
 
 
+@pytest.mark.slow("a signal at any call leaves the old output or the new")
 @linux
 @methods
 @runs
@@ -204,9 +205,15 @@ def test_a_signal_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Pa
     assert ended > 10
 
 
+EACH = pytest.mark.slow("each signal that ends a run is handled in imports")
+
+
 @linux
 @pytest.mark.parametrize("calls", ["import/9", pytest.param("import", marks=pytest.mark.huge)])
-@pytest.mark.parametrize("name", TERMFIRST)
+@pytest.mark.parametrize(
+    "name",
+    ["SIGTERM", *(pytest.param(name, marks=EACH) for name in TERMFIRST if name != "SIGTERM")],
+)
 def test_a_signal_at_every_import(name: str, calls: str, workdir: Path) -> None:
     before, ended = state(workdir), 0
     for _, _, number, status, expected_text in faulty(calls, name, True, GATHER):

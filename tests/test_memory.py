@@ -139,7 +139,10 @@ def test_a_run_with_complete_buffers_stays_within_its_plan(
     assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd:1"])
+@pytest.mark.parametrize(
+    "codec",
+    ["zstd:1", pytest.param("none", marks=pytest.mark.slow("so do chunks without a codec"))],
+)
 @pytest.mark.parametrize("output", ["out.npy", "out.zarr"])
 def test_chunks_that_take_much_of_the_memory_are_counted(
     folder: Path, baseline: float, codec: str, output: str

@@ -46,8 +46,9 @@ KERNELS = below_package("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
 TESTS = (
     "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
     "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
-    "test_small_calls.py", "test_columns.py", "test_sweep.py", "test_report.py",
-    "test_spec_examples.py", "test_cli.py",
+    "test_small_calls.py", "test_columns.py", "test_out_of_bounds.py", "test_pad.py",
+    "test_sweep.py", "test_sweep_chunks.py", "test_report.py", "test_spec_examples.py",
+    "test_cli.py",
 )  # fmt: skip
 # Gigabytes each, which the limit on memory refuses.
 LARGE = tuple(
