@@ -41,6 +41,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--limits", action="store_true", help="only the shares of what plain C reaches; no peers"
     )
     parser.add_argument(
+        "--combinations", action="store_true", help="only reductions and duplicates, no peers"
+    )
+    parser.add_argument(
         "--beyond", action="store_true", help="only arrays larger than memory; needs root"
     )
     parser.add_argument(
@@ -70,6 +73,10 @@ def main() -> int:
         return ci.run(options.record)
     if options.limits:
         return show_limits(options)
+    if options.combinations:
+        import combinations
+
+        return combinations.run(options.repeats or 5)
     if options.beyond:
         import beyond
 
