@@ -62,6 +62,28 @@ cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
     return first and c.copies_first
 
 
+cdef inline bint drops(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
+    """Return whether any of n tuples is dropped."""
+    cdef Py_ssize_t i
+    cdef bint dropped = False
+    for i in range(n):
+        dropped |= offsets[i] == DROPPED
+    return dropped
+
+
+cdef inline void count_block(
+    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n
+) noexcept nogil:
+    """Count n updates, of which none is dropped or copied."""
+    cdef Py_ssize_t i
+    if c.bytes_each == 4:
+        for i in range(n):
+            counted(<uint32_t*> c.data + slice_number(c, to + offsets[i]))
+    else:
+        for i in range(n):
+            counted(<uint64_t*> c.data + slice_number(c, to + offsets[i]))
+
+
 cdef struct Divided:
     # the two lists of a block's updates: those to copy, then those to reduce
     Py_ssize_t copied, reduced

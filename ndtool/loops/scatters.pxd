@@ -9,7 +9,9 @@ from ndtool.loops.blocks cimport (
     BLOCK, DROPPED, LINE, SHORT, Cursor, Nd, Walk, block_size, column_of, has_row_indices,
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
-from ndtool.loops.counts cimport Counts, Divided, count_address, count_slice, divide
+from ndtool.loops.counts cimport (
+    Counts, Divided, count_address, count_block, count_slice, divide, drops,
+)
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
@@ -305,6 +307,10 @@ cdef inline void apply_counted(
         if offsets[i] != DROPPED:
             apply_row(u, to + offsets[i], updates + i * width, width)
         i += 1
+    if i < n and not u.counts.copies_first and not drops(offsets, n):
+        count_block(&u.counts, to, offsets, n)
+        apply_plain(u.op, u.code, to, offsets, updates, n, width)
+        return
     while i < n:
         take = min(SHORT, n - i)
         d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])
