@@ -114,7 +114,8 @@ class Opened:
         streams = Streams()
         try:
             for name, argument in arguments.items():
-                source = locators.open_source(argument, streams, literals=name == "indices")
+                data = self._sources[0].metadata.dtype if self._sources else None
+                source = locators.open_role(name, argument, streams, data)
                 self._sources.append(source)
                 self.range_boxes[name] = whole(source)
                 self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)

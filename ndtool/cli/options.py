@@ -110,6 +110,9 @@ DTYPE = _option(
     type=Kind("dtype", kinds.element_type, "types"),
     metavar="NAME",
 )
+TEXT = _flag(
+    "--text", "Read INDICES and UPDATES as text if their format is not known: -, or other names."
+)
 OUTPUT = _option(
     "--output",
     "Output: a .npy, .npz, .safetensors, .pb or .zarr; FILE:NAME adds or replaces one array; - is"
@@ -256,7 +259,7 @@ GROUPS = {  # in the help; options without a group come first
     "Special indices": (PAD, NO_NEGATIVES),
     "Other engines": ENGINES,
     "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
-    "Types and standards": (SPEC, DTYPE),
+    "Types and standards": (SPEC, DTYPE, TEXT),
     "Threads and memory": (THREADS, MEMORY, SPILL),
     "Cluster": (SCHEDULER, WORKERS, RESUME),
 }
