@@ -1,4 +1,4 @@
-"""Sink for a file that is encoded row by row, such as text: its bytes are not those of the array."""
+"""Sink for a file that is encoded row by row, such as text."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EncodedSink:
         return exc if isinstance(exc, NdtoolError) else failure(exc, self.name, OutputError)
 
 
-def step_of(metadata: ArrayMetadata, nbytes: int = STEP) -> int:
+def step_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
     """Return the bytes of as many complete rows as fit `nbytes`, of at least one."""
     row = metadata.nbytes // metadata.shape[0] if metadata.nbytes else 1
-    return max(1, nbytes // row) * row
+    return max(1, (STEP if nbytes is None else nbytes) // row) * row
