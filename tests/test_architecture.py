@@ -39,6 +39,7 @@ LIBRARIES = {
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
+    "pyarrow": ("formats.arrow",),
     "numcodecs": ("formats.zarr",),
     "fsspec": ("storage.remote", "storage.requests"),
     "aiohttp": ("storage.remote",),

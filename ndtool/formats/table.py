@@ -75,6 +75,9 @@ FORMATS = (
     Format(".npz", True, "ndtool.formats.npz", preserves=True),
     Format(".zarr", True, "ndtool.formats.zarr", chunks=True),
     Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards", marked=False),
+    Format(".parquet", True, "ndtool.formats.arrow.parquet"),
+    Format(".arrow", True, "ndtool.formats.arrow.ipc"),
+    Format(".feather", True, "ndtool.formats.arrow.ipc"),
     Format(".pb", True, "ndtool.formats.onnx.pb", marked=False),
     Format(".onnx", True, "ndtool.formats.onnx", marked=False),
     *(
