@@ -142,7 +142,7 @@ def is_onnx(array: Any) -> bool:
 
 def is_column(array: Any) -> bool:
     """Whether a column can have an array: native numbers of rank 1, or lists of at least one."""
-    native = array.dtype.kind in "bif" and array.dtype.str[0] != ">"
+    native = array.dtype.kind in "if" and array.dtype.str[0] != ">"
     return native and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] > 0))
 
 

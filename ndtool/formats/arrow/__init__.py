@@ -25,7 +25,7 @@ from ndtool.errors import (
     words,
 )
 from ndtool.formats import members
-from ndtool.rules import dtypes, grid
+from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File, Fingerprint, ProgressCallback
 
@@ -117,8 +117,9 @@ def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
             )
     inner = found[0].inner if len(names) == 1 else (*found[0].inner, len(names))
     shape = (sum(table.lengths), *inner)
-    if prod(size or 1 for size in shape) * found[0].dtype.itemsize > 2**63 - 1:
-        raise InputError(f"{printable(label)}: the file claims {shape[0]} rows")
+    claimed = prod(size or 1 for size in shape) * found[0].dtype.itemsize
+    if min(*table.lengths, *shape) < 0 or claimed > shapes.MOST:
+        raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
     step = min(max(table.lengths, default=0), shape[0])
     return ArrayMetadata(found[0].dtype, shape, "C", (step, *inner), {})
 

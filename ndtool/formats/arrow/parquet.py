@@ -80,7 +80,7 @@ class Table:
             self.schema = self._file.schema_arrow
             groups = range(metadata.num_row_groups)
             self.lengths = [metadata.row_group(group).num_rows for group in groups]
-        if min(self.lengths, default=0) < 0 or sum(self.lengths) != metadata.num_rows:
+        if sum(self.lengths) != metadata.num_rows:
             raise InputError(
                 f"{printable(path)}: the row groups have {sum(self.lengths)} rows: the file claims"
                 f" {metadata.num_rows}"
