@@ -115,8 +115,8 @@ TEXT = _flag(
 )
 OUTPUT = _option(
     "--output",
-    "Output: a .npy, .npz, .safetensors, .pb or .zarr; FILE:NAME adds or replaces one array; - is"
-    " standard output. Default: -, on a terminal a preview.",
+    "Output: a .npy, .npz, .safetensors, .zarr, .pb, .parquet, .arrow, .csv or .txt; FILE:NAME adds"
+    " or replaces one array of those with several; - is standard output. Default: -, on a terminal a preview.",
     "-o",
     type=FILE,
     metavar="FILE",

@@ -153,7 +153,7 @@ def require_ours(path: str) -> None:
         if any(map(str.isalpha, ending)) and ":" not in ending:
             raise UsageError(
                 f"{printable(path)}: ndtool does not write {printable(ending)}:"
-                " expected .npy, .npz, .safetensors, .pb or .zarr"
+                " expected .npy, .npz, .safetensors, .pb, .zarr, .parquet, .arrow, .csv or .txt"
                 + ", in lower case"
                 * (ending != ending.lower()),
                 hint=f"npy:{printable(path)} writes a .npy file of this name",
