@@ -116,7 +116,8 @@ TEXT = _flag(
 OUTPUT = _option(
     "--output",
     "Output: a .npy, .npz, .safetensors, .zarr, .pb, .parquet, .arrow, .csv or .txt; FILE:NAME adds"
-    " or replaces one array of those with several; - is standard output. Default: -, on a terminal a preview.",
+    " or replaces one array of those with several; - is standard output. Default: -, on a terminal"
+    " a preview.",
     "-o",
     type=FILE,
     metavar="FILE",
