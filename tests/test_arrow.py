@@ -15,7 +15,7 @@ from outputs import save as write
 from ndtool.arrays import source
 from ndtool.arrays.source import Flat
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
-from ndtool.formats import locators
+from ndtool.formats import arrow, locators
 from ndtool.formats.arrow import parquet
 from ndtool.formats.streams import Streams
 from ndtool.publish import sinks
@@ -91,6 +91,16 @@ def test_other_encodings(suffix: str) -> None:
     assert read(f"x.{suffix}").tolist() == [7, 5]
     put(f"x.{suffix}", table.select(["big"]).slice(0, 0))
     assert read(f"x.{suffix}").shape == (0,)
+
+
+def test_large_row_groups_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "LARGEST", 100)
+    monkeypatch.setattr(arrow, "BATCH", 64)
+    lists = RNG.random((50, 3))
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
+    put("x.parquet", pa.table({"e": fixed, "a": np.arange(50), "b": np.arange(50)}), 20)
+    assert np.array_equal(read("x.parquet:e"), lists)
+    assert np.array_equal(read("x.parquet:a,b"), np.stack([np.arange(50)] * 2, -1))
 
 
 def test_row_groups_of_different_lengths() -> None:

@@ -60,17 +60,23 @@ class EncodedSink:
         if start != self._position or start + len(view) > self.metadata.nbytes:
             raise ValueError(f"rows at {self._position} cannot be followed by bytes at {start}")
         self._position += len(view)
-        self._rows += view
-        complete = len(self._rows) // self._step * self._step
-        for at in range(0, complete, self._step):
-            self._encode(memoryview(bytes(self._rows[at : at + self._step])))
-        del self._rows[:complete]
+        at = 0
+        while at < len(view):
+            piece = view[at : at + self._step - len(self._rows)]
+            at += len(piece)
+            if len(piece) == self._step:
+                self._encode(piece)
+                continue
+            self._rows += piece
+            if len(self._rows) == self._step:
+                rows, self._rows = self._rows, bytearray()
+                self._encode(memoryview(rows))
 
     def finish(self) -> Pending:
         if self._position != self.metadata.nbytes:
             raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
         if self._rows:
-            self._encode(memoryview(bytes(self._rows)))
+            self._encode(memoryview(self._rows))
         try:
             self._encoder.finish(self._append)
             self._file.sync()

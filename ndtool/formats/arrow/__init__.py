@@ -6,7 +6,7 @@ columns `a,b` are pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
@@ -27,9 +27,12 @@ from ndtool.errors import (
 from ndtool.formats import members
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype
+from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange, File, Fingerprint, ProgressCallback
 
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
+BATCH = 1 << 20  # bytes of rows, about, that are decoded together
+LARGEST = 64 << 20  # bytes of a row group that is a block
 _NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
 
 
@@ -39,8 +42,8 @@ class Table(Protocol):
     schema: Any
     lengths: list[int]
 
-    def read(self, group: int, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows of a group as record batches of some columns."""
+    def read(self, group: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
+        """Yield a group as record batches of some columns, of about so many rows."""
 
 
 class Column(NamedTuple):
@@ -120,12 +123,18 @@ def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
     claimed = prod(size or 1 for size in shape) * found[0].dtype.itemsize
     if min(*table.lengths, *shape) < 0 or claimed > shapes.MOST:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
-    step = min(max(table.lengths, default=0), shape[0])
+    step = max(table.lengths, default=0)
+    if step * prod(inner) * found[0].dtype.itemsize > LARGEST:
+        step = shape[0]
     return ArrayMetadata(found[0].dtype, shape, "C", (step, *inner), {})
 
 
 class ColumnsSource:
-    """A source of columns; a block is as long as the longest row group."""
+    """A source of columns; a block is as long as the longest row group.
+
+    With one block, or row groups of more than LARGEST bytes, the array is decoded at once, to
+    memory or a temporary file.
+    """
 
     warning = None
     at_once = 1
@@ -136,42 +145,62 @@ class ColumnsSource:
         self.metadata = metadata_of(table, path, member)
         self._names = _columns(table, path, member)
         self._storage, self._lock = storage, Lock()
+        self._row = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
+        self._buffer: memoryview | None = None
         self._starts = [0, *accumulate(table.lengths)]
 
     def whole(self, touched: Touched | None = None) -> ByteRange | None:
-        return None
+        metadata = self.metadata
+        if metadata.in_chunks:
+            return None
+        with self._lock:
+            if self._buffer is None:
+                label = f"temporary copy of {called(self.name)}"
+                self._buffer = tempfiles.filled(metadata.nbytes, label, self._decode)
+            return ByteRange(self._buffer)
 
     def block(self, number: int) -> memoryview:
         import numpy as np
 
+        if (byte_range := self.whole()) is not None:
+            return byte_range.buffer
         (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.grid, number)
-        inner = self.metadata.shape[1:]
-        with self._lock, converted_errors(self._label):
-            found = np.empty((stop - first, *inner), self.metadata.dtype.descr)
+        with self._lock:
+            found = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
             for group, begin in enumerate(self._starts[:-1]):
-                end = self._starts[group + 1]
-                if begin < stop and first < end:
-                    self._fill(group, begin, end, first, found)
-        flat: Any = found.reshape(-1).view(np.uint8)
-        return memoryview(flat).toreadonly()
+                if begin < stop and first < self._starts[group + 1]:
+                    for at, values in self._batches(group):
+                        low, high = max(at, first), min(at + len(values), stop)
+                        if low < high:
+                            found[low - first : high - first] = values[low - at : high - at]
+        return _bytes_of(found).toreadonly()
 
-    def _fill(self, group: int, begin: int, end: int, first: int, found: Any) -> None:
-        """Copy the rows of a group that a block, which begins at row `first`, has."""
-        at, several = begin, len(self._names) > 1
-        for batch in self._table.read(group, self._names):
-            if batch.num_columns != len(self._names) or batch.num_rows > end - at:
-                raise InputError(f"{printable(self._label)}: row group {group} has too many rows")
-            low, high = max(at, first), min(at + batch.num_rows, first + len(found))
-            for number in range(len(self._names)):
-                values = numbers(batch.column(number), self.metadata, several, self._label, at)
-                to = found[..., number] if several else found
-                if low < high:
-                    to[low - first : high - first] = values[low - at : high - at]
-            at += batch.num_rows
+    def _decode(self, write: Callable[[int, memoryview], object]) -> None:
+        """Write all rows."""
+        for group in range(len(self._table.lengths)):
+            for at, values in self._batches(group):
+                write(at * self._row, _bytes_of(values))
+
+    def _batches(self, group: int) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of a group: the first row, and an ndarray of some of them."""
+        import numpy as np
+
+        at, end = self._starts[group : group + 2]
+        count, several = end - at, len(self._names) > 1
+        with converted_errors(self._label):
+            for batch in self._table.read(group, self._names, max(1, BATCH // (self._row or 1))):
+                if batch.num_columns != len(self._names) or batch.num_rows > end - at:
+                    break
+                found = [
+                    numbers(column, self.metadata, several, self._label, at)
+                    for column in batch.columns
+                ]
+                yield at, np.stack(found, -1) if several else found[0]
+                at += batch.num_rows
         if at != end:
             raise InputError(
-                f"{printable(self._label)}: row group {group} has {at - begin} rows: the file"
-                f" claims {end - begin}"
+                f"{printable(self._label)}: row group {group} does not have the {count} rows that"
+                " the file claims"
             )
 
     def recheck(self) -> None:
@@ -186,6 +215,13 @@ class ColumnsSource:
 
     def close(self) -> None:
         self._storage.close()
+
+
+def _bytes_of(array: Any) -> memoryview:
+    import numpy as np
+
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def numbers(array: Any, metadata: ArrayMetadata, several: bool, label: str, at: int) -> Any:
@@ -305,7 +341,7 @@ def _length(table: Table, name: str, label: str) -> int:
         if not rows:
             continue
         with converted_errors(label):
-            for batch in table.read(group, [name]):
+            for batch in table.read(group, [name], 1):
                 if batch.num_rows:
                     column = _plain(batch.column(0))
                     column.validate(full=True)

@@ -65,7 +65,7 @@ class Table:
             count = self._file.num_record_batches
             self.lengths = [self._file.get_batch(number).num_rows for number in range(count)]
 
-    def read(self, group: int, columns: Sequence[str]) -> Iterator[Any]:
+    def read(self, group: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
         batch = self._file.get_batch(group)
         batch.validate(full=True)
         yield batch.select(list(columns))
@@ -76,7 +76,7 @@ class Table:
             return None
         if member not in self.schema.names:
             return None
-        (batch,) = self.read(0, [member])
+        (batch,) = self.read(0, [member], 1)
         array = batch.column(0)
         arrow.numbers(array, metadata, False, f"{self._path}:{member}", 0)
         return self._offset(array, len(metadata.shape) - 1, metadata.nbytes)

@@ -17,8 +17,8 @@ from ndtool.storage.local import File
 
 MAGIC, ENCRYPTED = b"PAR1", b"PARE"
 DEFAULT = "output"  # name of a written column if none is given
-BATCH = 1 << 16  # rows that are decoded together
-GROUP = 32 << 20  # bytes of a written row group
+BUFFER = 1 << 20  # bytes of a column chunk that are read together
+GROUP = 8 << 20  # bytes of a written row group
 
 
 def recognises(storage: File) -> bool:
@@ -75,7 +75,9 @@ class Table:
             raise InputError(f"{printable(path)}: the file is encrypted")
         pa = arrow.library()
         with arrow.converted_errors(path):
-            self._file = pa.parquet.ParquetFile(_Bytes(storage, path), pre_buffer=False)
+            self._file = pa.parquet.ParquetFile(
+                _Bytes(storage, path), pre_buffer=False, buffer_size=BUFFER
+            )
             metadata = self._file.metadata
             self.schema = self._file.schema_arrow
             groups = range(metadata.num_row_groups)
@@ -86,9 +88,9 @@ class Table:
                 f" {metadata.num_rows}"
             )
 
-    def read(self, group: int, columns: Sequence[str]) -> Iterator[Any]:
+    def read(self, group: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
         found = self._file.iter_batches(
-            BATCH, row_groups=[group], columns=list(columns), use_threads=False
+            rows, row_groups=[group], columns=list(columns), use_threads=False
         )
         for batch in found:
             yield batch.select(list(columns))
