@@ -28,8 +28,9 @@ class Options(TypedDict, total=False):
     processes to start as a cluster. resume: whether to reuse what a killed run wrote to `spill`.
     clobber: whether `out` may replace an existing file. only: whether the output archive drops its
     other members. sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr
-    output, or without shards of an HDF5 output. progress: True for a progress line on a terminal,
-    or a callback for the fraction done.
+    output, or without shards of an HDF5 output. text: whether indices and updates in no known
+    format are text. progress: True for a progress line on a terminal, or a callback for the
+    fraction done.
     """
 
     dtype: str | None
@@ -52,6 +53,7 @@ class Options(TypedDict, total=False):
     chunks: tuple[int, ...]
     shards: tuple[int, ...]
     codec: str
+    text: bool
     progress: Progress
 
 

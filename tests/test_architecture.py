@@ -40,6 +40,7 @@ LIBRARIES = {
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
+    "pyarrow": ("formats.arrow",),
     "numcodecs": ("formats.zarr",),
     "h5py": ("formats.hdf5",),
     "hdf5plugin": ("formats.hdf5",),

@@ -44,6 +44,16 @@ h5py = pytest.importorskip("h5py", exc_type=ImportError)
 zarr.create_array({}, shape=(1,), dtype="i1")  # its threads keep files open
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
+
+def has_pyarrow() -> bool:
+    """Whether pyarrow is installed; imports it, so that no test measures that."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 OLD = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
 LITTLE = 4 << 20  # bytes of memory, whatever a header declares
@@ -164,6 +174,29 @@ def is_onnx(array: Any) -> bool:
     return array.dtype.kind in "biufc" and array.dtype.str[0] != ">"
 
 
+def is_column(array: Any) -> bool:
+    """Whether a column can have an array: native numbers of rank 1, or lists of at least one."""
+    native = array.dtype.kind in "if" and array.dtype.str[0] != ">"
+    return native and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] > 0))
+
+
+def columns(array: Any, kind: str) -> bytes:
+    """Return a Parquet or Arrow file of one column, in groups of two rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    values = pa.array(array.reshape(-1))
+    if array.ndim == 2:
+        values = pa.FixedSizeListArray.from_arrays(values, array.shape[1])
+    table, stream = pa.table({"a": values}), io.BytesIO()
+    if kind == "parquet":
+        pq.write_table(table, stream, row_group_size=2)
+    else:
+        with pa.ipc.new_file(stream, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2 if kind == "arrow" else None)
+    return stream.getvalue()
+
+
 FAR = message((1, 1 << 40), (2, 11), (8, "a"))
 
 
@@ -214,6 +247,21 @@ MAKERS = {
         holds=is_chunked,
         stride=31,
         is_foreign=True,
+    ),
+    **(
+        {
+            "parquet": Maker(
+                lambda a: columns(a, "parquet"), b"PAR1" + 32 * b"\xff" + b"PAR1", holds=is_column
+            ),
+            "arrow": Maker(
+                lambda a: columns(a, "arrow"), b"ARROW1" + 32 * b"\xff" + b"ARROW1", holds=is_column
+            ),
+            "arrow of one batch": Maker(
+                lambda a: columns(a, "one"), b"ARROW1" + 32 * b"\xff" + b"ARROW1", holds=is_column
+            ),
+        }
+        if has_pyarrow()
+        else {}
     ),
     "toy": Maker(blocks, b"TOY <f8|1099511627776|1099511627776\n"),
 }

@@ -126,7 +126,8 @@ def test_the_architecture_lists_every_package():
     package = Path(ndtool.__file__).parent
     modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     packages = {f"{path.parent.relative_to(package)}/" for path in package.rglob("__init__.py")}
-    rooms = {f"formats/{name}/" for name in ("hdf5", "npz", "onnx", "safetensors", "zarr")}
+    known = ("arrow", "hdf5", "npz", "onnx", "safetensors", "text", "zarr")
+    rooms = {f"formats/{name}/" for name in known}
     assert names == {"_kernels.pyx"} | modules | packages - rooms - {"./"}
 
 

@@ -251,7 +251,7 @@ def arrays(tmp_path):
     np.save(tmp_path / "data.npy", np.arange(3))
     np.save(tmp_path / ".hidden.npy", np.arange(3))
     np.savez(tmp_path / "many.npz", first=np.arange(2), found=np.arange(2), other=np.arange(2))
-    (tmp_path / "datasheet.txt").write_text("no array")
+    (tmp_path / "datasheet.pdf").write_text("no array")
     (tmp_path / "dates").mkdir()
     return tmp_path
 

@@ -617,7 +617,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
     ("text", "why"),
     [
         ("{", "expected the name of a part"),
-        ("{}", "not a .npy array"),
+        ("{}", "has no weight_map"),
         ('{"weight_map": {}}', "has no weight_map"),
         ('{"weight_map": []}', "expected '{'"),
         ('{"a": 1}', "has no weight_map"),

@@ -4,6 +4,7 @@ from ndtool.analysis.typed import typed
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import inference
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Given, Inference
 from ndtool.rules.operators import Attributes
 
@@ -22,22 +23,22 @@ def infer(
     data. Raises RuleError, with the trace so far, and DtypeError; both mention the arguments.
     """
     streams = Streams()
-    inputs = {
-        role: _given(argument, streams, role.endswith("indices"))
-        for role, argument in arguments.items()
-    }
+    inputs: dict[str, Given] = {}
+    for role, argument in arguments.items():
+        data = next(iter(inputs.values())).dtype if role.startswith("update") else None
+        inputs[role] = _given(argument, streams, role.endswith("indices"), data)
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, streams: Streams, literals: bool) -> Given:
+def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Given:
     """Read a type, or the header of a file."""
     if (found := typed(argument, named=True)) is not None:
         return Given(argument, found.metadata.dtype, found.metadata.shape)
-    entries = locators.describe(argument, streams, literals=literals)
+    entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None
     if metadata is None:
         # Opening raises the reason.
-        source = locators.open_source(argument, streams, literals=literals)
+        source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
         metadata = source.metadata
         source.close()
     return Given(argument, metadata.dtype, metadata.shape)

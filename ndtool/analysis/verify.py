@@ -117,8 +117,8 @@ class Opened:
         streams = Streams()
         try:
             for name, argument in arguments.items():
-                literals = name.endswith("indices")
-                source = locators.open_source(argument, streams, literals=literals)
+                data = self._sources[0].metadata.dtype if self._sources else None
+                source = locators.open_role(name, argument, streams, data)
                 self._sources.append(source)
                 self.range_boxes[name] = whole(source)
                 self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)

@@ -314,6 +314,7 @@ def _run_command(operator: Operator) -> click.Command:
             *options.STORING,
             options.SPEC,
             options.DTYPE,
+            options.TEXT,
             options.THREADS,
             options.MEMORY,
             options.SPILL,

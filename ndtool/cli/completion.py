@@ -14,7 +14,7 @@ from click.shell_completion import (
 )
 
 from ndtool.errors import NdtoolError
-from ndtool.formats import locators, table
+from ndtool.formats import table
 
 # Bash quotes values as file names; a value that can continue gets no space after it.
 _BASH = """\
@@ -168,7 +168,7 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
 def _members(path: str) -> list[str]:
     """Return a file's members as arguments; none if it has none or cannot be read."""
     try:
-        return [entry.name for entry in locators.describe(path) if entry.member is not None]
+        return [f"{path}:{name}" for name in table.names_in(path, unmarked=True) if name]
     except (NdtoolError, OSError):
         return []
 

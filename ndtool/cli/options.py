@@ -134,10 +134,14 @@ DTYPE = _option(
     type=Kind("dtype", kinds.element_type, "types"),
     metavar="NAME",
 )
+TEXT = _flag(
+    "--text", "Read INDICES and UPDATES as text if their format is not known: -, or other names."
+)
 OUTPUT = _option(
     "--output",
-    "Output: a .npy, .npz, .safetensors, .pb, .zarr or .h5; FILE:NAME adds or replaces one array; -"
-    " is standard output. Default: -, on a terminal a preview.",
+    "Output: a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt; FILE:NAME"
+    " adds or replaces one array of those with several; - is standard output. Default: -, on a"
+    " terminal a preview.",
     "-o",
     type=FILE,
     metavar="FILE",
@@ -282,7 +286,7 @@ GROUPS = {  # in the help; options without a group come first
     "Updates": (NO_INCLUDE_SELF, DUPLICATES),
     "Other engines": ENGINES,
     "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
-    "Types and standards": (SPEC, DTYPE),
+    "Types and standards": (SPEC, DTYPE, TEXT),
     "Threads and memory": (THREADS, MEMORY, SPILL),
     "Cluster": (SCHEDULER, WORKERS, RESUME),
 }

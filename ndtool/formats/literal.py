@@ -34,7 +34,7 @@ def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
         _refuse(
             argument,
             f"{len(argument)} characters: valid up to {LONGEST}",
-            "pass more indices in a file, or through standard input as -",
+            "put more indices into a file such as ids.txt, or pipe them to - with --text",
         )
     shape, values = _flat(_parsed(argument), argument)
     least, most = min(values, default=0), max(values, default=0)

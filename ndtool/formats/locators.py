@@ -9,11 +9,14 @@ from ndtool.arrays.source import KnownModel, MemberInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redacted
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
+from ndtool.formats.table import Format, Wanted
+from ndtool.rules.dtypes import Dtype
 from ndtool.storage import descriptors, local, locations
 from ndtool.storage.descriptors import failure
 from ndtool.storage.local import File, Folder
 
 NPY = "npy:"  # prefix of the path of a .npy file with any name
+TEXT = "text:"  # the same of text
 
 
 class Name(NamedTuple):
@@ -32,6 +35,8 @@ def parse(argument: str) -> Name:
     """
     if ":" not in argument or os.path.lexists(argument):
         return Name(argument, None)
+    if argument.startswith(TEXT):
+        return _of_text(argument.removeprefix(TEXT))
     if argument.startswith(NPY):
         return Name(locations.local_path(argument.removeprefix(NPY)), None)
     if locations.is_url(argument):
@@ -46,6 +51,37 @@ def parse(argument: str) -> Name:
         if known.members and colon:
             return Name(argument[:first] + path + known.suffix, member)
     return Name(argument, None)
+
+
+def _of_text(argument: str) -> Name:
+    """Split `PATH[:COLUMN,...]`: at the last colon, in a URL at that after a suffix."""
+    if locations.is_url(argument):
+        name = parse(argument)
+        return name if name.member else Name(argument, None)
+    path, colon, columns = argument.rpartition(":")
+    whole = not colon or os.path.lexists(argument) or "/" in columns
+    return Name(locations.local_path(argument), None) if whole else Name(path, columns)
+
+
+def is_text(argument: str) -> bool:
+    """Whether a prefix says that the content is text."""
+    return argument.startswith(TEXT) and not os.path.lexists(argument)
+
+
+def as_text(argument: str) -> str:
+    """Return an argument that reads a file, or a stream, as text unless its format is known."""
+    path = parse(argument).path
+    if written_out(argument, True) or is_text(argument) or table.suffixed(path):
+        return argument
+    if os.path.isfile(argument):
+        with closing(local.open_file(argument)) as storage:
+            if table.recognised(storage, argument):
+                return argument
+    return TEXT + argument
+
+
+def _format(argument: str, storage: File | Folder, path: str) -> Format:
+    return table.TEXT if is_text(argument) else table.of_content(storage, path)
 
 
 def _after_folder(path: str) -> int:
@@ -80,29 +116,46 @@ def _has_members(path: str) -> bool:
         return False
 
 
-def open_source(argument: str, streams: Streams, *, literals: bool = False) -> Source:
-    """Open the array of an argument: `path[:member]`, a FIFO, `-`, `raw:…`, `zeros:…`.
+def open_source(
+    argument: str, streams: Streams, *, literals: bool = False, dtype: Dtype | None = None
+) -> Source:
+    """Open the array of an argument: `path[:member]`, a FIFO, `-`, `raw:…`, `zeros:…`, `text:…`.
 
-    literals: whether a literal such as `[5, 7]` is valid, too. Raises InputError if the argument
-    is not an array, UsageError if a member must be named, ResourceError if the array is too large
-    to decompress.
+    literals: whether the array are indices: a literal such as `[5, 7]` is valid, too, and text has
+    integers. dtype: the element type of numbers in text; None for one that holds them. Raises
+    InputError if the argument is not an array, UsageError if a member must be named, ResourceError
+    if the array is too large to decompress.
     """
     if written := written_out(argument, literals):
         unnamed: Source = written.open_source(argument)
         return unnamed
-    if stream := streams.pipe(argument):
-        return stream.read()
+    wanted = Wanted(literals, dtype, streams.directory)
+    path, member = parse(argument) if is_text(argument) else Name(argument, None)
+    if stream := streams.pipe(path):
+        return text().read_stream(stream, member, wanted) if path != argument else stream.read()
     storage, (path, member) = opened(argument)
     try:
-        known = table.of_content(storage, path)
+        known = _format(argument, storage, path)
         label, path = redacted(argument), redacted(path)
-        source: Source = known.module.open_source(storage, label, path, member)
+        reading = (wanted,) if known.text else ()
+        source: Source = known.module.open_source(storage, label, path, member, *reading)
         return source
     except BaseException as exc:
         storage.close()
         if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
             raise failure(exc, argument) from None
         raise
+
+
+def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) -> Source:
+    """Open an input of an operator, or its output. data: the element type of its data."""
+    dtype = data if role in ("updates", "update", "output") else None
+    return open_source(argument, streams, literals=role.endswith("indices"), dtype=dtype)
+
+
+def text() -> Any:
+    """Return the module of text, imported at first use."""
+    return table.TEXT.module
 
 
 # Modules of arguments that are more than a name, by the prefix before the first colon.
@@ -120,22 +173,33 @@ def written_out(argument: str, literals: bool) -> Any:
 
 
 def describe(
-    argument: str, streams: Streams | None = None, *, literals: bool = False
+    argument: str,
+    streams: Streams | None = None,
+    *,
+    literals: bool = False,
+    dtype: Dtype | None = None,
 ) -> list[MemberInfo]:
     """Return the member info of a file's array, or of every member of an archive.
 
-    Data are not read, so damage in them is not detected; only those of a stream are read. A member
-    that is no array has no metadata. Raises InputError if the format of the file is unknown.
+    literals, dtype: see `open_source`. Data are not read, so damage in them is not detected; only
+    text and streams are read. A member that is no array has no metadata. Raises InputError if the
+    format of the file is unknown.
     """
     if written := written_out(argument, literals):
         unnamed: list[MemberInfo] = written.entries(argument)
         return unnamed
-    if stream := (streams or Streams()).pipe(argument):
+    streams = streams or Streams()
+    wanted = Wanted(literals, dtype, streams.directory)
+    path, member = parse(argument) if is_text(argument) else Name(argument, None)
+    if stream := streams.pipe(path):
+        if path != argument:
+            return [text().stream_entry(stream, member, wanted)]
         return [stream.entry()]
     storage, (path, member) = opened(argument)
     try:
-        known = table.of_content(storage, path)
-        entries: list[MemberInfo] = known.module.entries(storage, redacted(path), member)
+        known = _format(argument, storage, path)
+        reading = (wanted,) if known.text else ()
+        entries: list[MemberInfo] = known.module.entries(storage, redacted(path), member, *reading)
         return entries
     except OSError as exc:
         if isinstance(exc, NdtoolError):
@@ -246,4 +310,5 @@ def absolute(argument: str) -> str:
     if locations.is_url(argument):
         return argument
     path, member = parse(argument)
-    return descriptors.absolute(path) + (f":{member}" if member is not None else "")
+    prefix = TEXT if is_text(argument) else ""
+    return prefix + descriptors.absolute(path) + (f":{member}" if member is not None else "")

@@ -28,6 +28,7 @@ _FOREIGN = {
     b"\x1f\x8b": "this is compressed with gzip: decompress it, then pass it through -",
     b"\x80": "this looks like a pickle, which is never loaded",
 }
+_TEXT = bytes(range(32, 127)) + b"\t\r\n"
 
 
 class Header(NamedTuple):
@@ -90,6 +91,8 @@ def _prefix(
         _refuse(name, "no data: expected a .npy array")
     if magic[:6] != MAGIC[: len(magic)]:
         hint = next((h for m, h in _FOREIGN.items() if magic.startswith(m)), "")
+        if not hint and not magic.translate(None, _TEXT):
+            hint = "numbers in text are read by --text, or as text:FILE"
         _refuse(name, f"not a .npy array: it starts with {magic!r}", hint)
     if len(magic) < 8:
         _refuse(name, f"truncated: expected a magic string of 8 bytes, found {len(magic)}")

@@ -149,7 +149,7 @@ def _target(
     path, member = locators.parse(argument)
     if member == "":
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
-    if locators.written_out(argument, False):
+    if locators.written_out(argument, False) or locators.is_text(argument):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     url = locations.is_url(path)
     named = by_name(argument)

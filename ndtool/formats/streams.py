@@ -20,8 +20,8 @@ class Stream:
 
     def __init__(self, fd: int, name: str, directory: str | None = None) -> None:
         self._fd = fd
-        self._name = name
-        self._directory = directory
+        self.name = name
+        self.directory = directory
         self._count = 0
         try:
             self._status = os.fstat(fd)
@@ -31,12 +31,7 @@ class Stream:
 
     def read(self) -> Flat:
         """Read the next array, and no bytes after it."""
-        self._count += 1
-        label = called(self._name) + (f", array {self._count}" if self._count > 1 else "")
-        if not self._mode:
-            raise InputError(f"{label}: it is closed")
-        if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
-            raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
+        label = self.begin()
         try:
             return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
         except NdtoolError:
@@ -44,13 +39,30 @@ class Stream:
         except OSError as exc:
             raise failure(exc, label) from None
 
+    def begin(self) -> str:
+        """Return the name of the next array in messages; raise if it cannot be read."""
+        self._count += 1
+        label = called(self.name) + (f", array {self._count}" if self._count > 1 else "")
+        if not self._mode:
+            raise InputError(f"{label}: it is closed")
+        if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
+            raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
+        return label
+
+    def text(self, count: int) -> bytes:
+        """Read the next bytes, fewer only at the end."""
+        try:
+            return self._exactly(count)
+        except OSError as exc:
+            raise failure(exc, called(self.name)) from None
+
     def entry(self) -> MemberInfo:
         """Read the next array and return its member info."""
         source = self.read()
         metadata = source.metadata
         size = metadata.notes["offset"] + metadata.nbytes
         source.close()
-        return MemberInfo(self._name, None, metadata, None, size, "a stream", None)
+        return MemberInfo(self.name, None, metadata, None, size, "a stream", None)
 
     def _from_file(self, label: str) -> Flat:
         file = LocalFile(self._fd, None)
@@ -58,13 +70,13 @@ class Stream:
         header = npy.read(reader(file.peek, start), max(file.size - start, 0), label)
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
-        return Flat(self._name, npy.metadata_of(header), byte_range, file)
+        return Flat(self.name, npy.metadata_of(header), byte_range, file)
 
     def _from_pipe(self, label: str) -> Flat:
         from ndtool.storage.tempfiles import Spool
 
         header = npy.read(self._exactly, None, label)
-        spool = Spool(self._directory)
+        spool = Spool(self.directory)
         buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
         left = header.nbytes
         while left:
@@ -76,7 +88,7 @@ class Stream:
                 )
             spool.write(buffer[:got])
             left -= got
-        return Flat(self._name, npy.metadata_of(header), ByteRange(spool.finish()))
+        return Flat(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
     def _exactly(self, count: int) -> bytes:
         view = memoryview(bytearray(count))
@@ -123,7 +135,7 @@ class Streams(Stream):
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as exc:
                 raise failure(exc, path) from None
-            self._pipes[storage] = _Pipe(fd, path, self._directory)
+            self._pipes[storage] = _Pipe(fd, path, self.directory)
         return self._pipes[storage]
 
 

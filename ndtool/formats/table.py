@@ -15,14 +15,33 @@ take an open file or store as `storage`:
     check(target)                           of a chunked format: validate a target without writing;
                                             return the preserved members
     arrays(storage, path)                   the names of the arrays, if cheaper than `entries`
+
+The `entries` and `open_source` of text take a `Wanted`, too.
 """
 
 from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.local import File, Folder
+
+
+class Wanted(NamedTuple):
+    """What numbers in text are parsed to.
+
+    integers: whether other numbers are errors. dtype: the element type; None for int64, or uint64
+    where needed, or else, without `integers`, float64. directory: of temporary files, None for
+    TMPDIR.
+    """
+
+    integers: bool = False
+    dtype: Dtype | None = None
+    directory: str | None = None
+
+
+ANY = Wanted()
 
 
 class Format(NamedTuple):
@@ -32,7 +51,8 @@ class Format(NamedTuple):
     functions: the name of the module. marked: whether the content alone identifies the format; if
     not, an unrecognised file with the suffix is assumed to be a damaged file of the format.
     chunks: whether arrays can be chunked. preserves: whether the other members are preserved when
-    one is written. is_folder: whether it is a folder of files.
+    one is written. is_folder: whether it is a folder of files. text: whether elements are text,
+    whose type the reader chooses.
     """
 
     suffix: str
@@ -42,6 +62,7 @@ class Format(NamedTuple):
     chunks: bool = False
     preserves: bool = False
     is_folder: bool = False
+    text: bool = False
 
     @property
     def module(self) -> Any:
@@ -58,16 +79,24 @@ FORMATS = (
     Format(".h5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
     Format(".hdf5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
     Format(".nc", True, "ndtool.formats.hdf5.netcdf", marked=False),
-    Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards"),
+    Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards", marked=False),
+    Format(".parquet", True, "ndtool.formats.arrow.parquet"),
+    Format(".arrow", True, "ndtool.formats.arrow.ipc"),
+    Format(".feather", True, "ndtool.formats.arrow.ipc"),
     Format(".pb", True, "ndtool.formats.onnx.pb", marked=False),
     Format(".onnx", True, "ndtool.formats.onnx", marked=False),
+    *(
+        Format(suffix, True, "ndtool.formats.text", marked=False, text=True)
+        for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl")
+    ),
 )
+TEXT = FORMATS[-1]
 
 
 def of_content(storage: File | Folder, path: str) -> Format:
     """Return the format of a file or store, by content, else by suffix, else .npy."""
-    unmarked = (known for known in suffixed(path) if not known.marked)
-    return recognised(storage, path) or next(unmarked, FORMATS[0])
+    named = next(iter(suffixed(path)), FORMATS[0])
+    return recognised(storage, path) or (FORMATS[0] if named.marked else named)
 
 
 def suffixed(path: str) -> list[Format]:
@@ -76,10 +105,13 @@ def suffixed(path: str) -> list[Format]:
     return [known for known in FORMATS if name.endswith(known.suffix)]
 
 
-def names_in(path: str) -> list[str]:
-    """Return the names of the arrays in a file, an empty list if its format has no members."""
+def names_in(path: str, unmarked: bool = False) -> list[str]:
+    """Return the names of the arrays in a file, an empty list if its format has no members.
+
+    unmarked: whether the suffix of a file that no format recognises counts.
+    """
     with closing(locations.open_storage(path)) as storage:
-        known = recognised(storage, path)
+        known = of_content(storage, path) if unmarked else recognised(storage, path)
         if known is None or not known.members:
             return []
         if hasattr(known.module, "arrays"):
@@ -97,8 +129,13 @@ def preserves(path: str) -> bool:
 
 
 def recognised(storage: File | Folder, path: str) -> Format | None:
-    """Return the format that recognises a file, None if none does; try that of its suffix first."""
-    for known in dict.fromkeys((*suffixed(path), *FORMATS)):
-        if known.module.recognises(storage):
+    """Return the format that recognises a file, None if none does; try that of its suffix first.
+
+    A file with the suffix of text is of another format only if its content alone says so.
+    """
+    named = suffixed(path)
+    for known in dict.fromkeys((*named, *FORMATS)):
+        competes = known.marked or known in named or not (named and named[0].text)
+        if competes and not known.text and known.module.recognises(storage):
             return known
     return None

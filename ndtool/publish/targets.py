@@ -158,7 +158,7 @@ def not_written(path: str, ending: str) -> UsageError:
     """Return the error for a suffix that is not one of an output format."""
     return UsageError(
         f"{printable(path)}: ndtool does not write {printable(ending)}:"
-        " expected .npy, .npz, .safetensors, .pb, .zarr or .h5"
+        " expected .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
         + ", in lower case"
         * (ending != ending.lower()),
         hint=f"npy:{printable(path)} writes a .npy file of this name",

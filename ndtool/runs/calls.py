@@ -9,6 +9,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Given, Inference
 from ndtool.runs.request import Request
 
@@ -63,14 +64,21 @@ class OpenCall:
     def _open(self, given: dict[str, Source]) -> None:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
-            source = given.get(role) or locators.open_source(
-                argument, streams, literals=role.endswith("indices")
-            )
+            source = given.get(role) or locators.open_role(role, argument, streams, self._data)
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(
                     f"standard output is redirected to {called(argument)}, which is an input"
                 )
+
+    @property
+    def _data(self) -> Dtype | None:
+        """The element type of data, which are opened first."""
+        source = next(iter(self.sources.values()), None)
+        if source is None:
+            return None
+        given = Given(source.name, source.metadata.dtype, source.metadata.shape)
+        return given.taken_as(self.request.dtype).dtype
 
     @property
     def metadata(self) -> ArrayMetadata:

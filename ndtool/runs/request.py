@@ -4,6 +4,7 @@ import os
 from typing import Any, NamedTuple
 
 from ndtool.errors import UsageError, called
+from ndtool.formats import locators
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.storage import locations
 
@@ -16,7 +17,8 @@ class Request(NamedTuple):
     None for available memory. spill: the directory of temporary files, on a cluster also a URL;
     None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client. workers: the
     number of processes to start, None for none. resume: whether a cluster reuses the spilled data
-    of a killed run. chunks, shards, codec: see Encoding in publish/targets.py.
+    of a killed run. text: whether indices and updates in no known format are text. chunks, shards,
+    codec: see Encoding in publish/targets.py.
     """
 
     operator: str
@@ -39,6 +41,7 @@ class Request(NamedTuple):
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
+    text: bool = False
 
     @property
     def on_cluster(self) -> bool:
@@ -50,8 +53,11 @@ class Request(NamedTuple):
         """The inputs by the standards' names, without an optional one that is not given."""
         roles = operator_of(self.operator).inputs
         named = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
-        optional = "write_indices"
-        return {role: one for role, one in named.items() if role != optional or one is not None}
+        given = {role: one for role, one in named.items() if one is not None}
+        if not self.text:
+            return given
+        first = roles[0]  # data, which are never text
+        return {r: name if r == first else locators.as_text(name) for r, name in given.items()}
 
     @property
     def spill_directory(self) -> str | None:

@@ -75,8 +75,8 @@ class _Opened:
         with ExitStack() as stack:
             self.sources: dict[str, Source] = {}
             for role, argument in call.arguments.items():
-                literals = role == "indices"
-                source = locators.open_source(argument, Streams(), literals=literals)
+                dtype = call.inference.inputs["data"].dtype
+                source = locators.open_role(role, argument, Streams(), dtype)
                 stack.callback(source.close)
                 self.sources[role] = source
                 _, dtype, shape = call.inference.inputs[role]

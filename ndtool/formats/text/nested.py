@@ -1,0 +1,270 @@
+"""JSON: a list of numbers, of lists or of objects (.json), or one of them a line (.jsonl)."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from ndtool.errors import InputError, printable
+from ndtool.formats.text import lines
+from ndtool.formats.text.numbers import LONGEST, Values
+from ndtool.rules import shapes
+
+Read = Callable[[int], bytes]
+Batch = tuple[list[Any], Callable[[int], str]]  # elements, and the location of each
+_BLANK = " \t\r\n"
+_NEWLINE = b"\n"
+_CLOSING = {"[": "],", "{": "},"}
+
+
+class _Text(str):
+    """A number as text: one that is no integer, or has many digits."""
+
+
+def _whole(text: str) -> int | _Text:
+    return int(text) if len(text) <= LONGEST else _Text(text)
+
+
+_decoder = json.JSONDecoder(parse_int=_whole, parse_float=_Text, parse_constant=_Text)
+_fast = json.JSONDecoder(parse_float=_Text, parse_constant=_Text)
+
+
+def parse(
+    read: Read, suffix: str, chosen: tuple[str, ...] | None, values: Values, label: str
+) -> tuple[int, ...]:
+    """Parse a file; return its shape. chosen: keys of objects, None if elements are none."""
+    inner: tuple[int, ...] | None = None
+    count, batches = 0, _of_lines if suffix == ".jsonl" else _of_list
+    for elements, where in batches(read, label):
+        if chosen is not None:
+            elements = [_chosen(one, chosen, where(n), label) for n, one in enumerate(elements)]
+        if elements and inner is None:
+            inner = _shape(elements[0], where(0), label)
+        flat = _flattened(elements, inner or (), where, label)
+        _add(flat, len(flat) // (len(elements) or 1), values, where)
+        count += len(elements)
+    if inner is None:
+        inner = (len(chosen),) if chosen is not None and len(chosen) > 1 else ()
+    return (count, *inner)
+
+
+def _chosen(element: Any, keys: tuple[str, ...], where: str, label: str) -> Any:
+    if type(element) is not dict:
+        _refuse(label, f"{where}: {_kind(element)}: expected an object with {printable(keys[0])}")
+    for key in keys:
+        if key not in element:
+            known = ", ".join(list(element)[:10])
+            _refuse(label, f"{where}: no key {printable(repr(key))}: expected one of {known}")
+    found = [element[key] for key in keys]
+    return found[0] if len(keys) == 1 else found
+
+
+def _shape(element: Any, where: str, label: str) -> tuple[int, ...]:
+    shape: list[int] = []
+    while type(element) is list:
+        shape.append(len(element))
+        if len(shape) >= shapes.MOST_RANK:
+            _refuse(label, f"{where}: rank above {shapes.MOST_RANK}")
+        element = element[0] if element else None
+    return tuple(shape)
+
+
+def _flattened(
+    level: list[Any], shape: tuple[int, ...], where: Callable[[int], str], label: str
+) -> list[Any]:
+    """Return the numbers of nested lists in row-major order, without recursion."""
+    each = 1
+    for size in shape:
+        for at, one in enumerate(level):
+            if type(one) is not list or len(one) != size:
+                found = f"a list of {len(one)}" if type(one) is list else _kind(one)
+                _refuse(
+                    label, f"{where(at // each)}: {found}: expected a list of {size}, as before"
+                )
+        level = [entry for one in level for entry in one]
+        each *= size
+    for at, one in enumerate(level):
+        if type(one) not in (int, _Text, bool):
+            hint = "name a key, as in ids.json:KEY" if type(one) is dict else ""
+            _refuse(label, f"{where(at // each)}: {_kind(one)}: expected a number", hint)
+    return level
+
+
+def _kind(value: Any) -> str:
+    """Describe a value that is not as expected."""
+    if type(value) is list:
+        return f"a list of {len(value)}"
+    return "an object" if type(value) is dict else printable(json.dumps(value), 60)
+
+
+def _add(flat: list[Any], each: int, values: Values, where: Callable[[int], str]) -> None:
+    import numpy as np
+
+    if values.reads == "q" and all(type(one) is int for one in flat):
+        try:
+            if values.add_array(np.array(flat, np.int64)):
+                return
+        except OverflowError:
+            pass
+    texts = [str(one).lower() if type(one) is bool else one for one in flat]
+
+    def place(at: int) -> str:
+        return where(at // each) + (f", number {at % each}" if each > 1 else "")
+
+    values.add(texts, place)
+
+
+def _of_lines(read: Read, label: str) -> Iterator[Batch]:
+    for number, block in lines.blocks(read, label):
+        try:
+            texts = block.decode().split("\n")
+        except UnicodeDecodeError as exc:
+            _refuse(label, f"line {number + block.count(_NEWLINE, 0, exc.start)}: not UTF-8")
+        numbers = [at for at, text in enumerate(texts, number) if text.strip(_BLANK)]
+        elements = [_decoded(texts[at - number], at, label) for at in numbers]
+        yield elements, lambda at, numbers=numbers: f"line {numbers[at]}"  # type: ignore[misc]
+
+
+def _decoded(text: str, number: int, label: str) -> Any:
+    reason = "nested too deeply"
+    try:
+        return _decoder.decode(text)
+    except json.JSONDecodeError as exc:
+        reason = f"column {exc.colno}: {_reason(exc)}"
+    except RecursionError:
+        pass
+    return _refuse(label, f"line {number}, {reason}")
+
+
+def _of_list(read: Read, label: str) -> Iterator[Batch]:
+    """Yield the elements of a list in batches."""
+    text = _ListText(read, label)
+    text.skip()
+    if text.rest[:1] != "[":
+        found = printable(text.rest[:20]) if text.rest else "nothing"
+        text.refuse(0, f"not a list of numbers: it begins with {found}: expected [")
+    text.drop(1)
+    total, more = 0, False
+    while True:
+        text.skip()
+        if not more and text.rest[:1] == "]":
+            break
+        elements, more = text.elements()
+        begin = total
+        yield elements, lambda at, begin=begin: f"element {begin + at}"  # type: ignore[misc]
+        total += len(elements)
+        if not more:
+            break
+    text.drop(1)
+    text.skip()
+    if text.rest:
+        text.refuse(0, "there is more after the list")
+
+
+class _ListText:
+    """The text of a list, read in pieces. rest: what is not parsed yet."""
+
+    def __init__(self, read: Read, label: str) -> None:
+        self.rest, self._label, self._line, self._column = "", label, 1, 1
+        self._pieces = lines.pieces(read, label)
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._ended = False
+
+    def skip(self) -> None:
+        """Drop blanks, and read on if nothing else is left."""
+        while True:
+            self.drop(len(self.rest) - len(self.rest.lstrip(_BLANK)))
+            if self.rest or not self._more():
+                return
+
+    def drop(self, count: int) -> None:
+        """Drop characters that are parsed."""
+        newlines = self.rest.count("\n", 0, count)
+        last = self.rest.rfind("\n", 0, count)
+        self._column = count - last if newlines else self._column + count
+        self._line += newlines
+        self.rest = self.rest[count:]
+
+    def elements(self) -> tuple[list[Any], bool]:
+        """Return the next elements, and whether a comma follows; `rest` begins after that."""
+        while True:
+            cut = self.rest.rfind(_CLOSING.get(self.rest[:1], ",")) + (self.rest[:1] in _CLOSING)
+            if cut > 0:
+                try:
+                    found: list[Any] = _fast.decode(f"[{self.rest[:cut]}]")
+                    if found:
+                        self.drop(cut + 1)
+                        return found, True
+                except (ValueError, RecursionError):
+                    pass
+            found, at, more = self._one_by_one()
+            if found:
+                self.drop(at)
+                return found, more
+            if len(self.rest) > lines.LONGEST:
+                self._diagnose(f"an element of more than {lines.LONGEST} characters")
+            if not self._more():
+                self._diagnose("the list does not end")
+
+    def _one_by_one(self) -> tuple[list[Any], int, bool]:
+        """Return complete elements, the index after them, and whether a comma follows."""
+        found: list[Any] = []
+        at, more = 0, True
+        while more:
+            begin = self._after_blanks(at)
+            try:
+                element, stop = _decoder.raw_decode(self.rest, begin)
+            except (ValueError, RecursionError):
+                break
+            stop = self._after_blanks(stop)
+            if self.rest[stop : stop + 1] not in (",", "]"):
+                break
+            more = self.rest[stop] == ","
+            found.append(element)
+            at = stop + more
+        return found, at, more
+
+    def _after_blanks(self, at: int) -> int:
+        while self.rest[at : at + 1] in _BLANK and at < len(self.rest):
+            at += 1
+        return at
+
+    def _more(self) -> bool:
+        if self._ended:
+            return False
+        piece = next(self._pieces, None)
+        self._ended = piece is None
+        try:
+            self.rest += self._decode(piece or b"", final=self._ended)
+        except UnicodeDecodeError:
+            _refuse(self._label, f"line {self._line} or later: not UTF-8")
+        return True
+
+    def _diagnose(self, otherwise: str) -> NoReturn:
+        """Raise the error at the position where the next element is no JSON."""
+        try:
+            _, stop = _decoder.raw_decode(self.rest, 0)
+            stop = self._after_blanks(stop)
+            if stop < len(self.rest):
+                self.refuse(stop, "expected , or ]")
+        except json.JSONDecodeError as exc:
+            if exc.pos < len(self.rest):
+                self.refuse(exc.pos, _reason(exc))
+        except RecursionError:
+            self.refuse(0, "nested too deeply")
+        self.refuse(0, otherwise)
+
+    def refuse(self, at: int, text: str) -> NoReturn:
+        """Raise InputError with the line and column of a character."""
+        self.drop(at)
+        _refuse(self._label, f"line {self._line}, column {self._column}: {text}")
+
+
+def _reason(exc: json.JSONDecodeError) -> str:
+    return f"not JSON: {exc.msg[:1].lower()}{exc.msg[1:]}"
+
+
+def _refuse(label: str, text: str, hint: str = "") -> NoReturn:
+    raise InputError(f"{printable(label)}: {text}", hint=hint) from None

@@ -1,0 +1,168 @@
+"""Rows of fields: .txt, .csv and .tsv, with an optional header, comments and blank lines."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, NoReturn
+
+from ndtool.errors import InputError, counted, printable
+from ndtool.formats import members
+from ndtool.formats.text import lines, quick
+from ndtool.formats.text.numbers import Values, is_number
+
+DELIMITERS = {".csv": ",;", ".tsv": "\t"}
+_OTHERS = ",;\t"  # of other text, unless blanks separate its fields
+_BLANKS = re.compile(r"[ \t]+")
+_FEW = 4096  # rows that are parsed one by one at a time
+Read = Callable[[int], bytes]
+
+
+class Table(NamedTuple):
+    """What the first row tells about all rows.
+
+    names: those of the columns, if the first row is a header. first: the number of its line.
+    """
+
+    delimiter: str
+    width: int
+    names: tuple[str, ...] | None
+    first: int
+
+    def column(self, number: int) -> str:
+        """Return a column as messages and arguments call it."""
+        return printable(self.names[number] if self.names else str(number), 80)
+
+
+def parse(
+    read: Read, suffix: str, chosen: tuple[str, ...] | None, values: Values, label: str
+) -> tuple[int, ...]:
+    """Parse a file; return its shape. chosen: names or numbers of columns, None for all."""
+    table, columns = None, tuple[int, ...]()
+    for number, block in lines.blocks(read, label):
+        if table is None:
+            found = first_row(number, block, suffix, label)
+            if found is None:
+                continue
+            table, skip = found
+            columns = _columns(table, chosen, label)
+            number, block = number + block.count(b"\n", 0, skip), block[skip:]
+        numbers = quick.parse(block, table.delimiter.encode(), table.width, columns, values.reads)
+        if numbers is None or not values.add_array(numbers):
+            _add_exactly(number, block, table, columns, values, label)
+    if table is None and chosen is not None:
+        _refuse(label, "the file is empty: it has no columns")
+    width = len(columns) or 1
+    count = values.count // width
+    return (count,) if width == 1 else (count, width)
+
+
+def names(read: Read, suffix: str, label: str) -> tuple[str, ...] | None:
+    """Return the names of the columns, None without a header; reads only the first block."""
+    for number, block in lines.blocks(read, label):
+        if found := first_row(number, block, suffix, label):
+            return found[0].names
+    return None
+
+
+def first_row(number: int, block: bytes, suffix: str, label: str) -> tuple[Table, int] | None:
+    """Return the table that a block begins, and the bytes before its data; None if it is blank."""
+    at = 0
+    while at < len(block):
+        stop = block.index(b"\n", at) + 1
+        line = block[at : stop - 1].decode("utf-8", "surrogateescape")
+        if not _is_skipped(line):
+            if line[0] in "[{" or "\r" in line:
+                found = "a carriage return: lines end in a newline"
+                if line[0] in "[{":
+                    found = f"{line[0]} at its beginning: JSON is read from .json and .jsonl files"
+                _refuse(label, f"line {number} has {found}")
+            known = DELIMITERS.get(suffix, _OTHERS)
+            plain = re.sub('"[^"]*"', "", line)
+            delimiter = next((one for one in known if one in plain), known[0])
+            if suffix not in DELIMITERS and delimiter not in plain:
+                delimiter = " "
+            fields = _fields(line, delimiter, number, label)
+            given = tuple(field.strip(" \t") for field in fields)
+            header = any(field and not is_number(field) for field in given)
+            table = Table(delimiter, len(fields), given if header else None, number)
+            return table, stop if header else at
+        at, number = stop, number + 1
+    return None
+
+
+def _columns(table: Table, chosen: tuple[str, ...] | None, label: str) -> tuple[int, ...]:
+    if chosen is None:
+        return tuple(range(table.width))
+    known = table.names or tuple(map(str, range(table.width)))
+    for name in chosen:
+        if known.count(name) != 1:
+            reason = f"names {known.count(name)} columns" if name in known else "is not a column"
+            places = members.listed(((one, "a column") for one in known), len(known))
+            numbered = "" if table.names else ": without a header, columns have numbers from 0"
+            raise InputError(
+                f"{printable(label)}: {printable(repr(name))} {reason} of the file{numbered}",
+                places=places,
+            )
+    return tuple(map(known.index, chosen))
+
+
+def _add_exactly(
+    number: int, block: bytes, table: Table, columns: tuple[int, ...], values: Values, label: str
+) -> None:
+    """Add the rows of a block, one by one; InputError with line and column for a bad field."""
+    fields: list[str] = []
+    numbers: list[int] = []
+
+    def where(at: int) -> str:
+        row, column = divmod(at, len(columns))
+        return f"line {numbers[row]}, column {table.column(columns[column])}"
+
+    for line_number, line in _rows(number, block):
+        try:
+            row = _fields(line, table.delimiter, line_number, label)
+            if len(row) != table.width:
+                has = f"line {line_number} has {counted(len(row), 'field')}"
+                _refuse(label, f"{has}: expected {table.width}, as line {table.first} has")
+        except InputError:
+            values.add(fields, where)  # an earlier error is reported first
+            raise
+        fields += [row[column] for column in columns]
+        numbers.append(line_number)
+        if len(numbers) == _FEW:
+            values.add(fields, where)
+            fields, numbers = [], []
+    values.add(fields, where)
+
+
+def _rows(number: int, block: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the lines with data, with their numbers."""
+    at = 0
+    while at < len(block):
+        stop = block.index(b"\n", at)
+        line = block[at:stop].decode("utf-8", "surrogateescape")
+        if not _is_skipped(line):
+            yield number, line
+        at, number = stop + 1, number + 1
+
+
+def _is_skipped(line: str) -> bool:
+    """Whether a line is blank or a comment."""
+    return line.lstrip(" \t")[:1] in ("", "#")
+
+
+def _fields(line: str, delimiter: str, number: int, label: str) -> list[str]:
+    if delimiter == " ":
+        line = _BLANKS.sub(" ", line).strip(" ")
+    if '"' not in line:
+        return line.split(delimiter)
+    try:
+        reader = csv.reader([line], delimiter=delimiter, strict=True, skipinitialspace=True)
+        return next(reader)
+    except csv.Error:
+        _refuse(label, f"line {number} has a quote that does not end, or not at a field's end")
+
+
+def _refuse(label: str, text: str) -> NoReturn:
+    raise InputError(f"{printable(label)}: {text}") from None

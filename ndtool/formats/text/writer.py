@@ -1,0 +1,67 @@
+"""Write an array as text: a row a line, each number such that it is read as the same element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.errors import RuleError, UsageError, printable
+from ndtool.publish.encoded import EncodedSink, Write, step_of
+from ndtool.publish.targets import Target
+from ndtool.rules import dtypes
+from ndtool.rules.dtypes import Dtype
+
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
+TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
+
+
+def stored(dtype: Dtype) -> Dtype:
+    """Return the type, DtypeError if text cannot have its elements."""
+    dtypes.require_one_of(dtype, TYPES, "a text file")
+    return dtype
+
+
+def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
+    """Return a sink for a new file."""
+    path, rank = printable(target.path), len(metadata.shape)
+    if target.member is not None:
+        raise UsageError(f"{path}: the file is one array: it has no members")
+    if suffix not in SEPARATORS:
+        valid = ", ".join(SEPARATORS)
+        raise UsageError(f"{path}: {suffix} is read, never written: expected one of {valid}")
+    if rank not in (1, 2):
+        raise RuleError(f"{path}: the output has rank {rank}: a text file has rank 1 or 2")
+    target.require_replaceable()
+    width = metadata.shape[1] if rank == 2 else 1
+    encoder = Rows(metadata.dtype, width, SEPARATORS[suffix])
+    count = metadata.nbytes // metadata.dtype.itemsize
+    return EncodedSink(target, metadata, encoder, step_of(metadata), 2 * count)
+
+
+class Rows:
+    """The encoder of rows as lines."""
+
+    def __init__(self, dtype: Dtype, width: int, separator: str) -> None:
+        self._dtype, self._width, self._separator = dtype, width, separator
+
+    def add(self, rows: memoryview, write: Write) -> None:
+        """Write a line for each row."""
+        import numpy as np
+
+        texts = list(_texts(np.frombuffer(rows, self._dtype.descr)))
+        if self._width > 1:
+            starts = range(0, len(texts), self._width)
+            texts = [self._separator.join(texts[at : at + self._width]) for at in starts]
+        write("\n".join([*texts, ""]).encode())
+
+    def finish(self, write: Write) -> None:
+        """Do nothing: the last line is complete."""
+
+
+def _texts(array: Any) -> Any:
+    """Return the shortest text of each number that is read as the same element."""
+    if array.dtype.kind == "b":
+        return map(str, array.view("u1").astype(bool).astype("u1").tolist())
+    if array.dtype.kind != "f" or array.dtype.itemsize == 8:
+        return map(repr, array.tolist())
+    return array.astype(array.dtype.newbyteorder("=")).astype(str).tolist()

@@ -1,0 +1,107 @@
+"""Sink for a file that is encoded row by row, such as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.errors import NdtoolError, OutputError
+from ndtool.publish.newfile import Pending
+from ndtool.publish.targets import Target
+from ndtool.storage.descriptors import failure, reserve, write_at
+
+STEP = 1 << 20  # bytes of rows, about, that are encoded together
+
+Write = Callable[[bytes | memoryview], object]
+
+
+class Encoder(Protocol):
+    """Encodes the rows of an array in order; write: appends bytes to the file."""
+
+    def add(self, rows: memoryview, write: Write) -> None:
+        """Encode complete rows."""
+
+    def finish(self, write: Write) -> None:
+        """Encode what follows the last row."""
+
+
+class EncodedSink:
+    """Sink for a file that an encoder writes. least: the fewest bytes that it takes."""
+
+    streamed = True
+    at_once = 1
+    kept: tuple[str, ...] | None = None
+
+    def __init__(
+        self, target: Target, metadata: ArrayMetadata, encoder: Encoder, step: int, least: int
+    ) -> None:
+        """step: bytes of the rows that are encoded together."""
+        self.name, self.metadata = target.path, metadata
+        self._encoder, self._step = encoder, step
+        self._rows, self._position, self._size = bytearray(), 0, 0
+        try:
+            self._file: Pending = target.new_file(
+                target.clobber, False, target.require_replaceable, False
+            )
+            try:
+                reserve(self._file.descriptor, least, self.name)
+            except BaseException:
+                self._file.drop()
+                raise
+        except OSError as exc:
+            raise self._failed(exc) from None
+
+    def map(self) -> None:
+        return None
+
+    def write(self, start: int, view: memoryview, block: int = 0) -> None:
+        """Encode the next bytes of the array."""
+        if start != self._position or start + len(view) > self.metadata.nbytes:
+            raise ValueError(f"rows at {self._position} cannot be followed by bytes at {start}")
+        self._position += len(view)
+        at = 0
+        while at < len(view):
+            piece = view[at : at + self._step - len(self._rows)]
+            at += len(piece)
+            if len(piece) == self._step:
+                self._encode(piece)
+                continue
+            self._rows += piece
+            if len(self._rows) == self._step:
+                rows, self._rows = self._rows, bytearray()
+                self._encode(memoryview(rows))
+
+    def finish(self) -> Pending:
+        if self._position != self.metadata.nbytes:
+            raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
+        if self._rows:
+            self._encode(memoryview(self._rows))
+        try:
+            self._encoder.finish(self._append)
+            self._file.sync()
+        except OSError as exc:
+            raise self._failed(exc) from None
+        return self._file
+
+    def abort(self) -> None:
+        self._file.drop()
+
+    def _encode(self, rows: memoryview) -> None:
+        try:
+            self._encoder.add(rows, self._append)
+        except OSError as exc:
+            raise self._failed(exc) from None
+
+    def _append(self, piece: bytes | memoryview) -> None:
+        write_at(self._file.descriptor, self._size, piece)
+        self._size += len(piece)
+
+    def _failed(self, exc: OSError) -> NdtoolError:
+        return exc if isinstance(exc, NdtoolError) else failure(exc, self.name, OutputError)
+
+
+def step_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
+    """Return the bytes of as many complete rows as fit `nbytes`, of at least one."""
+    row = metadata.nbytes // metadata.shape[0] if metadata.nbytes else 1
+    return max(1, (STEP if nbytes is None else nbytes) // row) * row

@@ -1,0 +1,375 @@
+"""Text inputs: numbers in .txt, .csv, .tsv, .json and .jsonl files, and through pipes."""
+
+import json
+import os
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save
+
+from ndtool.arrays import source
+from ndtool.errors import InputError, NdtoolError
+from ndtool.formats import locators
+from ndtool.formats.streams import Streams
+from ndtool.formats.text import lines, quick
+from ndtool.rules import dtypes
+
+pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
+
+
+@pytest.fixture(params=["quick", "exact", "small blocks"], autouse=True)
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run every test with the fast parser, without it, and with blocks of a few bytes."""
+    if request.param == "exact":
+        monkeypatch.setattr(quick, "parse", lambda *_: None)
+    if request.param == "small blocks":
+        monkeypatch.setattr(lines, "SIZE", 7)
+    return request.param
+
+
+def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
+    """Return the array of indices, of updates, or of data, in a text file."""
+    wanted = None if dtype is None else dtypes.from_name(dtype)
+    literals = dtype is None and not free
+    with closing(
+        locators.open_source(argument, Streams(-1), literals=literals, dtype=wanted)
+    ) as one:
+        raw = source.whole(one).buffer
+        found = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
+        return found.reshape(one.metadata.shape)
+
+
+def put(name: str, content: str | bytes) -> None:
+    raw = content.encode() if isinstance(content, str) else content
+    Path(name.partition(":")[0]).write_bytes(raw)
+
+
+BIG = 2**63
+GOOD = [
+    ("i.txt", "5\n7\n-1\n", [5, 7, -1]),
+    ("i.txt", "5\n7", [5, 7]),
+    ("i.txt", "5\r\n7\r\n", [5, 7]),
+    ("i.txt", "5\n7\r", [5, 7]),
+    ("i.txt", b"\xef\xbb\xbf5\n7\n", [5, 7]),
+    ("i.txt", "# ids\n\n5\n  # more\n\n7\n\n", [5, 7]),
+    ("i.txt", "  5  \n\t7\n", [5, 7]),
+    ("i.txt", "+5\n007\n-0\n", [5, 7, 0]),
+    ("i.txt", "ids\n5\n7\n", [5, 7]),
+    ("i.txt", "1 2\n3   4\n5\t6 \n", [[1, 2], [3, 4], [5, 6]]),
+    ("i.txt", "1,2\n3, 4\n", [[1, 2], [3, 4]]),
+    ("i.txt", "1\t2\n3\t4\n", [[1, 2], [3, 4]]),
+    ("i.txt", "1;2\n3;4\n", [[1, 2], [3, 4]]),
+    ("i.txt", "", []),
+    ("i.txt", "\n# nothing\n", []),
+    ("i.txt", f"{BIG - 1}\n-{BIG}\n", [BIG - 1, -BIG]),
+    ("i.txt", f"1\n{BIG}\n{2 * BIG - 1}\n", np.array([1, BIG, 2 * BIG - 1], "u8")),
+    ("i.csv", "user_id\n5\n7\n", [5, 7]),
+    ("i.csv", "user id\n5\n7\n", [5, 7]),
+    ("i.csv", "a,b\n5,6\n7,8\n", [[5, 6], [7, 8]]),
+    ("i.csv", "a;b\n5;6\n", [[5, 6]]),
+    ("i.csv", ",a\n0,5\n", [[0, 5]]),
+    ("i.csv", '"a","b"\n"5","6"\n"7",8\n', [[5, 6], [7, 8]]),
+    ("i.csv:b", "a,b\nx,6\n,8\n", [6, 8]),
+    ("i.csv:b,a", "a,b,c\n5,6,x\n7,8,\n", [[6, 5], [8, 7]]),
+    ("i.csv:a,a", "a,b\n5,x\n", [[5, 5]]),
+    ("i.csv:1", "1,5\n2,6\n", [5, 6]),
+    ("i.csv:1,0", "1,5\n2,6\n", [[5, 1], [6, 2]]),
+    ("i.csv:a", 'a,b\n5,"x, y"\n6,"say ""no"""\n7,"#"\n# z,1\n', [5, 6, 7]),
+    ("i.csv:a", b"a,b\n5,\xff\xfe\n6,\x00\n", [5, 6]),
+    ("i.csv:caf\u00e9", "caf\u00e9,b\n5,1\n", [5]),
+    ("i.csv:a", "a,b\n", []),
+    ("i.csv:a,b", "a,b\n", np.empty((0, 2), int)),
+    ("i.tsv:b", "a b\tb\nx y\t5\n", [5]),
+    ("i.json", "[5, 7,\n -1]", [5, 7, -1]),
+    ("i.json", " [[0, 1],\n [2, 3] , [4,5]] \n", [[0, 1], [2, 3], [4, 5]]),
+    ("i.json", "[[[0, 1]], [[2, 3]]]", [[[0, 1]], [[2, 3]]]),
+    ("i.json", "[]", []),
+    ("i.json", "[[], []]", np.empty((2, 0), int)),
+    ("i.json", f"[{BIG}]", np.array([BIG], "u8")),
+    ("i.json:a", '[{"a": 5, "b": "],"}, {"b": null, "a": 6}]', [5, 6]),
+    ("i.json:b,a", '[{"a": 5, "b": 1}]', [[1, 5]]),
+    ("i.jsonl", "5\n\n7\n", [5, 7]),
+    ("i.jsonl", "[0, 1]\r\n[2, 3]", [[0, 1], [2, 3]]),
+    ("i.jsonl:u", '{"u": 5, "name": "\u00e9\\""}\n {"u": 7}\n', [5, 7]),
+    ("text:ids", "5\n7\n", [5, 7]),
+    ("text:ids:0", "5,1\n7,1\n", [5, 7]),
+    ("text:ids", "[5, 7]", [5, 7]),
+    ("text:ids:u", '{"u": 5}\n{"u": 7}', [5, 7]),
+    ("text:i.csv:a", "a\n5\n", [5]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argument", "content", "expected"), GOOD)
+def test_indices(argument: str, content: str, expected: Any) -> None:
+    put(argument.removeprefix("text:"), content)
+    wanted = np.asarray(expected, getattr(expected, "dtype", np.int64))
+    found = read(argument)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert np.array_equal(found, wanted)
+
+
+INTEGER = "is not an integer: expected one such as 5 or -1"
+BAD = [
+    ("i.txt", "5\n1.0\n", f"i.txt: line 2, column 0: '1.0' {INTEGER}"),
+    ("i.txt", "5\n1e3\n", f"line 2, column 0: '1e3' {INTEGER}"),
+    ("i.txt", "5\nnan\n", f"line 2, column 0: 'nan' {INTEGER}"),
+    ("i.txt", "nan\n", f"line 1, column 0: 'nan' {INTEGER}"),
+    ("i.txt", "5\n0x10\n", f"line 2, column 0: '0x10' {INTEGER}"),
+    ("i.txt", "5\n1_000\n", f"'1_000' {INTEGER}"),
+    ("i.txt", "5\n1-2\n", f"'1-2' {INTEGER}"),
+    ("i.txt", "5\n-\n", f"'-' {INTEGER}"),
+    ("i.txt", "5\n--5\n", f"'--5' {INTEGER}"),
+    ("i.txt", "5\ntrue\n", f"'true' {INTEGER}"),
+    ("i.txt", "5\n\u0665\n", f"'\u0665' {INTEGER}"),
+    ("i.txt", b"5\n6\x00\n", r"line 2, column 0: '6\x00' is not an integer"),
+    ("i.txt", b"5\n\xff\n", r"line 2, column 0: '\udcff' is not an integer"),
+    ("i.txt", b"\xff\xfe5\x00\n\x00", "i.txt: the text is UTF-16: expected UTF-8"),
+    ("i.txt", b"5\r6\r", "line 1 has a carriage return: lines end in a newline"),
+    ("i.txt", "5\n6 7\n", "i.txt: line 2 has 2 fields: expected 1, as line 1 has"),
+    ("i.txt", f"5\n{2 * BIG}\n", f"line 2, column 0: {2 * BIG} is beyond 64 bits"),
+    ("i.txt", f"{BIG}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * BIG - 1}"),
+    ("i.txt", f"-1\n{BIG}\n", f"line 2, column 0: {BIG} is beyond 64 bits: valid -{BIG}"),
+    ("i.txt", "5\n" + 2000 * "1", "line 2, column 0: a field of 2000 characters"),
+    ("i.csv", "1,000\n2\n", "line 2 has 1 field: expected 2, as line 1 has"),
+    ("i.csv", "a,b\n1,\n", "line 2, column b: the field is empty: expected an integer"),
+    ("i.csv", "a,b\n1-2,\n", f"line 2, column a: '1-2' {INTEGER}"),
+    ("i.csv", "a,b\n1 2,\n", f"line 2, column a: '1 2' {INTEGER}"),
+    ("i.csv", "\n\na,b\n1,2\n# c\n\n3,x\n", "line 7, column b: 'x' is not"),
+    ("i.csv", "a,b\n1,2\n3\n", "line 3 has 1 field: expected 2, as line 1 has"),
+    ("i.txt", "[5, 7]", "line 1 has [ at its beginning: JSON is read from .json"),
+    ("i.txt", "5\n.\n", f"'.' {INTEGER}"),
+    ("i.csv:c", "a,b\n1,2\n", "i.csv: 'c' is not a column of the file"),
+    ("i.csv:a", "a,a\n1,2\n", "i.csv: 'a' names 2 columns of the file"),
+    ("i.csv:2", "1,2\n", "'2' is not a column of the file: without a header, columns have num"),
+    ("i.csv:a", "", "i.csv: the file is empty: it has no columns"),
+    ("i.csv:a", 'a,b\n5,"x\ny"\n', "line 2 has a quote that does not end"),
+    ("i.csv:a", 'a,b\n5,"x"y\n', "line 2 has a quote"),
+    ("i.csv", 'a\n"5""6"\n', "line 2, column a: '5\"6' is not an integer"),
+    ("i.csv", 'a\n""\n', "line 2, column a: the field is empty"),
+    ("i.json", "", "i.json: line 1, column 1: not a list of numbers: it begins with nothing"),
+    ("i.json", "5", "not a list of numbers: it begins with 5: expected ["),
+    ("i.json", "[5, 1.5]", f"element 1: '1.5' {INTEGER}"),
+    ("i.json", "[5, 1e400]", f"element 1: '1e400' {INTEGER}"),
+    ("i.json", "[5, true]", f"element 1: 'true' {INTEGER}"),
+    ("i.json", '[5, "6"]', "element 1: \"6\": expected a number"),
+    ("i.json", "[5, null]", "element 1: null: expected a number"),
+    ("i.json", "[[0, 1], [2, 0.5]]", f"element 1, number 1: '0.5' {INTEGER}"),
+    ("i.json", "[[0, 1], [2]]", "element 1: a list of 1: expected a list of 2, as before"),
+    ("i.json", "[[0], 1]", "element 1: 1: expected a list of 1, as before"),
+    ("i.json", "[1, [0]]", "element 1: a list of 1: expected a number"),
+    ("i.json", "[1, 2", "i.json: line 1, column 5: the list does not end"),
+    ("i.json", "[1,\n2,]", "i.json: line 2, column 3: not JSON: expecting value"),
+    ("i.json", "[1,\n 2 3]", "i.json: line 2, column 4: expected , or ]"),
+    ("i.json", "[1]\n 2", "i.json: line 2, column 2: there is more after the list"),
+    ("i.json", b"[1,\n\xff]", "i.json: line 1 or later: not UTF-8"),
+    ("i.json", "[" * 100_000, "i.json: line 1, column 2: nested too deeply"),
+    ("i.json", "[" + "9" * 5000 + "]", "element 0: a field of 5000 characters"),
+    ("i.json", '[{"a": 1}]', "element 0: an object: expected a number"),
+    ("i.json:b", '[{"a": 1}]', "element 0: no key 'b': expected one of a"),
+    ("i.json:b", "[1]", "element 0: 1: expected an object with b"),
+    ("i.jsonl", "5\n[6]\n", "line 2: a list of 1: expected a number"),
+    ("i.jsonl", "5\n6 7\n", "line 2, column 3: not JSON: extra data"),
+    ("i.jsonl", "5\n\nx\n", "line 3, column 1: not JSON: expecting value"),
+    ("i.jsonl", "5\n" + "[" * 100_000, "line 2, nested too deeply"),
+    ("i.jsonl", b"5\n\xff\n", "line 2: not UTF-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argument", "content", "text"), BAD)
+def test_bad_indices(argument: str, content: Any, text: str, parser: str) -> None:
+    put(argument, content)
+    with pytest.raises(InputError) as caught:
+        read(argument)
+    if parser == "small blocks" and "or later" in text:
+        text = "not UTF-8"
+    assert text in caught.value.message
+
+
+UPDATES = [
+    ("float64", "1.0\n-2e-3\n.5\n5.\n7\nnan\n-inf\n", [1.0, -2e-3, 0.5, 5.0, 7, np.nan, -np.inf]),
+    ("float32", "0.1\n16777217\n1e-46\n", [0.1, 16777216, 0]),
+    ("float32", "1.00000005960464477540\n1.00000005960464477538\n", [1.00000012, 1]),
+    ("float16", "1.00048828125001\n65519.9\n2049\n2051\n", [1.001, 65504, 2048, 2052]),
+    (">f4", "1.5\n2.5\n", [1.5, 2.5]),
+    ("int8", "-128\n127\n", [-128, 127]),
+    ("uint8", "0\n255\n", [0, 255]),
+    ("uint64", f"0\n{2**64 - 1}\n", [0, 2**64 - 1]),
+    (">i2", "1\n-2\n", [1, -2]),
+    ("bool", "true\nFalse\n1\n0\n", [True, False, True, False]),
+    ("complex64", "1\n1+2j\n", [1, 1 + 2j]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "content", "expected"), UPDATES)
+def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any) -> None:
+    put("u.txt", content)
+    found = read("u.txt", dtype)
+    assert found.dtype == np.dtype(dtype)
+    with np.errstate(all="ignore"):
+        wanted = np.array(expected, dtype)
+    assert np.array_equal(found, wanted, equal_nan=True)
+    values = [text.lower() if text[:1] in "tF" else text for text in content.split()]
+    if dtype not in ("complex64",) and "." not in (values[0][:1], values[2 % len(values)][:1]):
+        put("u.json", f"[{', '.join(values)}]".replace("nan", "NaN").replace("inf", "Infinity"))
+        assert np.array_equal(read("u.json", dtype), found, equal_nan=True)
+
+
+def test_bfloat16_updates() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    put("u.txt", "1\n-2.5\n")
+    found = read("u.txt", "bfloat16").view(ml_dtypes.bfloat16)
+    assert found.tolist() == [1, -2.5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "content", "text"),
+    [
+        ("float32", "1\n1e39\n", "line 2, column 0: '1e39' is too large for float32"),
+        ("float64", "1\n1e400\n", "line 2, column 0: '1e400' is too large for float64"),
+        ("float16", "1\n65520\n", "'65520' is too large for float16"),
+        ("float32", "1\n0x1p3\n", "'0x1p3' is not a number: expected one such as 0.5"),
+        ("float32", "1\n1j\n", "'1j' is not a number"),
+        ("float32", "1\ntrue\n", "'true' is not a number"),
+        ("float32", "1\n1 2\n", "line 2 has 2 fields"),
+        *(
+            ("float32", f"1\n{one}\n", f"'{one}' is not a number")
+            for one in (".", "e5", "-", "1e", "+.")
+        ),
+        ("float32", "1\n1.2.3\n", "'1.2.3' is not a number"),
+        ("int8", "1\n128\n", "line 2, column 0: 128 is beyond int8: valid -128..127"),
+        ("uint8", "1\n-1\n", "-1 is beyond uint8: valid 0..255"),
+        ("int8", "1\n1.0\n", "'1.0' is not an integer"),
+        ("bool", "1\n2\n", "data of bool cannot hold it"),
+        ("complex64", "1\n1+j2\n", "'1+j2' is not a number"),
+    ],
+)
+def test_bad_updates(dtype: str, content: str, text: str) -> None:
+    put("u.txt", content)
+    with pytest.raises(InputError) as caught:
+        read("u.txt", dtype)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize("dtype", ["S3", "datetime64[s]", "V4"])
+def test_types_that_are_no_numbers_are_refused(dtype: str) -> None:
+    put("u.txt", "1\n")
+    with pytest.raises(NdtoolError, match=r"u.txt: a text file has numbers: they cannot be"):
+        read("u.txt", dtype)
+
+
+def test_data_are_integers_or_else_floats() -> None:
+    put("d.csv", "1,2\n3,4\n")
+    assert read("d.csv", free=True).dtype == np.int64
+    put("d.csv", "1,2\n3,4.5\n")
+    assert read("d.csv", free=True).tolist() == [[1, 2], [3, 4.5]]
+    put("d.json", "[1, 0.5]")
+    assert read("d.json", free=True).tolist() == [1, 0.5]
+
+
+def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 100)
+    put("i.txt", "5\n" + 200 * "6")
+    with pytest.raises(InputError, match="line 2 has more than 100 bytes"):
+        read("i.txt")
+    put("i.json", "[" + 200 * "[" + "1")
+    with pytest.raises(InputError):
+        read("i.json")
+
+
+def test_random_tables_are_what_was_written() -> None:
+    rng = random.Random(5)
+    for _ in range(30):
+        width, count = rng.randint(1, 4), rng.randint(1, 60)
+        scale = rng.choice([10, 10**9, 2**63 - 1])
+        table = [[rng.randint(-scale, scale) for _ in range(width)] for _ in range(count)]
+        names = [f"c{n}" for n in range(width)]
+        rows = [",".join(names)]
+        for row in table:
+            fields = [rng.choice(["{}", '"{}"', " {}", "{} "]).format(one) for one in row]
+            rows += [*rng.choices(["", "# c", " "], k=rng.randint(0, 1)), ",".join(fields)]
+        put("t.csv", rng.choice(["\n", "\r\n"]).join(rows))
+        chosen = rng.sample(names, rng.randint(1, width))
+        found = read(f"t.csv:{','.join(chosen)}")
+        wanted = np.array(table)[:, [names.index(one) for one in chosen]]
+        assert np.array_equal(found.reshape(wanted.shape), wanted)
+        put("t.json", json.dumps(table, indent=rng.choice([None, 1])))
+        assert np.array_equal(read("t.json"), np.array(table))
+
+
+# The command line; these tests run once
+
+
+def commands(parser: str) -> None:
+    if parser != "quick":
+        pytest.skip("another process: the parsers were compared above")
+
+
+def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
+    commands(parser)
+    save(data=np.arange(20, dtype="f4").reshape(10, 2))
+    put("ids.csv", "name,user_id\nx,3\ny,5\n")
+    put("new.csv", "a,b\n1,2.5\n3,4\n")
+    assert ndtool("gather", "data.npy", "ids.csv:user_id", "-o", "a.npy").status == 0
+    assert np.load("a.npy").tolist() == [[6, 7], [10, 11]]
+    ran = ndtool("scatter", "data.npy", "ids.csv:user_id", "new.csv", "-o", "b.npy")
+    assert (ran.status, np.load("b.npy")[[3, 5]].tolist()) == (0, [[1, 2.5], [3, 4]])
+    for question in (
+        ("verify", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "b.npy"),
+        ("infer", "scatter", "data.npy", "ids.csv:user_id", "new.csv"),
+        ("stats", "scatter", "data.npy", "ids.csv:user_id"),
+        ("explain", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "--at", "3,1"),
+        ("convert", "new.csv", "c.npy"),
+    ):
+        ran = ndtool(*question)
+        assert ran.status == 0, ran.err
+    assert np.load("c.npy").dtype == np.float64
+    entries = ndtool("inspect", "ids.csv", "--json").json
+    assert "ids.csv:user_id" in json.dumps(entries)
+    ran = ndtool("gather", "data.npy", "ids.csv:user", "-o", "x.npy")
+    assert ran.status == 3
+    assert "'user' is not a column of the file" in ran.err
+
+
+def test_standard_input_as_text(parser: str) -> None:
+    commands(parser)
+    save(data=np.arange(10.0))
+    for arguments in (("-", "--text"), ("text:-",)):
+        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
+        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+    ran = ndtool("gather", "data.npy", "text:-:id", "-o", "a.npy", stdin=b'{"id": 3}\n')
+    assert np.load("a.npy").tolist() == [3]
+    ran = ndtool("gather", "data.npy", "-", "--text", stdin=b"3\nx\n")
+    assert (ran.status, "standard input: line 2, column 0: 'x'" in ran.err) == (3, True)
+    ran = ndtool("convert", "text:-", "b.npy", stdin=b"3\n1.5\n")
+    assert np.load("b.npy").tolist() == [3, 1.5]
+    raw = Path("data.npy").read_bytes() + b"3\n5\n"
+    ran = ndtool("gather", "-", "-", "--text", "-o", "a.npy", stdin=raw)
+    assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+
+
+def test_files_of_other_names_as_text(parser: str) -> None:
+    commands(parser)
+    save(data=np.arange(10.0))
+    put("ids", "3\n5\n")
+    ran = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
+    assert ran.status == 3
+    assert "or as text:FILE" in ran.err
+    for arguments in (("ids", "--text"), ("text:ids",)):
+        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
+        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+    os.rename("ids", "ids.npy")  # content decides, not the name
+    np.save("real.txt.npy", np.array([3, 5]))
+    os.rename("real.txt.npy", "real.txt")
+    assert ndtool("gather", "data.npy", "real.txt", "-o", "b.npy").status == 0
+
+
+def test_a_change_during_the_run_is_an_error() -> None:
+    put("i.txt", "5\n")
+    with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as one:
+        put("i.txt", "50\n")
+        with pytest.raises(OSError, match="changed during the run"):
+            one.recheck()

@@ -1,0 +1,119 @@
+"""Text outputs: .csv, .tsv and .txt, whose numbers are read as the same elements."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save
+from limits import failing
+from outputs import opened
+from outputs import save as write
+from test_text import read
+
+from ndtool.errors import DtypeError, OutputError, ResourceError, RuleError, UsageError
+from ndtool.publish import encoded, sinks
+
+pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
+RNG = np.random.default_rng(3)
+FLOATS = ["float16", "float32", "float64", ">f4", ">f8"]
+INTEGERS = ["bool", "int8", "uint8", ">i2", "int64", "uint64"]
+
+
+def array(dtype: str, shape: tuple[int, ...]) -> Any:
+    """Return an array of random bits, so that all magnitudes occur."""
+    code = np.dtype(dtype)
+    if code.kind == "b":
+        return RNG.integers(0, 2, shape).astype(code)
+    count = int(np.prod(shape))
+    return RNG.integers(0, 256, count * code.itemsize, "u1").view(code).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt"])
+def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded, "STEP", 100)
+    for how, shape in zip(
+        ("write", "pieces", "map", "write", "pieces"),
+        ((500,), (40, 30), (2, 700), (0,), (7, 2)),
+        strict=True,
+    ):
+        wanted = array(dtype, shape)
+        if wanted.dtype.kind == "f":
+            wanted[np.isnan(wanted)] = np.nan  # text has one of them
+        write(name, wanted, how)
+        found = read(name, dtype)
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        assert found.tobytes() == wanted.tobytes()
+
+
+def test_the_text_is_as_short_as_possible() -> None:
+    write("x.csv", np.array([[0.1, 1e-5, 1], [np.nan, -np.inf, -0.0]], "f4"))
+    assert Path("x.csv").read_text() == "0.1,1e-05,1.0\nnan,-inf,-0.0\n"
+    write("x.txt", np.array([[True, False]]))
+    assert Path("x.txt").read_text() == "1 0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "kind", "text"),
+    [
+        ("x.csv", np.zeros((2, 2, 2)), RuleError, "x.csv: the output has rank 3: a text file has"),
+        ("x.csv", np.zeros(()), RuleError, "the output has rank 0"),
+        ("x.csv", np.zeros(2, "S3"), DtypeError, "x.csv: a text file cannot hold S3: valid bool"),
+        ("x.csv", np.zeros(2, "c8"), DtypeError, "a text file cannot hold complex64"),
+        ("x.json", np.zeros(2), UsageError, "x.json: .json is read, never written: expected one"),
+        ("x.csv:a", np.zeros(2), UsageError, "the file is one array: it has no members"),
+        ("text:x", np.zeros(2), UsageError, "text:x: it is read, never written"),
+    ],
+)
+def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        opened(name, wanted)
+    assert text in str(caught.value)
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
+def test_a_disk_that_is_full_or_fails(
+    call: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("x.csv").write_bytes(b"old")
+    kind = ResourceError if code == errno.ENOSPC else OutputError
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing(code))
+        with pytest.raises(kind, match=r"^x.csv: "):
+            write("x.csv", np.arange(10))
+    assert (os.listdir(), Path("x.csv").read_bytes()) == (["x.csv"], b"old")
+
+
+def test_the_old_file_stays_until_the_commit() -> None:
+    Path("x.csv").write_bytes(b"old")
+    out = opened("x.csv", np.arange(3))
+    out.write(0, memoryview(np.arange(3).tobytes()))
+    assert Path("x.csv").read_bytes() == b"old"
+    sinks.commit(out)
+    out.abort()
+    assert (os.listdir(), Path("x.csv").read_text()) == (["x.csv"], "0\n1\n2\n")
+    with pytest.raises(OutputError, match="exists and may not be replaced"):
+        opened("x.csv", np.arange(3), clobber=False)
+
+
+def test_commands_write_text() -> None:
+    save(data=np.arange(12, dtype="f4").reshape(4, 3) / 8)
+    assert ndtool("gather", "data.npy", "[2, 0]", "-o", "x.csv").status == 0
+    assert Path("x.csv").read_text() == "0.75,0.875,1.0\n0.0,0.125,0.25\n"
+    assert ndtool("scatter", "data.npy", "[1, 3]", "x.csv", "-o", "y.tsv").status == 0
+    assert ndtool("convert", "y.tsv", "y.npy").status == 0
+    assert np.load("y.npy").tolist() == np.load("data.npy")[[0, 2, 2, 0]].tolist()
+    ran = ndtool("gather", "data.npy", "[[2, 0]]", "-o", "z.csv")
+    assert (ran.status, os.path.exists("z.csv")) == (4, False)
+    ran = ndtool("gather", "data.npy", "[2]", "-o", "z.csv", "--dry-run")
+    assert (ran.status, os.path.exists("z.csv")) == (0, False)
+    big = np.arange(1 << 18, dtype="i4").reshape(-1, 4)
+    save(big=big)
+    ran = ndtool("scatter", "big.npy", "[0]", "[[7, 7, 7, 7]]", "-o", "b.csv")
+    ran = ndtool("gather", "big.npy", "[3]", "-o", "b.csv", "--memory", "1MiB")
+    assert (ran.status, Path("b.csv").read_text()) == (0, "12,13,14,15\n")
