@@ -75,7 +75,7 @@ def converted_errors(label: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory") from None
-    except Exception as exc:
+    except (library().ArrowException, OSError, ValueError, RuntimeError, OverflowError) as exc:
         raise InputError(f"{printable(label)}: {words(exc)}") from None
 
 
@@ -121,7 +121,7 @@ def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
     inner = found[0].inner if len(names) == 1 else (*found[0].inner, len(names))
     shape = (sum(table.lengths), *inner)
     claimed = prod(size or 1 for size in shape) * found[0].dtype.itemsize
-    if min(*table.lengths, *shape) < 0 or claimed > shapes.MOST:
+    if min((*table.lengths, *shape)) < 0 or claimed > shapes.MOST:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
     step = max(table.lengths, default=0)
     if step * prod(inner) * found[0].dtype.itemsize > LARGEST:
