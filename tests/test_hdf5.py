@@ -465,6 +465,9 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
                 (16, 4), True, 4,
             )  # fmt: skip
         os.unlink("y.h5")
+    assert ndtool("gather", "x.h5:a", "i.npy", "--codec", "none", "-o", "y.h5:b").status == 0
+    with h5py.File("y.h5") as file:
+        assert file["b"].chunks is None
 
 
 def test_large_chunked_outputs_of_external_runs() -> None:

@@ -132,8 +132,9 @@ def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> 
             f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
             f" the output has rank {len(shape)}"
         )
-    if chunks is None and options.like is not None and len(options.like.chunks) == len(shape):
-        chunks = options.like.chunks
+    like = None if options.codec == "none" else options.like
+    if chunks is None and like is not None and len(like.chunks) == len(shape):
+        chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
     if chunks is None:
