@@ -226,6 +226,12 @@ def test_files_are_recognised_by_their_signature(suffix: str) -> None:
 # Refused
 
 
+def test_a_stream_of_hdf5_is_named() -> None:
+    put([1])
+    done = ndtool("gather", "-", "[0]", stdin=Path("x.h5").read_bytes())
+    assert (done.status, "this looks like an HDF5 file" in done.err) == (3, True)
+
+
 def test_links_out_of_the_file_are_not_followed() -> None:
     os.mkfifo("other.h5")  # opening it would wait
     with h5py.File("x.h5", "w") as file:
