@@ -459,6 +459,16 @@ def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -
     assert same(load("y.h5"), TABLE)
 
 
+def test_variables_set_what_hdf5_has() -> None:
+    np.save("x.npy", TABLE)
+    for codec, level in (("zstd", None), ("gzip:3", 3)):
+        env = {"NDTOOL_CHUNKS": "16,4", "NDTOOL_SHARDS": "32,4", "NDTOOL_CODEC": codec}
+        assert ndtool("convert", "x.npy", "y.h5", env=env).status == 0
+        with h5py.File("y.h5") as file:
+            made = file["output"]
+            assert (made.chunks, made.compression_opts) == ((16, 4), level)
+
+
 def test_chunks_and_filters_of_data_are_the_default() -> None:
     put(TABLE, **LAYOUTS["shuffle, gzip"])
     np.save("i.npy", RNG.integers(0, 70, 50))

@@ -158,7 +158,7 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
     """Return the filters of chunks: the requested one, else those of data, or gzip for others."""
     if options.codec is not None:
         name, _, level = options.codec.partition(":")
-        if name not in ("gzip", "none"):
+        if name not in datasets.CODECS:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _LEVEL}",)
     found = []
