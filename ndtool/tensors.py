@@ -149,7 +149,7 @@ _ELSEWHERE = {
     "cubed": _COMPUTED,
     "dask": _COMPUTED,
     "h5netcdf": _SLICED,
-    "h5py": _SLICED,
+    "h5py": f"{_SLICED}, or FILE:NAME to a function of ndtool.files",
     "h5pyd": _SLICED,
     "netCDF4": _SLICED,
     "nibabel": _SLICED,

@@ -226,6 +226,12 @@ def test_files_are_recognised_by_their_signature(suffix: str) -> None:
 # Refused
 
 
+def test_a_stream_of_hdf5_is_named() -> None:
+    put([1])
+    done = ndtool("gather", "-", "[0]", stdin=Path("x.h5").read_bytes())
+    assert (done.status, "this looks like an HDF5 file" in done.err) == (3, True)
+
+
 def test_links_out_of_the_file_are_not_followed() -> None:
     os.mkfifo("other.h5")  # opening it would wait
     with h5py.File("x.h5", "w") as file:
@@ -453,6 +459,16 @@ def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -
     assert same(load("y.h5"), TABLE)
 
 
+def test_variables_set_what_hdf5_has() -> None:
+    np.save("x.npy", TABLE)
+    for codec, level in (("zstd", None), ("gzip:3", 3)):
+        env = {"NDTOOL_CHUNKS": "16,4", "NDTOOL_SHARDS": "32,4", "NDTOOL_CODEC": codec}
+        assert ndtool("convert", "x.npy", "y.h5", env=env).status == 0
+        with h5py.File("y.h5") as file:
+            made = file["output"]
+            assert (made.chunks, made.compression_opts) == ((16, 4), level)
+
+
 def test_chunks_and_filters_of_data_are_the_default() -> None:
     put(TABLE, **LAYOUTS["shuffle, gzip"])
     np.save("i.npy", RNG.integers(0, 70, 50))
@@ -465,6 +481,9 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
                 (16, 4), True, 4,
             )  # fmt: skip
         os.unlink("y.h5")
+    assert ndtool("gather", "x.h5:a", "i.npy", "--codec", "none", "-o", "y.h5:b").status == 0
+    with h5py.File("y.h5") as file:
+        assert file["b"].chunks is None
 
 
 def test_large_chunked_outputs_of_external_runs() -> None:

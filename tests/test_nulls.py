@@ -490,7 +490,7 @@ def test_a_dataset_of_hdf5_is_refused(tmp_path: Any) -> None:
         for chunks in (None, (1,)):
             lazy = file.create_dataset(f"a{chunks}", data=np.array([BIG, 5]), chunks=chunks)
             for argument, call in calls(lazy):
-                with pytest.raises(DtypeError, match=rf"h5py Dataset .* {argument}\[\.\.\.\]$"):
+                with pytest.raises(DtypeError, match=rf"h5py Dataset .* {argument}\[\.\.\.\], or"):
                     call()
             assert ndtool.gather(lazy[...], [0]).tolist() == [BIG]
         with pytest.raises(DtypeError, match="would load completely"):

@@ -49,6 +49,15 @@ def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
     assert np.array_equal(load(data), ROWS)
 
 
+def test_as_many_connections_as_requests(s3: Bucket) -> None:
+    import fsspec
+
+    s3.put("x.npy", npy(ROWS))
+    with opened("s3://bucket/x.npy"):
+        client = fsspec.filesystem("s3").s3
+    assert client.meta.config.max_pool_connections == remote.AT_ONCE == 64
+
+
 def test_an_empty_object(s3: Bucket) -> None:
     with pytest.raises(InputError, match=r"no data: expected a \.npy array"):
         load(s3.put("x.npy", b""))

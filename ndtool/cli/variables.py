@@ -34,8 +34,15 @@ def drop_idle(output: str, given: dict[str, Any]) -> None:
 
     known = outputs.by_name(output)
     is_store = local.is_store(locators.parse(output).path)
-    if not is_store and not (known and known.chunks):
-        given.update(dict.fromkeys(idle))
+    if is_store or (known and known.is_folder):
+        return
+    if known and known.chunks:  # of HDF5, which has no shards and few codecs
+        codec = (given.get("codec") or "none").partition(":")[0]
+        idle = [
+            name for name in idle
+            if name == "shards" or (name == "codec" and codec not in known.module.CODECS)
+        ]  # fmt: skip
+    given.update(dict.fromkeys(idle))
 
 
 def drop_idle_rule(scatters: bool, given: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ _ENCODINGS = {(1, 0): "latin-1", (2, 0): "latin-1", (3, 0): "utf-8"}
 _FOREIGN = {
     b"PK": "this looks like a .npz archive, which can be read from a file, not from a stream",
     b"\x1f\x8b": "this is compressed with gzip: decompress it, then pass it through -",
+    b"\x89HDF": "this looks like an HDF5 file, which can be read from a file, not from a stream",
     b"\x80": "this looks like a pickle, which is never loaded",
 }
 _TEXT = bytes(range(32, 127)) + b"\t\r\n"

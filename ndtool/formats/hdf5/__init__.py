@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ndtool.publish.targets import Target
 
 
+CODECS = datasets.CODECS
+
+
 def recognises(storage: File) -> bool:
     """Whether a file has HDF5's signature."""
     return signature_at(storage) is not None

@@ -13,6 +13,7 @@ from ndtool.rules import shapes
 from ndtool.rules.dtypes import Dtype
 
 LARGEST = 1 << 31  # maximum bytes of a chunk, as each thread holds one
+CODECS = ("gzip", "none")  # of --codec
 DEFLATE, SHUFFLE = 1, 2
 LZF = 32000
 _NAMES = {

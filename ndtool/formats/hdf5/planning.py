@@ -132,8 +132,9 @@ def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> 
             f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
             f" the output has rank {len(shape)}"
         )
-    if chunks is None and options.like is not None and len(options.like.chunks) == len(shape):
-        chunks = options.like.chunks
+    like = None if options.codec == "none" else options.like
+    if chunks is None and like is not None and len(like.chunks) == len(shape):
+        chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
     if chunks is None:
@@ -157,7 +158,7 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
     """Return the filters of chunks: the requested one, else those of data, or gzip for others."""
     if options.codec is not None:
         name, _, level = options.codec.partition(":")
-        if name not in ("gzip", "none"):
+        if name not in datasets.CODECS:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _LEVEL}",)
     found = []
