@@ -32,7 +32,7 @@ WELL_FORMED = {
     "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
-    "DUPLICATES": "last", "MODE": "linear",
+    "DUPLICATES": "last", "MODE": "linear", "TEXT": "0",
 }  # fmt: skip
 
 

@@ -53,11 +53,15 @@ class Request(NamedTuple):
         """The inputs by the standards' names, without an optional one that is not given."""
         roles = operator_of(self.operator).inputs
         named = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
-        given = {role: one for role, one in named.items() if one is not None}
+        optional = "write_indices"
+        given = {role: one for role, one in named.items() if role != optional or one is not None}
         if not self.text:
             return given
-        first = roles[0]  # data, which are never text
-        return {r: name if r == first else locators.as_text(name) for r, name in given.items()}
+        first = roles[0]  # data, which are never text; stats has no updates
+        return {
+            role: one if role == first or one is None else locators.as_text(one)
+            for role, one in given.items()
+        }
 
     @property
     def spill_directory(self) -> str | None:
