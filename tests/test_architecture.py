@@ -39,7 +39,7 @@ LIBRARIES = {
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
-    "pyarrow": ("formats.arrow",),
+    "pyarrow": ("formats.arrow", "formats.text.arrowcsv"),
     "numcodecs": ("formats.zarr",),
     "fsspec": ("storage.remote", "storage.requests"),
     "aiohttp": ("storage.remote",),
