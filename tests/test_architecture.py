@@ -40,7 +40,7 @@ LIBRARIES = {
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
-    "pyarrow": ("formats.arrow",),
+    "pyarrow": ("formats.arrow", "formats.text.arrowcsv"),
     "numcodecs": ("formats.zarr",),
     "h5py": ("formats.hdf5",),
     "hdf5plugin": ("formats.hdf5",),

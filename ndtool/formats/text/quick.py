@@ -6,6 +6,7 @@ import re
 import warnings
 from typing import Any
 
+from ndtool.formats.text import arrowcsv
 from ndtool.formats.text.numbers import HIGHEST, LOWEST, UNSIGNED
 
 _ALPHABETS = {"q": b"0123456789-", "d": b"0123456789-+.eE"}
@@ -20,16 +21,26 @@ _PADDED = {
 
 
 def parse(
-    block: bytes, delimiter: bytes, width: int, columns: tuple[int, ...], reads: str
+    block: bytes,
+    delimiter: bytes,
+    width: int,
+    columns: tuple[int, ...],
+    reads: str,
+    arrow: bool = False,
 ) -> Any | None:
     """Return the numbers of some columns of a block of lines, row by row, or None.
 
-    width: the number of fields in a row. reads: "q" for int64 or uint64, "d" for float64.
+    width: the number of fields in a row. reads: "q" for int64 or uint64, "d" for float64. arrow:
+    whether the file is so large that the import of pyarrow pays.
     """
     if not reads or (b"#" in block and _COMMENT.search(block)):
         return None
     kept = tuple(sorted(set(columns)))
-    numbers = _read(block, delimiter, width, kept, reads)
+    numbers = None
+    if arrow and len(kept) < width and _is_quoted(block, delimiter):
+        numbers = arrowcsv.parse(block, delimiter, width, kept, reads)
+    if numbers is None:
+        numbers = _read(block, delimiter, width, kept, reads)
     if numbers is None and (b" " in block or b"\t" in block):  # fields may be padded with blanks
         if delimiter == b" ":
             block = _BLANKS.sub(b" ", block)
@@ -126,6 +137,16 @@ def _extracted(block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...]
     order[-1] = _NEWLINE
     taken[ends] = np.tile(order, stops.shape[0])
     return bytes(taken.tobytes())
+
+
+def _is_quoted(block: bytes, delimiter: bytes) -> bool:
+    """Whether the quotes of a block, if any, are well-formed."""
+    if b'"' not in block:
+        return True
+    import numpy as np
+
+    flat = np.frombuffer(block, np.uint8)
+    return _quoted(flat, (flat == _NEWLINE) | (flat == delimiter[0])) is not None
 
 
 def _quoted(flat: Any, ends: Any) -> Any | None:

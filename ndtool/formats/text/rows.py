@@ -15,6 +15,7 @@ from ndtool.formats.text.numbers import Values, is_number
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
 _OTHERS = ",;\t"  # of other text, unless blanks separate its fields
 _BLANKS = re.compile(r"[ \t]+")
+LARGE = 8  # blocks of a file from which the import of pyarrow pays, if it is installed
 _FEW = 4096  # rows that are parsed one by one at a time
 Read = Callable[[int], bytes]
 
@@ -40,7 +41,7 @@ def parse(
 ) -> tuple[int, ...]:
     """Parse a file; return its shape. chosen: names or numbers of columns, None for all."""
     table, columns = None, tuple[int, ...]()
-    for number, block in lines.blocks(read, label):
+    for count, (number, block) in enumerate(lines.blocks(read, label)):
         if table is None:
             found = first_row(number, block, suffix, label)
             if found is None:
@@ -48,14 +49,15 @@ def parse(
             table, skip = found
             columns = _columns(table, chosen, label)
             number, block = number + block.count(b"\n", 0, skip), block[skip:]
-        numbers = quick.parse(block, table.delimiter.encode(), table.width, columns, values.reads)
+        delimiter, arrow = table.delimiter.encode(), count >= LARGE
+        numbers = quick.parse(block, delimiter, table.width, columns, values.reads, arrow)
         if numbers is None or not values.add_array(numbers):
             _add_exactly(number, block, table, columns, values, label)
     if table is None and chosen is not None:
         _refuse(label, "the file is empty: it has no columns")
     width = len(columns) or 1
-    count = values.count // width
-    return (count,) if width == 1 else (count, width)
+    rows = values.count // width
+    return (rows,) if width == 1 else (rows, width)
 
 
 def names(read: Read, suffix: str, label: str) -> tuple[str, ...] | None:

@@ -1,0 +1,49 @@
+"""pyarrow's CSV parser for some columns of many, if it is installed.
+
+It takes half of the time for floats, three quarters for integers, of what NumPy takes. Files of
+numbers alone take the same time with NumPy, without the import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def parse(
+    block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...], reads: str
+) -> Any | None:
+    """Return the numbers of some columns of a block of lines, row by row, or None.
+
+    None also for what pyarrow reads and `Values.add` refuses: hexadecimal integers, and a carriage
+    return as the end of a line. Quotes must be well-formed.
+    """
+    if any(other in block for other in (b"\r", b"0x", b"0X")):
+        return None
+    try:
+        import pyarrow as pa
+        from pyarrow import csv
+    except ImportError:
+        return None
+    import numpy as np
+
+    names = list(map(str, range(width)))
+    chosen = [names[column] for column in kept]
+    kind = pa.float64() if reads == "d" else pa.int64()
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(block),
+            csv.ReadOptions(use_threads=False, column_names=names, block_size=len(block) + 1),
+            csv.ParseOptions(delimiter=delimiter.decode()),
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(chosen, kind),
+                include_columns=chosen,
+                null_values=[],
+                check_utf8=False,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    columns = [column.to_numpy() for column in table.columns]
+    if any(column.null_count for column in table.columns) or not np.isfinite(columns).all():
+        return None
+    return np.stack(columns, -1)
