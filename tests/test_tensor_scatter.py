@@ -286,3 +286,10 @@ def test_positions_within_the_update_take_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 * past.nbytes
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("function", [ndtool.tensor_scatter, reference.tensor_scatter])
+def test_bytes_of_bools_are_kept(function: Any) -> None:
+    past, update = np.arange(2, 8, dtype="u1").view("?"), np.array([9, 8], "u1").view("?")
+    found = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
+    assert found.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]
