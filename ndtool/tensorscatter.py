@@ -60,18 +60,20 @@ def tensor_scatter(
 
         notebook.show_trace(error)
         raise
-    indices = positions(lowering, arrays.get("write_indices"), mode)
+    firsts = first_positions(lowering, arrays.get("write_indices"), mode)
     if out is not None:
         require_apart(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
-    update, rest = arrays["update"], None
-    if lowering.length > 1 and update.dtype.names is None:  # a structure's padding is moved, too
-        rest, indices = indices, indices[:, :0]
-        update = update[(slice(None),) * lowering.axis + (slice(0),)]
+    update = arrays["update"]
+    if lowering.length <= 1 or update.dtype.names is not None:  # a structure's padding is moved
+        indices = positions(lowering, firsts)
+        return ops.scatter(
+            past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
+        )
+    nothing, indices = (slice(None),) * lowering.axis + (slice(0),), firsts[:, None][:, :0]
     result = ops.scatter(
-        past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
+        past, indices, update[nothing], lowering.axis, batch_dims=1, out=out, threads=threads
     )
-    if rest is not None:
-        _write(array("out", result), arrays["update"], lowering, rest[:, 0])
+    _write(array("out", result), update, lowering, firsts)
     return result
 
 
@@ -87,24 +89,26 @@ def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None
         out[batch, : lowering.length - fits] = update[batch, fits:]
 
 
-def positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
-    """Return the indices of the scatter, shape (B, n); BoundsError if one is out of bounds.
+def first_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
+    """Return where the update of each batch begins; BoundsError if an index is out of bounds."""
+    if write_indices is None:
+        return np.zeros(lowering.batch, np.int64)
+    if mode == "linear":
+        _require_bounds(lowering, write_indices)
+        return write_indices.astype(np.int64)
+    wide = np.uint64 if write_indices.dtype.kind == "u" else np.int64
+    return (write_indices.astype(wide) % wide(max(lowering.size, 1))).astype(np.int64)
+
+
+def positions(lowering: Lowering, firsts: Array) -> Array:
+    """Return the indices of the scatter, shape (B, n).
 
     Only the position along the axis is taken modulo its length, as in the standard's prose. Older
-    texts of its pseudocode take the whole position modulo, the batch included.
+    texts of its pseudocode take the whole position modulo, the batch included. An update that fits
+    in linear mode does not go round the end.
     """
-    batch, size, length = lowering.batch, lowering.size, lowering.length
-    if write_indices is None:
-        first = np.zeros(batch, np.int64)
-    elif mode == "linear":
-        _require_bounds(lowering, write_indices)
-        first = write_indices.astype(np.int64)
-    else:
-        wide = np.uint64 if write_indices.dtype.kind == "u" else np.int64
-        first = (write_indices.astype(wide) % wide(max(size, 1))).astype(np.int64)
-    found = first[:, None] + np.arange(length)
-    if mode == "circular":
-        found[found >= size] -= size
+    found = firsts[:, None] + np.arange(lowering.length)
+    found[found >= lowering.size] -= lowering.size
     return found
 
 

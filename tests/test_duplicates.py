@@ -78,6 +78,9 @@ def test_the_message(workdir: Path) -> None:
         "      rows.npy[2] selects the same\n"
     )
     assert not Path("out.npy").exists()
+    for at in ("3", "1"):
+        explained = ndtool("explain", *run[:4], "--at", at, "--duplicates", "error")
+        assert (explained.status, explained.err) == (4, ndtool(*run, "--duplicates", "error").err)
 
 
 def test_data_in_place_keep_their_bits() -> None:
@@ -120,7 +123,7 @@ def test_what_is_skipped_is_no_duplicate() -> None:
     [
         ({"duplicates": "first", "reduction": "add"}, "duplicates first is for reduction none"),
         ({"duplicates": "any"}, "duplicates is 'any': expected one of last, first, error"),
-        ({"duplicates": "first", "spec": "onnx:18"}, "no duplicates"),
+        ({"duplicates": "first", "spec": "onnx:18"}, "does not accept duplicates first"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], words: str) -> None:

@@ -1,6 +1,7 @@
 """ONNX TensorScatter: against the slow twin, the onnx package's evaluator and its examples."""
 
 import runpy
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,20 @@ def test_the_padding_of_a_structure_is_moved() -> None:
     past, update = (np.full((2, 4, 12), n, "u1").view(dtype) for n in (1, 2))
     written = ndtool.tensor_scatter(past, update[:, :2])
     assert written.view("u1").reshape(2, 4, 12)[:, :, 0].tolist() == [[2, 2, 1, 1]] * 2
+
+
+def test_positions_within_the_update_take_no_memory() -> None:
+    past, update = np.zeros((1, 1 << 20), np.int8), np.ones((1, 1 << 20), np.int8)
+    tracemalloc.start()
+    try:
+        assert ndtool.tensor_scatter(past, update, [5], 1, "circular").all()
+        assert tracemalloc.get_traced_memory()[1] < 4 * past.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("function", [ndtool.tensor_scatter, reference.tensor_scatter])
+def test_bytes_of_bools_are_kept(function: Any) -> None:
+    past, update = np.arange(2, 8, dtype="u1").view("?"), np.array([9, 8], "u1").view("?")
+    found = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
+    assert found.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]

@@ -98,6 +98,18 @@ def test_a_cache_beyond_memory(tmp_path: Path) -> None:
     assert same(np.load(tmp_path / "o.npy"), expected)
 
 
+def test_computed_indices_must_fit_in_memory(tmp_path: Path) -> None:
+    given = ("zeros:int8[1,300000]", "zeros:int8[1,300000]", "--axis", "1", "-q")
+    ran = ndtool(COMMAND, *given, "--memory", "1MiB", "-o", tmp_path / "o.npy")
+    assert ran.status == 6
+    assert "300000 computed indices are 2400000 bytes" in ran.err
+    assert not list(tmp_path.iterdir())
+    huge = "int8[1,1000000000000000]"
+    ran = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
+    assert ran.status == 6, ran.err
+    assert "computed indices" in ran.err
+
+
 def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     (past, update, write), arrays = cache

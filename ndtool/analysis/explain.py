@@ -107,11 +107,14 @@ def explain(
 
     every: whether to list all updates and copies, not only the first and last few. The answer reads
     them from the inputs during iteration, so the call must be open then. Raises BoundsError for
-    any index out of bounds, UsageError for an invalid position.
+    any index out of bounds, DuplicatesError for duplicates that are an error, UsageError for an
+    invalid position.
     """
     plan = call.inference.plan
     at = [_position("--at", one, plan.output, "the output") for one in at]
     origins = [_position("--from", one, plan.data, "data") for one in origins]
+    if call.inference.requires_distinct:
+        operands.validate(call)
     requested = _Call(call, every)
     answer = requested.scattered if call.inference.scatters else requested.gathered
     explained = answer(at, origins, progress)

@@ -262,7 +262,7 @@ def _check_duplicates(spec: str, row: Row, duplicates: str, reduction: str) -> N
     if not OPERATORS[row.operator].scatters:
         raise UsageError("a gather has no duplicates: it may select an element several times")
     if duplicates == "first" and row.standard != "ndtool":
-        raise _refused(RuleError, spec, row, "attributes", "duplicates", "no duplicates")
+        raise _refused(RuleError, spec, row, "attributes", "duplicates", "duplicates first")
     if duplicates == "first" and reduction != "none":
         raise RuleError(f"duplicates first is for reduction none: the reduction is {reduction}")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ndtool import tensorscatter
-from ndtool.arrays import memory
+from ndtool.arrays import memory as arrays
 from ndtool.arrays.source import Source
-from ndtool.errors import BoundsError, UsageError
+from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.formats import literal
+from ndtool.machine import memory
 from ndtool.rules import inference
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.operators import LOWERED_INPUTS
@@ -30,7 +33,7 @@ def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall
         sources = {LOWERED_INPUTS[role]: source for role, source in asked.sources.items()}
         if "indices" in sources:
             sources["indices"].close()
-        sources["indices"] = memory.source("the computed indices", indices)
+        sources["indices"] = arrays.source("the computed indices", indices)
         computed = request._replace(
             operator="scatter", attributes=lowering.attributes, spec="ndtool",
             indices=_literal(indices) if request.on_cluster else sources["indices"].name,
@@ -49,10 +52,23 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
         code = f"<{given.dtype.kind}{given.dtype.itemsize}"
         write_indices = np.ndarray(given.shape, code, raw)
     try:
-        return tensorscatter.positions(lowering, write_indices, call.request.attributes.mode)
+        mode = call.request.attributes.mode
+        firsts = tensorscatter.first_positions(lowering, write_indices, mode)
     except BoundsError as error:
         inference.point_out(error, call.inference.inputs)
         raise
+    _require_memory(prod(lowering.indices), call.request.memory)
+    return tensorscatter.positions(lowering, firsts)
+
+
+def _require_memory(indices: int, limit: int | None) -> None:
+    """Raise ResourceError if memory does not hold the computed indices."""
+    allowed = memory.available() if limit is None else limit
+    if 8 * indices > allowed:
+        raise ResourceError(
+            f"{indices} computed indices are {8 * indices} bytes: they must fit in memory of"
+            f" {allowed} bytes"
+        )
 
 
 def _literal(indices: tensorscatter.Array) -> str:

@@ -49,5 +49,7 @@ def tensor_scatter(
     for prefix in product(*map(range, past.shape[:axis])):
         for i in range(length[0]):
             at = firsts[prefix[0]] + i
-            output[(*prefix, at % size if mode == "circular" else at)] = update[(*prefix, i)]
+            to = at % size if mode == "circular" else at
+            # slices copy bytes: a scalar bool is 0 or 1
+            output[(*prefix, slice(to, to + 1))] = update[(*prefix, slice(i, i + 1))]
     return output
