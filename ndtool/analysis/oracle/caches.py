@@ -1,13 +1,13 @@
 """The slow reference of TensorScatter: the loop of the ONNX text, element by element."""
 
 from collections.abc import Callable
-from itertools import product
 from operator import index as whole
 from typing import Any
 
 import numpy as np
 
 from ndtool.analysis.oracle.refusals import Array, require
+from ndtool.analysis.oracle.updating import as_bytes
 from ndtool.errors import BoundsError
 
 
@@ -45,11 +45,11 @@ def tensor_scatter(
             total=len(firsts), lowest=0, length=length[0],
         )  # fmt: skip
     output = new(past.shape, past.dtype)
-    output[...] = past
-    for prefix in product(*map(range, past.shape[:axis])):
+    target, source = as_bytes(output), as_bytes(update)
+    target[...] = as_bytes(past)
+    for prefix in np.ndindex(past.shape[:axis]):
         for i in range(length[0]):
             at = firsts[prefix[0]] + i
             to = at % size if mode == "circular" else at
-            # slices copy bytes: a scalar bool is 0 or 1
-            output[(*prefix, slice(to, to + 1))] = update[(*prefix, slice(i, i + 1))]
+            target[*prefix, to, ...] = source[*prefix, i, ...]
     return output
