@@ -51,7 +51,7 @@ class Indices:
     @property
     def itemsize(self) -> int: ...
     @property
-    def rule(self) -> str: ...
+    def out_of_bounds(self) -> str: ...
     @property
     def pad(self) -> int | None: ...
     @property
@@ -64,7 +64,7 @@ class Indices:
         itemsize: int,
         unsigned: bool,
         swapped: bool,
-        rule: str = "error",
+        out_of_bounds: str = "error",
         filling: Any = None,
         below: int = 0,
         pad: int | None = None,

@@ -7,14 +7,14 @@
 cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
-    rule: the out-of-bounds mode. filling: for "fill", the elements that replace a slice, as many as
-    a work item has of one. below: if not 0, the indices are validated: all are in 0..below-1,
-    in private memory, so that no loop checks them again.
+    out_of_bounds: the out-of-bounds mode. filling: for "fill", the elements that replace a slice,
+    as many as a work item has of one. below: if not 0, the indices are validated: all are in
+    0..below-1, in private memory, so that no loop checks them again.
     """
 
     cdef const uint8_t[::1] bytes, filling
     cdef int kind, mode
-    cdef readonly str rule
+    cdef readonly str out_of_bounds
     cdef int64_t bound
     cdef readonly object pad
     cdef readonly bint negatives
@@ -23,8 +23,8 @@ cdef class Indices:
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
-        str rule="error", const uint8_t[::1] filling=None, int64_t below=0, object pad=None,
-        bint negatives=True,
+        str out_of_bounds="error", const uint8_t[::1] filling=None, int64_t below=0,
+        object pad=None, bint negatives=True,
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
@@ -35,7 +35,7 @@ cdef class Indices:
             raise ValueError("validated indices must be uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
-        self.rule, self.mode = rule, _MODES[rule]
+        self.out_of_bounds, self.mode = out_of_bounds, _MODES[out_of_bounds]
         self.filling = filling
         self.bound = below
         if below:
@@ -44,7 +44,7 @@ cdef class Indices:
         if pad is not None:    # as an exact integer: -1 equals no unsigned index
             self.pads = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
             self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.pads else 0
-        if self.pads or (not negatives and rule != "error"):
+        if self.pads or (not negatives and out_of_bounds != "error"):
             self.kind |= SPECIAL
 
     @property
@@ -70,7 +70,7 @@ cdef class Indices:
         cdef Py_ssize_t size = self.kind & BYTES
         return Indices(
             self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
-            self.rule, self.filling, self.bound, self.pad, self.negatives,
+            self.out_of_bounds, self.filling, self.bound, self.pad, self.negatives,
         )
 
     def value(self, Py_ssize_t number) -> int:

@@ -324,7 +324,8 @@ def _run(
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, found.dtype.name, found.plan.output,
-        found.nbytes, outcome.kept or (), warnings, call.threads, time.perf_counter() - started,
+        found.nbytes, outcome.preserved or (), warnings, call.threads,
+        time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip
 

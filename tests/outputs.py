@@ -48,7 +48,7 @@ def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
 def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
     """Create a sink as a dry run does, and drop it; return the members to preserve."""
     with written(target, array, dry=True, **options) as out:
-        return out.kept
+        return out.preserved
 
 
 def pieces(raw: Any) -> list[tuple[int, Any]]:
@@ -76,4 +76,4 @@ def save(target: str, array: Any = ARRAY, how: str = "write", **options: Any) ->
         assert out.metadata.nbytes == array.nbytes
         fill(out, array, how)
         sinks.commit(out)
-        return out.kept
+        return out.preserved

@@ -717,7 +717,7 @@ def test_runs_from_blocks_to_blocks(
     data, indices, updates = (*arguments, None)[:3]
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
-        assert steps.run(call).kept is None
+        assert steps.run(call).preserved is None
     assert same(loaded(output), stored_form(output, slow(operator, arrays, attributes)))
 
 

@@ -38,7 +38,7 @@ def store(target: str, array: Any, **options: Any) -> Any:
     with written(target, array, **options) as out:
         out.write(0, array.tobytes())
         sinks.commit(out)
-        return out.kept
+        return out.preserved
 
 
 def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
         acted(steps.rehearse, call)
     with OpenCall(request._replace(clobber=True)) as call:
-        assert acted(steps.rehearse, call).kept is None
+        assert acted(steps.rehearse, call).preserved is None
     assert s3.get("x.npy") == b"old"
 
 

@@ -62,7 +62,7 @@ def write(argument: str, array: Any, **how: Any) -> Any:
         sinks.commit(out)
     finally:
         out.abort()
-    return out.kept
+    return out.preserved
 
 
 def everything(path: str = ".") -> dict[str, bytes]:

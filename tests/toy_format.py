@@ -91,7 +91,7 @@ class BlockSink:
 
     streamed = False
     at_once = 1
-    kept = None
+    preserved = None
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name = target.path

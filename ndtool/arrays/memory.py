@@ -48,7 +48,7 @@ class BufferSink:
 
     streamed = False
     at_once = 1
-    kept: tuple[str, ...] | None = None
+    preserved: tuple[str, ...] | None = None
 
     def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = "the result", metadata

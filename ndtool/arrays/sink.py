@@ -36,14 +36,15 @@ class Sink(Protocol):
 
     name: its name in messages. metadata: its metadata; each block is in row-major order. streamed:
     whether bytes must be written in order. at_once: the number of blocks worth writing
-    concurrently. kept: the preserved members of the file, None if there is no file to preserve.
+    concurrently. preserved: the preserved members of the file, None if there is no file to
+    preserve.
     """
 
     name: str
     metadata: ArrayMetadata
     streamed: bool
     at_once: int
-    kept: tuple[str, ...] | None
+    preserved: tuple[str, ...] | None
 
     def map(self) -> memoryview | None:
         """Return a writable map of the data, initially zero; None if the sink cannot be mapped."""

@@ -151,8 +151,8 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
 def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
     """Return a run as a JSON object: the inference, resumed tasks, the bounds report."""
     record = inference_record(call.asked, call.request.output)
-    if outcome.kept is not None:
-        record["output"]["kept"] = outcome.kept
+    if outcome.preserved is not None:
+        record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
     rule, outside = call.inference.attributes.out_of_bounds, outcome.outside

@@ -124,8 +124,8 @@ class Reporter:
             _tell(records.planned(plan))
         if outcome.resumed:
             _tell(records.resumed(outcome.resumed, plan.tasks))
-        if outcome.kept and not dry_run:
-            _tell(_kept(outcome.kept))
+        if outcome.preserved and not dry_run:
+            _tell(_kept(outcome.preserved))
 
     def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
         """Print the outcome of a conversion and its duration; kept: the preserved members."""

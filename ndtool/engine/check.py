@@ -17,7 +17,7 @@ def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
 
     In modes other than "error", only if the mode cannot redirect it.
     """
-    if is_error(plan, indices.rule):
+    if is_error(plan, indices.out_of_bounds):
         error = found(plan, indices, negatives, threads)
         if error is not None:
             raise error

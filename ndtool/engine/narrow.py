@@ -35,7 +35,7 @@ def checked(
     flat: whether data are in row-major order. Raises BoundsError for an index out of bounds.
     """
     itemsize = _bytes_of_a_number(plan, indices)
-    lenient = indices.rule != "error" or indices.skips
+    lenient = indices.out_of_bounds != "error" or indices.skips
     if lenient or not itemsize or (len(_sizes(plan)) > 1 and not flat):
         check.check(plan, indices, negatives, threads)
         yield Checked(plan, indices, negatives)

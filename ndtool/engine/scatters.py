@@ -85,7 +85,7 @@ def scatter(s: Scatter) -> bool:
         copy(s)
         return True
     if not len(s.out):  # no index is valid in an empty array
-        if MODES[s.indices.rule].skips:
+        if MODES[s.indices.out_of_bounds].skips:
             return True
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
     width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)

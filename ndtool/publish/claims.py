@@ -64,14 +64,14 @@ class Claim:
     """A remote folder, claimed until `release`, `drop` or `leave`.
 
     path: the folder in the store at the URL, "" for the store itself. takes_over: whether to
-    resume the data of a killed run rather than remove them. inside: the URL of the folder. mark:
+    resume the data of a killed run rather than remove them. inside: the URL of the folder. lock:
     its lock object. Raises OutputError if another run has the folder.
     """
 
     def __init__(self, url: str, path: str = "", takes_over: bool = False) -> None:
         self.inside = inside(url, path) if path else url
         self._folder = _folder(url, path)
-        self.mark = _ours(_lock_url(url, path), self._folder)
+        self.lock = _ours(_lock_url(url, path), self._folder)
         self._held, self._is_ours = True, False
         endings.add_cleanup(self.drop)
         try:
@@ -83,7 +83,7 @@ class Claim:
 
     def _take(self, takes_over: bool) -> None:
         try:
-            self.mark.put({"IfNoneMatch": "*"})
+            self.lock.put({"IfNoneMatch": "*"})
         except FileExistsError:
             self._succeed()
             if not takes_over:
@@ -93,8 +93,8 @@ class Claim:
         """Release the folder with its content."""
         if self._held:
             try:
-                if _read(self.mark.url)[0] == self.mark.body:  # `clean --force` may have removed it
-                    _remove(self.mark.url)
+                if _read(self.lock.url)[0] == self.lock.body:  # `clean --force` may have removed it
+                    _remove(self.lock.url)
             except NdtoolError:
                 pass  # the folder is complete, which `ndtool clean` detects
             self._end()
@@ -104,7 +104,7 @@ class Claim:
         requests.finish(upload.PATIENCE)
         if self._held:
             try:
-                if self._is_ours and _read(self.mark.url)[0] in (None, self.mark.body):
+                if self._is_ours and _read(self.lock.url)[0] in (None, self.lock.body):
                     _clear(self.inside)
             except NdtoolError:
                 return  # the lock object remains, for `ndtool clean`
@@ -115,8 +115,8 @@ class Claim:
         if self._held:
             self._end()
             with suppress(NdtoolError):  # if it fails, the folder is free when this process ends
-                self.mark.require()
-                _ours(self.mark.url, self._folder, _NO_PROCESS).put({})
+                self.lock.require()
+                _ours(self.lock.url, self._folder, _NO_PROCESS).put({})
 
     def _end(self) -> None:
         self._held = False
@@ -124,10 +124,10 @@ class Claim:
 
     def _succeed(self) -> None:
         """Take over the folder of a killed run; OutputError if its owner may be alive."""
-        body, version = _read(self.mark.url)
+        body, version = _read(self.lock.url)
         owner = _owner(body)
         if owner is not None and owner.is_over and owner.folder == self._folder:
-            if _replaced(self.mark, body, version):
+            if _replaced(self.lock, body, version):
                 return
             owner = None
         owner_name = (
@@ -229,15 +229,15 @@ def _ours(url: str, folder: str, process: int | None = None) -> LockObject:
     return LockObject(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
 
 
-def _replaced(mark: LockObject, old: bytes | None, version: Version | None) -> bool:
+def _replaced(lock: LockObject, old: bytes | None, version: Version | None) -> bool:
     """Replace a lock object by compare-and-set; False if it was replaced since it was read.
 
     A folder may be cleared only after this, as two runs may find the same abandoned folder.
     """
     try:
-        mark.put({"IfMatch": version.etag} if version and version.etag else {})
+        lock.put({"IfMatch": version.etag} if version and version.etag else {})
     except NdtoolError:
-        if _read(mark.url)[0] == old:
+        if _read(lock.url)[0] == old:
             raise
         return False
     return True

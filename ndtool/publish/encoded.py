@@ -31,7 +31,7 @@ class EncodedSink:
 
     streamed = True
     at_once = 1
-    kept: tuple[str, ...] | None = None
+    preserved: tuple[str, ...] | None = None
 
     def __init__(
         self, target: Target, metadata: ArrayMetadata, encoder: Encoder, step: int, least: int

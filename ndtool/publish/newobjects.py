@@ -41,7 +41,7 @@ class NewObjects(RemoteFolder):
             where = redacted(inside(self.url, self._path) if self._path else self.url)
             raise OutputError(f"{where} was created by another process during the run")
         self._shared = True
-        return self.pending, self._claim.mark
+        return self.pending, self._claim.lock
 
     async def put(self, key: str, body: bytes | memoryview) -> None:
         if key.rpartition("/")[2] in METADATA:
@@ -56,7 +56,7 @@ class NewObjects(RemoteFolder):
 
     def publish(self) -> None:
         """Write the metadata, the array's last; OutputError if the claim was lost."""
-        self._claim.mark.require()
+        self._claim.lock.require()
         last = f"{self._path}/".lstrip("/")
         for key in sorted(self.pending, key=lambda key: (key.count("/"), ".zattrs" not in key)):
             try:

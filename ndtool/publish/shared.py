@@ -18,7 +18,7 @@ class Shared(NamedTuple):
 
     name: the output's name in messages. path: path of the file, or path or URL of the Zarr store.
     within: the array's path in the store. start: the offset of its bytes in the file. For URLs,
-    pending: objects to be written last; mark: lock object, by which writers verify the store.
+    pending: objects to be written last; lock: lock object, by which writers verify the store.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Shared(NamedTuple):
     within: str
     start: int
     pending: dict[str, bytes] | None = None
-    mark: LockObject | None = None
+    lock: LockObject | None = None
 
 
 class SharedFile:

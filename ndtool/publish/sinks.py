@@ -41,7 +41,7 @@ class StreamSink:
 
     streamed = True
     at_once = 1
-    kept = None
+    preserved = None
 
     def __init__(
         self, fd: int, name: str, metadata: ArrayMetadata, header: bytes, owned: bool
@@ -100,9 +100,10 @@ class Frame:
     """The bytes of a file before and after the array that is written to it.
 
     start: the array's offset. total: bytes of the file. old: the file to be replaced, for formats
-    of several arrays, with the preserved members `names`. kept: see Sink. clobbers: whether the
-    file is replaced even without clobber, as its members are preserved. is_first: whether members
-    would be preserved, but no file exists. compares: whether the old file must be unchanged.
+    of several arrays, with the preserved members `names`. preserved: see Sink. clobbers: whether
+    the file is replaced even without clobber, as its members are preserved. is_first: whether
+    members would be preserved, but no file exists. compares: whether the old file must be
+    unchanged.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class Frame:
         self._header, self._at, self.old = header, at, old
         self.start = at + len(header)
         self.total = self.start + nbytes
-        self.kept = names if old is not None and old.file is not None else None
-        self.clobbers = self.kept is not None
+        self.preserved = names if old is not None and old.file is not None else None
+        self.clobbers = self.preserved is not None
         self.is_first = old is not None and old.keeps and old.file is None
         self.compares = old is not None and old.compares
 
@@ -166,7 +167,7 @@ class FileSink:
     at_once = 1
 
     def __init__(self, target: Target, metadata: ArrayMetadata, frame: Frame) -> None:
-        self.name, self.metadata, self.kept = target.path, metadata, frame.kept
+        self.name, self.metadata, self.preserved = target.path, metadata, frame.preserved
         self._frame, self._dry = frame, target.dry
         self._view: memoryview | None = None
         try:
@@ -245,15 +246,20 @@ class DrySink:
     """Placeholder, in a dry run, for a sink whose creation has side effects.
 
     These are a FIFO or a device, whose reader would see it opened and closed, and a remote store.
-    It has no `write`. name, metadata, streamed, kept: as in the actual sink.
+    It has no `write`. name, metadata, streamed, preserved: as in the actual sink.
     """
 
     at_once = 1
 
     def __init__(
-        self, name: str, metadata: ArrayMetadata, streamed: bool, kept: tuple[str, ...] | None
+        self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
     ) -> None:
-        self.name, self.metadata, self.streamed, self.kept = name, metadata, streamed, kept
+        self.name, self.metadata, self.streamed, self.preserved = (
+            name,
+            metadata,
+            streamed,
+            preserved,
+        )
 
     def map(self) -> None:
         return None

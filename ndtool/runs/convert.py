@@ -81,7 +81,7 @@ class Conversion:
             sinks.commit(sink)
         finally:
             sink.abort()
-        return sink.kept
+        return sink.preserved
 
     def close(self) -> None:
         """Close the source."""

@@ -288,7 +288,13 @@ def cost(partitioning: Partitioning) -> int:
     Each pair of a partition and a block takes one random read of the temporary file.
     """
     rows, pieces = partitioning.rows, partitioning.blocks * partitioning.parts
-    found = 2 * min(pieces, rows.tuples) * tuning.RANDOM * partitioning.spilled // partitioning.kept
+    found = (
+        2
+        * min(pieces, rows.tuples)
+        * tuning.RANDOM
+        * partitioning.spilled
+        // partitioning.spilled_total
+    )
     sorting = (rows.tuples + pieces) * tuning.SORTING
     return (
         rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled + sorting + found

@@ -61,13 +61,13 @@ class Prepared(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a run.
 
-    kept: the preserved members of the output's file, None if none are to be preserved. outside:
-    the bounds report, if indices are out of bounds and the mode allows that. resumed: the number of
-    resumed tasks by phase. warnings: about indices, and why nothing was resumed.
+    preserved: the preserved members of the output's file, None if none are to be preserved.
+    outside: the bounds report, if indices are out of bounds and the mode allows that. resumed: the
+    number of resumed tasks by phase. warnings: about indices, and why nothing was resumed.
     """
 
     plan: Plan
-    kept: tuple[str, ...] | None
+    preserved: tuple[str, ...] | None
     outside: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
@@ -168,7 +168,7 @@ def rehearse(ready: Prepared) -> Outcome:
         with _named(call.inference):
             execution.check(call, ready.plan.partitioning, reports.append)
     call.recheck()
-    return _outcome(ready, None if sink is None else sink.kept, reports)
+    return _outcome(ready, None if sink is None else sink.preserved, reports)
 
 
 def execute(
@@ -198,7 +198,7 @@ def execute(
         sinks.commit(sink, *beside)
     finally:
         sink.abort()
-    return _outcome(ready, sink.kept, reports)
+    return _outcome(ready, sink.preserved, reports)
 
 
 def unwritten(ready: Prepared) -> Outcome:
@@ -212,12 +212,14 @@ def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
         return execute(ready, progress)
 
 
-def _outcome(ready: Prepared, kept: tuple[str, ...] | None, reports: list[BoundsError]) -> Outcome:
+def _outcome(
+    ready: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
+) -> Outcome:
     for report in reports:
         inference.point_out(report, ready.call.inference.inputs)
     outside = reports[0] if reports else ready.validated and ready.validated.outside
     resumed = ready.resumed.taken if ready.resumed else {}
-    return Outcome(ready.plan, kept, outside, resumed, warnings(ready, outside))
+    return Outcome(ready.plan, preserved, outside, resumed, warnings(ready, outside))
 
 
 def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:

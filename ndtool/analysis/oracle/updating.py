@@ -67,28 +67,27 @@ def _reduce(output: Array, updates: Array, how: Combination, blocks: Blocks, m: 
     """Apply updates in row-major order, several at a time if their slices are distinct."""
     lead, width, reduce = output.shape[:m], prod(output.shape[m:]), REDUCTIONS[how.reduction]
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    counts: dict[int, int] = {}
+    counted = how.reduction == "mean" or not how.include_self
+    counts = np.zeros(len(runs) if counted else 0, np.int64)
     for _, selected in blocks:
         kept = [n for n, coordinates in enumerate(selected) if coordinates is not None]
         rows = _row_numbers([selected[n] or () for n in kept], lead)
-        before = dict(counts)
         for columns in pieces(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             new = flat[first : first + prod(shape)].reshape(shape)[kept]
-            counts = dict(before)
             for some in _without_duplicates(rows):
                 if how.include_self:
                     _combine(runs, (rows[some], columns), reduce, new[some])
                 else:
-                    fresh = np.array([row not in counts for row in rows[some].tolist()], bool)
+                    fresh = counts[rows[some]] == 0
                     as_bytes(runs)[rows[some][fresh], columns] = as_bytes(
                         new[some][fresh].astype(runs.dtype)
                     )
                     _combine(runs, (rows[some][~fresh], columns), reduce, new[some][~fresh])
-                for row in rows[some].tolist():
-                    counts[row] = counts.get(row, 0) + 1
+                if counted and columns.stop == width:
+                    counts[rows[some]] += 1
         start += len(selected) * width
-    if how.reduction == "mean" and counts:
+    if how.reduction == "mean":
         _divide(runs, counts, how.include_self)
 
 
@@ -97,10 +96,10 @@ def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array
         runs[at] = reduce.apply(native(runs[at]), native(new))
 
 
-def _divide(runs: Array, counts: dict[int, int], include_self: bool) -> None:
+def _divide(runs: Array, counts: Array, include_self: bool) -> None:
     """Divide sums by the numbers of their summands, a slice at a time."""
-    for row, count in counts.items():
-        number = np.array(count + include_self)
+    for row in np.flatnonzero(counts):
+        number = np.array(int(counts[row]) + include_self)
         for columns in pieces(runs.shape[1], runs.itemsize):
             with np.errstate(all="ignore"):
                 runs[row, columns] = mean(native(runs[row, columns]), number)

@@ -112,10 +112,10 @@ def _entries(storage: LocalFile, path: str, known: list[Member]) -> Iterator[Mem
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one member of a new archive, or of the old one with preserved members."""
     name = writer.member_name(target.member or DEFAULT)
-    archive, kept = _old(target)
+    archive, preserved = _old(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)
-        frame = MemberFrame(name, header, metadata.nbytes, archive, kept)
+        frame = MemberFrame(name, header, metadata.nbytes, archive, preserved)
         return FileSink(target, metadata, frame)
     except BaseException:
         archive.close()
@@ -127,10 +127,10 @@ def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
 
     def understand(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
-        kept = writer.preserve(file.peek, file.size, target.path, target.member)
-        if kept.replaced and not target.clobber:
+        preserved = writer.preserve(file.peek, file.size, target.path, target.member)
+        if preserved.replaced and not target.clobber:
             raise exists(f"{target.path}:{target.member}")
-        return kept
+        return preserved
 
     archive = OldFile(target)
     return archive, archive.read(understand, writer.NOTHING, "an archive of the new member")
@@ -140,30 +140,30 @@ class MemberFrame(Frame):
     """The bytes of an archive before and after the written member's data."""
 
     def __init__(
-        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, kept: PreservedMembers
+        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, preserved: PreservedMembers
     ) -> None:
-        self._name, self._archive, self._kept = name, archive, kept
+        self._name, self._archive, self._preserved = name, archive, preserved
         self._size = len(header) + nbytes
-        self._member = self._kept.at + len(self._head(0))
-        super().__init__(header, nbytes, self._member, archive, kept.names)
+        self._member = self._preserved.at + len(self._head(0))
+        super().__init__(header, nbytes, self._member, archive, preserved.names)
         self.total += len(self._tail(0))
 
     def begin(self, fd: int) -> None:
         if self._archive.file is not None:
-            write_at(fd, 0, self._kept.filler)
-            self._archive.copy(fd, self._kept.pieces)
+            write_at(fd, 0, self._preserved.filler)
+            self._archive.copy(fd, self._preserved.pieces)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
         crc = self._crc(fd, name)
-        write_at(fd, self._kept.at, self._head(crc))
+        write_at(fd, self._preserved.at, self._head(crc))
         write_at(fd, self._member + self._size, self._tail(crc))
 
     def _head(self, crc: int) -> bytes:
-        return writer.head(self._name, self._size, crc, self._kept.at)
+        return writer.head(self._name, self._size, crc, self._preserved.at)
 
     def _tail(self, crc: int) -> bytes:
-        return writer.tail(self._name, self._size, crc, self._kept)
+        return writer.tail(self._name, self._size, crc, self._preserved)
 
     def _crc(self, fd: int, name: str) -> int:
         """Return the member's CRC, read from the file, as its bytes are written in any order."""

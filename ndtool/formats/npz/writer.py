@@ -69,19 +69,19 @@ def head(name: bytes, size: int, crc: int, at: int = 0) -> bytes:
     return b"PK\3\4" + _common(name, size, crc, len(extra), wide) + name + extra
 
 
-def tail(name: bytes, size: int, crc: int, kept: PreservedMembers = NOTHING) -> bytes:
+def tail(name: bytes, size: int, crc: int, preserved: PreservedMembers = NOTHING) -> bytes:
     """Return the central directory and its end record, which follow the new member."""
-    start = kept.at + len(head(name, size, crc, kept.at)) + size
-    entries = kept.entries + _entry(name, size, crc, kept.at - kept.prefix)
-    count, length, offset = len(kept.names) + 1, len(entries), start - kept.prefix
+    start = preserved.at + len(head(name, size, crc, preserved.at)) + size
+    entries = preserved.entries + _entry(name, size, crc, preserved.at - preserved.prefix)
+    count, length, offset = len(preserved.names) + 1, len(entries), start - preserved.prefix
     end = b""
     if offset >= _WIDE or count >= _MANY:
         after = offset + length
         end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
         end += struct.pack("<4sLQL", b"PK\6\7", 0, after, 1)
     few, near = min(count, _MANY), _BIG if offset >= _WIDE else offset
-    end += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, few, few, length, near, len(kept.comment))
-    return entries + end + kept.comment
+    end += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, few, few, length, near, len(preserved.comment))
+    return entries + end + preserved.comment
 
 
 def _entry(name: bytes, size: int, crc: int, header: int) -> bytes:
@@ -113,24 +113,24 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
     found = directory.directory(read, size, path)
     short = name.removesuffix(".npy")
-    kept = [
+    preserved = [
         member for member in found.members
         if member.name != short or not member.stored.endswith(b".npy")
     ]  # fmt: skip
-    replaced = len(kept) < len(found.members)
-    if not replaced and any(member.name == short for member in kept):
+    replaced = len(preserved) < len(found.members)
+    if not replaced and any(member.name == short for member in preserved):
         raise InputError(
             f"{printable(path)} has a member {printable(short)} whose name does not end in .npy: it"
             f" is not replaced, and readers cannot tell {printable(short)}.npy from it"
         )
-    if not replaced and any(member.name == f"{short}.npy" for member in kept):
+    if not replaced and any(member.name == f"{short}.npy" for member in preserved):
         raise InputError(
             f"{printable(path)} has a member {printable(short)}.npy, stored as"
             f" {printable(short)}.npy.npy: readers cannot tell {printable(short)}, stored as"
             f" {printable(short)}.npy, from it"
         )
-    pieces, moves = _places(found, _bounds(read, found, path), {m.header for m in kept})
-    entries = [_moved(found, member, moves[member.header]) for member in kept]
+    pieces, moves = _places(found, _bounds(read, found, path), {m.header for m in preserved})
+    entries = [_moved(found, member, moves[member.header]) for member in preserved]
     length = sum(map(len, entries)) + _FIXED + len(member_name(name)) + 28
     if length > directory.LONGEST:
         raise InputError(
@@ -139,7 +139,7 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     start, stop, to = pieces[-1] if pieces else (0, 0, 0)
     end = to + stop - start
     return PreservedMembers(
-        tuple(member.name for member in kept),
+        tuple(member.name for member in preserved),
         replaced,
         tuple(pieces),
         _filler(pieces[0][2]) if pieces else b"",
@@ -175,14 +175,14 @@ def _bounds(read: Read, found: directory.Directory, path: str) -> list[int]:
 
 
 def _places(
-    found: directory.Directory, bounds: list[int], kept: set[int]
+    found: directory.Directory, bounds: list[int], preserved: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the preserved byte ranges, and how far each member moves toward the start."""
     pieces = [(0, bounds[0], 0)] if bounds[0] else []
     moves: dict[int, int] = {}
     by = 0
     for start, stop in pairwise(bounds):
-        if start not in kept:
+        if start not in preserved:
             by += (stop - start) // _ALIGNMENT * _ALIGNMENT
             continue
         moves[start] = by

@@ -281,13 +281,13 @@ def tensor_name(name: str) -> str:
     return name
 
 
-def laid_out(kept: Iterable[Tensor], new: Tensor) -> list[Tensor]:
+def laid_out(preserved: Iterable[Tensor], new: Tensor) -> list[Tensor]:
     """Assign offsets to the tensors of a new file: wide elements first, so that all are aligned.
 
     The order of tensors of equal width is preserved; `new` replaces an old tensor of its name. Is
     it packed, it becomes the last, as it is packed when the others are there.
     """
-    old = list(kept)
+    old = list(preserved)
     names = [tensor.name for tensor in old]
     if new.name in names:
         old[names.index(new.name)] = new

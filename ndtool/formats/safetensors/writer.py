@@ -49,7 +49,7 @@ def _old(target: Target) -> tuple[OldFile, Header]:
     return old, old.read(understand, _EMPTY, "a file of the new tensor")
 
 
-def _kept(header: Header, name: str) -> list[Tensor]:
+def _preserved(header: Header, name: str) -> list[Tensor]:
     return [tensor for tensor in header.tensors if tensor.name != name]
 
 
@@ -68,9 +68,9 @@ class TensorFrame(Frame):
         self._tensors = headers.laid_out(header.tensors, new)
         raw = headers.encode(self._tensors, header.metadata)
         self.start_of_data = len(raw)
-        kept = _names(_kept(header, new.name))
+        preserved = _names(_preserved(header, new.name))
         unpacked = given.nbytes - (new.stop - new.start)  # of more bytes until it is complete
-        super().__init__(raw, self._tensors[-1].stop + unpacked, old=old, names=kept)
+        super().__init__(raw, self._tensors[-1].stop + unpacked, old=old, names=preserved)
         self._pieces = list(_pieces(header, self._tensors, len(raw), new.name))
         storage = next(tensor for tensor in self._tensors if tensor.name == new.name)
         self.start = len(raw) + storage.start

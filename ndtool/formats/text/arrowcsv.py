@@ -10,7 +10,7 @@ from typing import Any
 
 
 def parse(
-    block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...], reads: str
+    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], reads: str
 ) -> Any | None:
     """Return the numbers of some columns of a block of lines, row by row, or None.
 
@@ -27,7 +27,7 @@ def parse(
     import numpy as np
 
     names = list(map(str, range(width)))
-    chosen = [names[column] for column in kept]
+    chosen = [names[column] for column in selected]
     kind = pa.float64() if reads == "d" else pa.int64()
     try:
         table = csv.read_csv(

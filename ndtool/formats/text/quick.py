@@ -35,33 +35,35 @@ def parse(
     """
     if not reads or (b"#" in block and _COMMENT.search(block)):
         return None
-    kept = tuple(sorted(set(columns)))
+    selected = tuple(sorted(set(columns)))
     numbers = None
-    if arrow and len(kept) < width and _is_quoted(block, delimiter):
-        numbers = arrowcsv.parse(block, delimiter, width, kept, reads)
+    if arrow and len(selected) < width and _is_quoted(block, delimiter):
+        numbers = arrowcsv.parse(block, delimiter, width, selected, reads)
     if numbers is None:
-        numbers = _read(block, delimiter, width, kept, reads)
+        numbers = _read(block, delimiter, width, selected, reads)
     if numbers is None and (b" " in block or b"\t" in block):  # fields may be padded with blanks
         if delimiter == b" ":
             block = _BLANKS.sub(b" ", block)
-        numbers = _read(_PADDED[delimiter].sub(rb"\1", block), delimiter, width, kept, reads)
-    if numbers is None or columns == kept:
+        numbers = _read(_PADDED[delimiter].sub(rb"\1", block), delimiter, width, selected, reads)
+    if numbers is None or columns == selected:
         return numbers
-    return numbers.reshape(-1, len(kept))[:, [kept.index(column) for column in columns]].copy()
+    return numbers.reshape(-1, len(selected))[
+        :, [selected.index(column) for column in columns]
+    ].copy()
 
 
 def _read(
-    block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...], reads: str
+    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], reads: str
 ) -> Any | None:
     """Return the numbers of some columns, in ascending order, or None."""
     if b"\n\n" in block or block[:1] == b"\n":
         block = _BLANK_LINES.sub(b"\n", block).lstrip(b"\n")
-    if len(kept) < width or b'"' in block:
-        found = _extracted(block, delimiter, width, kept)
+    if len(selected) < width or b'"' in block:
+        found = _extracted(block, delimiter, width, selected)
         if found is None or b'""' in found:
             return None
         block = found.replace(b'"', b"")
-    return _numbers(block, delimiter, len(kept), reads)
+    return _numbers(block, delimiter, len(selected), reads)
 
 
 def _numbers(block: bytes, delimiter: bytes, width: int, reads: str) -> Any | None:
@@ -107,7 +109,9 @@ def _is_table(ends: Any, width: int) -> bool:
     return bool((rows[:, -1] == _NEWLINE).all() and (rows[:, :-1] != _NEWLINE).all())
 
 
-def _extracted(block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...]) -> bytes | None:
+def _extracted(
+    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...]
+) -> bytes | None:
     """Return a block of some columns of rows, each of which may have any text."""
     import numpy as np
 
@@ -126,14 +130,14 @@ def _extracted(block: bytes, delimiter: bytes, width: int, kept: tuple[int, ...]
     stops = at.reshape(-1, width)
     starts = np.concatenate(([0], at[:-1] + 1)).reshape(-1, width)
     change = np.zeros(len(flat) + 1, np.int8)
-    for column in kept:
+    for column in selected:
         change[starts[:, column]] += 1
         change[stops[:, column] + 1] -= 1
     taken = flat[np.cumsum(change[:-1], dtype=np.int8).view(bool)]
     ends = (taken == _NEWLINE) | (taken == delimiter[0])
-    if np.count_nonzero(ends) != stops.shape[0] * len(kept):
+    if np.count_nonzero(ends) != stops.shape[0] * len(selected):
         return None  # a quoted field has one
-    order = np.full(len(kept), delimiter[0], np.uint8)
+    order = np.full(len(selected), delimiter[0], np.uint8)
     order[-1] = _NEWLINE
     taken[ends] = np.tile(order, stops.shape[0])
     return bytes(taken.tobytes())

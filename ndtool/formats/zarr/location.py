@@ -34,8 +34,8 @@ class ZarrTarget(NamedTuple):
 
     path: the folder that is renamed to its final name, or the URL of the store. rest: the path of
     the array in it, "" if it is the array. above: the enclosing groups, from the root on. old:
-    whether the path exists. version: of the store. kept: the preserved arrays, None if the path is
-    the complete store.
+    whether the path exists. version: of the store. preserved: the preserved arrays, None if the
+    path is the complete store.
     """
 
     path: str
@@ -43,7 +43,7 @@ class ZarrTarget(NamedTuple):
     above: tuple[str, ...]
     old: bool
     version: int | None
-    kept: tuple[str, ...] | None
+    preserved: tuple[str, ...] | None
 
 
 def site(target: Target) -> ZarrTarget:
@@ -51,7 +51,7 @@ def site(target: Target) -> ZarrTarget:
     if target.url:
         return _remote_target(target)
     found = _local_target(target)
-    return found._replace(kept=_kept(target)) if found.above else found
+    return found._replace(preserved=_preserved(target)) if found.above else found
 
 
 def _local_target(target: Target) -> ZarrTarget:
@@ -89,7 +89,7 @@ def _kind_at(path: str) -> str:
         return ""
 
 
-def _kept(target: Target) -> tuple[str, ...]:
+def _preserved(target: Target) -> tuple[str, ...]:
     """Return the preserved arrays of a local store."""
     root, parts = _split(target)
     return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(parts))
@@ -141,9 +141,9 @@ def _remote_target(target: Target) -> ZarrTarget:
         )
     if not store:
         return ZarrTarget(url, path, (), False, None, None)
-    kept = tuple(hierarchy.arrays_in(storage))
+    preserved = tuple(hierarchy.arrays_in(storage))
     version = 3 if storage.read("zarr.json") is not None else 2
-    return ZarrTarget(url, path, tuple(groups), False, version, kept)
+    return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 
 def _parts(target: Target) -> list[str]:
@@ -174,7 +174,7 @@ def _version(root: str) -> int:
 def check(target: Target) -> tuple[str, ...] | None:
     """Validate a target without creating anything; return the preserved arrays."""
     zarr.library()
-    return site(target).kept
+    return site(target).preserved
 
 
 def _is_unwritable(group: str) -> bool:
@@ -223,7 +223,7 @@ def output(site: ZarrTarget, target: Target) -> NewStore:
 
 def again(shared: Shared) -> tuple[Folder, Put]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
-    if shared.mark is None:
+    if shared.lock is None:
         try:
             return LocalFolder(shared.path), partial(write_below, shared.path)
         except OSError as exc:
@@ -232,7 +232,7 @@ def again(shared: Shared) -> tuple[Folder, Put]:
             ) from None
     from ndtool.storage.remotefolder import RemoteFolder
 
-    shared.mark.require(", on a worker")
+    shared.lock.require(", on a worker")
     storage = RemoteFolder(shared.path, shared.pending)
     return storage, storage.write
 
@@ -277,7 +277,7 @@ class _LocalStore:
 
     def recheck(self) -> None:
         now = _local_target(self._target._replace(old=existing(self._target.path)))
-        if now != self._site._replace(kept=None):
+        if now != self._site._replace(preserved=None):
             is_new = now.old and not self._site.old
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")

@@ -37,7 +37,7 @@ class Chunks:
         """Return the writer of an array that another process created."""
         storage, put = location.again(shared)
         array = zarr.array_of(storage.read, shared.name, shared.within)
-        at_once = 1 if shared.mark is None else pool.MOST  # remote writes have latency
+        at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
         return cls(shared.name, shared.metadata, array, put, at_once)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
@@ -82,7 +82,7 @@ class ZarrSink:
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = target.path, metadata
         self._site = location.site(target)
-        self.kept = self._site.kept
+        self.preserved = self._site.preserved
         self._parts = BlockParts()
         self._is_shared = False
         try:

@@ -216,7 +216,9 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
             files = (
                 partitioning.blocks + partitioning.parts * partitioning.gathers
             )  # one for each task that spills
-            descriptors.require_space(new.inside, files, partitioning.kept, 0, "temporary files")
+            descriptors.require_space(
+                new.inside, files, partitioning.spilled_total, 0, "temporary files"
+            )
         except BaseException:
             new.drop()
             raise

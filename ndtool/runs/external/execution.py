@@ -56,7 +56,7 @@ def run(
         output = _output(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
         store = Store(
-            partitioning.kept,
+            partitioning.spilled_total,
             partitioning.held,
             call.spill,
             {"split": 0, "sweep": partitioning.sorted},

@@ -128,7 +128,7 @@ class Partitioning(NamedTuple):
         return self.parts + self.rows.strays
 
     @property
-    def mark(self) -> int:
+    def id_bytes(self) -> int:
         """The bytes of a partition ID."""
         return 1 if self.id_count <= MAX_BYTE_IDS else 2
 
@@ -138,7 +138,7 @@ class Partitioning(NamedTuple):
 
         They are the row's number in its partition, and the update or the partition ID.
         """
-        return LOCAL + (self.mark if self.gathers else self.rows.width)
+        return LOCAL + (self.id_bytes if self.gathers else self.rows.width)
 
     @property
     def sorted(self) -> int:
@@ -146,27 +146,27 @@ class Partitioning(NamedTuple):
         return self.rows.tuples * self.pitch
 
     @property
-    def kept(self) -> int:
+    def spilled_total(self) -> int:
         """The bytes that all tasks spill, in memory or to a file."""
         return self.sorted + self.rows.tuples * self.rows.width * self.gathers
 
     @property
     def spilled(self) -> int:
         """The bytes that are spilled to a file."""
-        return max(0, self.kept - self.held)
+        return max(0, self.spilled_total - self.held)
 
     @property
     def scratch(self) -> int:
         """The bytes of a task's scratch buffer."""
         entry = self.rows.entry * (1 if self.rows.repeats == 1 else 3)  # as stored, and expanded
-        each = entry + 2 * (self.rows.width + LOCAL) + self.mark
+        each = entry + 2 * (self.rows.width + LOCAL) + self.id_bytes
         return min(self.block, self.rows.tuples) * each + 1024
 
     @property
     def memory(self) -> int:
         """The maximum bytes of memory of the run."""
         tables = 8 * (self.parts + 3) * (self.blocks + 2) * (1 + self.gathers)
-        return tables + self.indices + min(self.held, self.kept) + self.workers * self.task
+        return tables + self.indices + min(self.held, self.spilled_total) + self.workers * self.task
 
     @property
     def task(self) -> int:

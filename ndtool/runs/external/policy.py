@@ -100,7 +100,7 @@ def phases(
         new = (Task(do, phase, number) for number in range(count) if number not in known)
         complete(executor, new, ended, in_order and phase == last)
 
-    def dealt(block: int, end: TaskResult | OutOfBounds) -> None:
+    def splits_ended(block: int, end: TaskResult | OutOfBounds) -> None:
         if isinstance(end, TaskResult):
             tables.add(block, end)
         outside.add(block, end.outside if isinstance(end, TaskResult) else end)
@@ -115,7 +115,7 @@ def phases(
         partitioning.blocks,
         rows.tuples * rows.entry,
         abandoned.splits() if abandoned else {},
-        dealt,
+        splits_ended,
     )
     outside.tell(note)
     spills.tabulate(Table("starts", partitioning.blocks), tables.starts)

@@ -215,7 +215,7 @@ def split(work: Work, block: int) -> TaskResult | OutOfBounds:
     width = partitioning.rows.width
     starts = memoryview(bytearray(8 * (partitioning.id_count + 1))).cast("q")
     with work.arena() as take:
-        ids, local, dealt = take(n * partitioning.mark), take(n * LOCAL), take(n * LOCAL)
+        ids, local, permuted = take(n * partitioning.id_bytes), take(n * LOCAL), take(n * LOCAL)
         indices, tuples = work.indices(block, take), WorkItem(first, n, 0, 0)
         into = local.cast("I")
         if _kernels.partition_ids(work.rows, indices, first, tuples, work.boxes, ids, into, starts):
@@ -226,8 +226,8 @@ def split(work: Work, block: int) -> TaskResult | OutOfBounds:
         if work.rule != "error":
             outside = _bad(work, work.fresh(block, take, indices), block)
         piece = spills.create(spill.Segment("split", block, first * partitioning.pitch))
-        _deal(ids, starts[:-1], local, dealt, n, back=False)
-        spills.write(piece, 0, dealt)
+        _permute(ids, starts[:-1], local, permuted, n, back=False)
+        spills.write(piece, 0, permuted)
         if work.arrays.updates is None:
             spills.write(piece, n * LOCAL, ids)
         else:
@@ -235,7 +235,7 @@ def split(work: Work, block: int) -> TaskResult | OutOfBounds:
             read_range(work.arrays.updates, first, updates)
             if work.updates_turned:
                 copies.swap(updates, work.inference.dtype.unit)
-            _deal(ids, starts[:-1], updates, ordered, n, back=False)
+            _permute(ids, starts[:-1], updates, ordered, n, back=False)
             spills.write(piece, n * LOCAL, ordered)
         done = TaskResult(piece.attempt, bytes(starts[: partitioning.parts + 1]), outside)
         spills.finish(piece, done.end)
@@ -263,7 +263,7 @@ def replay(work: Work, block: int) -> TaskResult:
     before, after = both[: partitioning.parts], both[partitioning.parts :]
     counts = list(map(sub, after, before))
     with work.arena() as take:
-        ids, found, out = take(n * partitioning.mark), take(n * width), take(n * width)
+        ids, found, out = take(n * partitioning.id_bytes), take(n * width), take(n * width)
         attempt = spills.lines(work.starts, 0, 1)[block]
         piece = spill.Segment(
             "split", block, block * partitioning.block * partitioning.pitch, attempt
@@ -279,7 +279,7 @@ def replay(work: Work, block: int) -> TaskResult:
             counts.append(n - sum(counts))
             found[len(found) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-        _deal(ids, starts, found, out, n, back=True)
+        _permute(ids, starts, found, out, n, back=True)
         assert work.arrays.output is not None
         write_range(work.arrays.output, block * partitioning.block, out)
     return TaskResult(0)
@@ -378,7 +378,7 @@ def _bound(
     return addressing, Indices(local, LOCAL, True, False), WorkItem(0, n, 0, width)
 
 
-def _deal(
+def _permute(
     ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, back: bool
 ) -> None:
     """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
