@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,17 @@ def test_data_are_integers_or_else_floats() -> None:
     assert read("d.csv", free=True).tolist() == [[1, 2], [3, 4.5]]
     put("d.json", "[1, 0.5]")
     assert read("d.json", free=True).tolist() == [1, 0.5]
+
+
+def test_a_parser_that_stops_early_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopping(block: bytes, code: Any, sep: str) -> Any:  # as NumPy before 2.3
+        warnings.warn("unmatched data", DeprecationWarning, stacklevel=1)
+        return np.zeros(1, code)
+
+    monkeypatch.setattr(np, "fromstring", stopping)
+    Path("ids.txt").write_text("id\n--5\n")
+    with pytest.raises(InputError, match="line 2, column id: '--5' is not an integer"):
+        locators.open_source("ids.txt", Streams(), literals=True)
 
 
 def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,10 +87,11 @@ def _numbers(block: bytes, delimiter: bytes, width: int, reads: str) -> Any | No
         block = block.replace(delimiter, b" ")
     code = np.dtype(np.float64 if reads == "d" else np.int64 if b"-" in block else np.uint64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # stopped at other text
+        # It stopped at other text: NumPy before 2.3 warns, and returns what it has read.
+        warnings.simplefilter("error", DeprecationWarning)
         try:
             found = np.fromstring(block, code, sep=" ")
-        except ValueError:
+        except (ValueError, DeprecationWarning):
             return None
     if len(found) != np.count_nonzero(ends):
         return None
