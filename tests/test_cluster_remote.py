@@ -148,7 +148,17 @@ def test_tasks_of_a_killed_worker_run_again(
 def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
     """Start a run whose workers block in a phase."""
     workers.order("wait", phase)
-    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
+    command = (
+        "scatter-nd",
+        "data.zarr",
+        "idx.zarr",
+        "upd.zarr",
+        "-o",
+        out,
+        "--reduction",
+        "mean",
+        "--no-include-self",
+    )
     ran = subprocess.Popen(
         [*NDTOOL, *command, *options, "--scheduler", workers.address],
         env=environment(),
@@ -248,7 +258,17 @@ def test_segments_of_a_killed_run_are_resumed(
     ran = begun(workers, out, *options)
     assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
     workers.notes()
-    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out, "--reduction", "add")
+    command = (
+        "scatter-nd",
+        "data.zarr",
+        "idx.zarr",
+        "upd.zarr",
+        "-o",
+        out,
+        "--reduction",
+        "mean",
+        "--no-include-self",
+    )
     how = ("--scheduler", workers.address, "--resume", "--json", *options)
     report = ndtool(*command, *how).json
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
