@@ -225,7 +225,7 @@ RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--r
         ({"reduction": "mean"}, {"reduction": "add"}, "--reduction add"),
         ({"reduction": "add"}, {"reduction": "add", "include_self": False}, "--no-include-self"),
         ({"reduction": "max", "include_self": False}, {"reduction": "max"},
-         "without --no-include-self"),
+         "a run without --no-include-self"),
         ({"reduction": "add"}, {"reduction": "mean", "include_self": False},
          "--reduction mean --no-include-self"),
         ({"reduction": "sub"}, {"reduction": "add"}, "--reduction add"),

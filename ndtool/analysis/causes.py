@@ -85,4 +85,5 @@ def _options(given: Combining, other: Combining) -> str:
         options.append("--no-include-self" if given.include_self else "without --no-include-self")
     if other.reduction == "none" and other.duplicates != given.duplicates:
         options.append(f"--duplicates {other.duplicates}")
-    return " ".join(options)
+    only_old = options == ["without --no-include-self"]
+    return " ".join(["a run", *options] if only_old else options)

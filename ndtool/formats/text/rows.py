@@ -15,6 +15,7 @@ from ndtool.formats.text.numbers import Values, is_number
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
 _OTHERS = ",;\t"  # of other text, unless blanks separate its fields
 _BLANKS = re.compile(r"[ \t]+")
+_NUMERIC = re.compile(r"[+-]?\.?[0-9]")  # how numbers begin
 LARGE = 8  # blocks of a file from which the import of pyarrow pays, if it is installed
 _FEW = 4096  # rows that are parsed one by one at a time
 Read = Callable[[int], bytes]
@@ -43,7 +44,7 @@ def parse(
     table, columns = None, tuple[int, ...]()
     for count, (number, block) in enumerate(lines.blocks(read, label)):
         if table is None:
-            found = first_row(number, block, suffix, label)
+            found = first_row(number, block, suffix, label, chosen or ())
             if found is None:
                 continue
             table, skip = found
@@ -68,7 +69,9 @@ def names(read: Read, suffix: str, label: str) -> tuple[str, ...] | None:
     return None
 
 
-def first_row(number: int, block: bytes, suffix: str, label: str) -> tuple[Table, int] | None:
+def first_row(
+    number: int, block: bytes, suffix: str, label: str, chosen: tuple[str, ...] = ()
+) -> tuple[Table, int] | None:
     """Return the table that a block begins, and the bytes before its data; None if it is blank."""
     at = 0
     while at < len(block):
@@ -87,11 +90,21 @@ def first_row(number: int, block: bytes, suffix: str, label: str) -> tuple[Table
                 delimiter = " "
             fields = _fields(line, delimiter, number, label)
             given = tuple(field.strip(" \t") for field in fields)
-            header = any(field and not is_number(field) for field in given)
+            header = _is_header(given, chosen)
             table = Table(delimiter, len(fields), given if header else None, number)
             return table, stop if header else at
         at, number = stop, number + 1
     return None
+
+
+def _is_header(fields: tuple[str, ...], chosen: tuple[str, ...]) -> bool:
+    """Whether a row has names: those of chosen columns, or none that begins as a number does.
+
+    Otherwise a mistake in the first row, such as 5x, would make its numbers names.
+    """
+    if not any(field and not is_number(field) for field in fields):
+        return False
+    return any(name in fields for name in chosen) or not any(map(_NUMERIC.match, fields))
 
 
 def _columns(table: Table, chosen: tuple[str, ...] | None, label: str) -> tuple[int, ...]:
