@@ -244,6 +244,13 @@ def test_outputs_that_are_refused(suffix: str) -> None:
     put(f"x.{suffix}", pa.table({"a": [1], "b": [2]}))
     with pytest.raises(OutputError, match="--only"):
         opened(f"x.{suffix}", np.zeros(2))
+    put(f"y.{suffix}", pa.table({"words": ["one"]}))
+    with pytest.raises(OutputError, match="has words, which would be lost"):
+        opened(f"y.{suffix}:b", np.zeros(2))
+    write(f"y.{suffix}:words", np.zeros(2))
+    write(f"y.{suffix}:b", np.zeros(2), only=True)
+    assert read(f"y.{suffix}:b").tolist() == [0, 0]
+    os.unlink(f"y.{suffix}")
     write(f"x.{suffix}", np.zeros(2), only=True)
     assert read(f"x.{suffix}").tolist() == [0, 0]
     before = Path(f"x.{suffix}").read_bytes()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.formats.text import arrowcsv, lines, quick, rows
+from ndtool.formats.text import arrowcsv, lines, nested, quick, rows
 from ndtool.rules import dtypes
 
 arrowcsv.parse(b"1,x\n", b",", 2, (0,), "q")  # pyarrow's threads keep files open
@@ -307,6 +308,25 @@ def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     put("i.json", "[" + 200 * "[" + "1")
     with pytest.raises(InputError):
         read("i.json")
+
+
+def test_blanks_of_json_are_skipped_at_once() -> None:
+    text = nested._ListText(lambda count: b"", "x")
+    text.rest = "1" + 1000 * " " + "]"
+    calls = 0
+
+    def count(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal calls
+        calls += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        assert text._after_blanks(1) == 1001
+    finally:
+        sys.settrace(before)
+    assert calls < 10
 
 
 def test_random_tables_are_what_was_written() -> None:

@@ -108,7 +108,7 @@ class Target(NamedTuple):
         if self.is_there and not self.clobber:
             raise exists(self.path)
         if not self.only and (self.version is not None or os.path.isfile(self.path)):
-            _require_one_array(self.path, self.names_in, self.preserves)
+            _require_one_array(self.path, self.member, self.names_in, self.preserves)
 
     def new_file(
         self, clobber: bool, compares: bool, condition: Callable[[], None] | None, is_first: bool
@@ -166,9 +166,15 @@ def not_written(path: str, ending: str) -> UsageError:
 
 
 def _require_one_array(
-    path: str, names_in: Callable[[str], Sequence[str]], preserves: Callable[[str], bool]
+    path: str,
+    member: str | None,
+    names_in: Callable[[str], Sequence[str]],
+    preserves: Callable[[str], bool],
 ) -> None:
-    """Raise OutputError if a file has several arrays, as writing one would drop the others."""
+    """Raise OutputError if a file has several arrays, as writing one would drop the others.
+
+    With a member, also if its one array has another name.
+    """
     label = redacted(path)
     try:
         arrays = names_in(path)
@@ -186,6 +192,12 @@ def _require_one_array(
             places=(*(printable(name, 80) for name in arrays[:LISTED]), *more),
             hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * preserves(path)
             + "--only replaces the whole file",
+        )
+    if member is not None and any(name not in ("", member) for name in arrays):
+        raise OutputError(
+            f"{printable(label)} has {printable(arrays[0])}, which would be lost:"
+            " no other array can be added to it",
+            hint="--only replaces the whole file",
         )
 
 

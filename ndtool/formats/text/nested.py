@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from ndtool.rules import shapes
 Read = Callable[[int], bytes]
 Batch = tuple[list[Any], Callable[[int], str]]  # elements, and the location of each
 _BLANK = " \t\r\n"
+_BLANKS = re.compile(f"[{_BLANK}]*")
 _NEWLINE = b"\n"
 _CLOSING = {"[": "],", "{": "},"}
 
@@ -227,9 +229,8 @@ class _ListText:
         return found, at, more
 
     def _after_blanks(self, at: int) -> int:
-        while self.rest[at : at + 1] in _BLANK and at < len(self.rest):
-            at += 1
-        return at
+        found = _BLANKS.match(self.rest, at)
+        return found.end() if found else at
 
     def _more(self) -> bool:
         if self._ended:
