@@ -406,7 +406,7 @@ def test_files_of_other_names_as_text(parser: str) -> None:
     put("ids", "3\n5\n")
     ran = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
     assert ran.status == 3
-    assert "or as text:FILE" in ran.err
+    assert "text:FILE" in ran.err
     for arguments in (("ids", "--text"), ("text:ids",)):
         ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
         assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err

@@ -117,3 +117,20 @@ def test_commands_write_text() -> None:
     ran = ndtool("scatter", "big.npy", "[0]", "[[7, 7, 7, 7]]", "-o", "b.csv")
     ran = ndtool("gather", "big.npy", "[3]", "-o", "b.csv", "--memory", "1MiB")
     assert (ran.status, Path("b.csv").read_text()) == (0, "12,13,14,15\n")
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3)])
+def test_a_shape_that_text_would_lose_is_refused(shape: tuple[int, ...]) -> None:
+    save(empty=np.zeros(shape))
+    ran = ndtool("convert", "empty.npy", "out.csv")
+    assert ran.status == 4
+    assert f"shape {list(shape)}: text would lose it" in ran.err
+    assert not Path("out.csv").exists()
+
+
+def test_the_first_columns_of_many_are_described() -> None:
+    names = [f"c{number}" for number in range(100)]
+    Path("wide.csv").write_text(",".join(names) + "\n" + ",".join("5" for _ in names) + "\n")
+    entries = ndtool("inspect", "wide.csv", "--json").json["arrays"]
+    assert len(entries) == 100
+    assert sum(one["dtype"] is not None for one in entries) == 32

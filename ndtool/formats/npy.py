@@ -93,7 +93,7 @@ def _prefix(
     if magic[:6] != MAGIC[: len(magic)]:
         hint = next((h for m, h in _FOREIGN.items() if magic.startswith(m)), "")
         if not hint and not magic.translate(None, _TEXT):
-            hint = "numbers in text are read by --text, or as text:FILE"
+            hint = "numbers in text are read as text:FILE, indices and updates also by --text"
         _refuse(name, f"not a .npy array: it starts with {magic!r}", hint)
     if len(magic) < 8:
         _refuse(name, f"truncated: expected a magic string of 8 bytes, found {len(magic)}")

@@ -24,6 +24,7 @@ from ndtool.storage.tempfiles import Spool
 
 _JSON = {".json": nested, ".jsonl": nested}
 _BEGINNINGS = {b"[": ".json", b"{": ".jsonl"}  # of text without a known suffix
+_DESCRIBED = 32  # columns
 Read = Callable[[int], bytes]
 
 
@@ -39,9 +40,16 @@ def arrays(storage: File, path: str) -> list[str]:
 
 
 def entries(storage: File, path: str, member: str | None, wanted: Wanted = ANY) -> list[MemberInfo]:
-    """Return the member info of chosen columns, or of each one with a name; reads all rows."""
+    """Return the member info of chosen columns, or of each one with a name; reads all rows.
+
+    Of many columns, those after the first ones have no metadata: each requires all rows.
+    """
     if member is None and (names := arrays(storage, path)):
-        return [_entry(storage, path, name, wanted) for name in names]
+        rest = (
+            MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text", None)
+            for name in names[_DESCRIBED:]
+        )
+        return [*(_entry(storage, path, name, wanted) for name in names[:_DESCRIBED]), *rest]
     return [_entry(storage, path, member, wanted)]
 
 

@@ -31,6 +31,8 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
         raise UsageError(f"{path}: {suffix} is read, never written: expected one of {valid}")
     if rank not in (1, 2):
         raise RuleError(f"{path}: the output has rank {rank}: a text file has rank 1 or 2")
+    if rank == 2 and not metadata.nbytes:
+        raise RuleError(f"{path}: the output has shape {list(metadata.shape)}: text would lose it")
     target.require_replaceable()
     width = metadata.shape[1] if rank == 2 else 1
     encoder = Rows(metadata.dtype, width, SEPARATORS[suffix])
