@@ -76,9 +76,9 @@ def program() -> click.Group:
             ],
         },
         "Run ONNX's gather and scatter operators on arrays in files.\n\n"
-        "An input is a path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5 or .nc,"
-        " with :NAME if it has several arrays, or - for a .npy on standard input. INDICES may also"
-        " be a literal, such as '[[5], [7]]'.",
+        "An input is a path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
+        " .parquet, .arrow, .csv, .txt or .json, with :NAME if it has several arrays, or - for a"
+        " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'.",
         options.VERSION,
         example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
     )
