@@ -45,8 +45,8 @@ from ndtool.loops.radix cimport (
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
 from ndtool.loops.scatters cimport (
-    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, BatchWindows, Scatter, Updates, scatter_part,
-    windows_part,
+    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, MARK, NAN, BatchWindows, Scatter, Updates,
+    scatter_part, window_bytes, windows_part,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
 from ndtool.loops.views cimport (
@@ -54,6 +54,7 @@ from ndtool.loops.views cimport (
 )
 
 # Constants of the loops that Python callers need.
+BAD = _BAD
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
@@ -211,7 +212,8 @@ def scatter(
     """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns.
+    output or, for a few long slices, by columns. Returns BAD if an index is out of bounds, and
+    another bit if updates of a spec that marks have a NaN.
     """
     cdef Scatter s
     cdef uint64_t bad = 0
@@ -226,6 +228,8 @@ def scatter(
         raise ValueError("an update is shorter than a slice")
     if change.counts is not None and (piece.column or piece.width != change.pitch):
         raise ValueError("complete slices are counted")
+    if s.updates.counts.per_window:
+        raise ValueError("there is no window")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("a work item has complete batches")
     s.updates.first += piece.column
@@ -245,7 +249,7 @@ def scatter(
     with nogil:
         for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
             bad |= scatter_part(&s, part)
-    return bad != 0
+    return bad & (_BAD | NAN)
 
 
 def scatter_copies(
@@ -299,7 +303,8 @@ def scatter_lines(
         raise ValueError("the data buffer is shorter than its shape")
     if first % a.nd.per_batch or count % a.nd.per_batch:
         raise ValueError("a work item has complete batches")
-    s.windows = how._buffers(s.span)
+    s.scratch = change.window(s.span)
+    s.windows = how._buffers(s.scratch)
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
     s.data = &data[0]
@@ -370,12 +375,12 @@ def apply_partitions(
         raise ValueError("the output buffer is shorter than its shape")
     a.sorted = &parts.sorted
     a.data = NULL
-    a.windows = NULL
     if data is not None:
         a.data = &data[0]
-        a.windows = how._buffers(width << parts.sorted.shift)
-        if a.windows == NULL:
-            raise ValueError("the scratch buffer is too short")
+    a.scratch = change.window(width << parts.sorted.shift)
+    a.windows = how._buffers(a.scratch)
+    if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
+        raise ValueError("the scratch buffer is too short")
     a.to = &out[0]
     a.first = part
     a.streamed = how.streamed
@@ -483,7 +488,7 @@ def gather_units(
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
     if g.p.pitch and (out.shape[0] < g._output_bytes(g.p.length) or g.p.band < g.p.size):
         raise ValueError("the output buffer is shorter than its shape")
-    g._bind(&c, indices, unit, stop, how)
+    g._bind(&c, indices, unit, stop, g._packed_bytes(), how)
     c.filling = indices._filling(g.p.itemsize)
     c.data = &data[0] + origin
     c.to = &out[0]
@@ -502,10 +507,10 @@ def scatter_units(
     cdef uint64_t bad = 0
     cdef int64_t part
     g._check_span(data.shape[0], 0, change.updates.shape[0])
-    g._bind(&c, indices, unit, stop, how)
+    g._bind(&c, indices, unit, stop, change.window(g._packed_bytes()), how)
     change._bind(&c.updates, 0, 1, out)
-    if change.counts is not None and (g.p.pitch or how.buffers is not None):
-        raise ValueError("elements of packed tiles are not counted")
+    if change.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
+        raise ValueError("packed tiles, and only they, have their own counts")
     if g.p.pitch:
         if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -522,18 +527,19 @@ def scatter_units(
 
 
 def divide_means(
-    UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, KernelOptions how
+    UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
+    KernelOptions how,
 ) -> None:
     """Divide sums by the numbers of their summands, in slices of `width` bytes."""
     cdef Means m
     cdef int64_t part
-    if counts.bytes_each == 1:
+    if counts.bytes_each == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.to = &out[0]
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
-    m.include_self = not counts.copies_first
+    m.include_self = include_self
     m.parts = work_items(how.threads)
     with nogil:
         for part in prange(m.parts, num_threads=startable(how.threads), schedule="dynamic"):

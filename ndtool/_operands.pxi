@@ -105,8 +105,9 @@ cdef class WorkItem:
 cdef class UpdateCounts:
     """The number of updates of each slice of an output.
 
-    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). copies_first:
-    whether the first update of a slice replaces its old value.
+    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
+    receives all its updates at once, has its own. copies_first: whether the first update of a
+    slice replaces its old value.
     """
 
     cdef uint8_t[::1] counts
@@ -122,15 +123,19 @@ cdef class UpdateCounts:
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
     ) except -1:
         """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
+        self._describe(c, out, width)
+        c.data = NULL
+        if c.per_window:
+            return 0
         if self.counts.shape[0] < (nbytes // width) * self.bytes_each:
             raise ValueError("the counts are fewer than the slices")
         c.data = &self.counts[0]
-        self._describe(c, out, width)
         return 0
 
     cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
         """Describe the counts of slices of `width` bytes from `out` on."""
         cdef Py_ssize_t bits = width
+        c.per_window = self.counts is None
         c.bytes_each = self.bytes_each
         c.origin = out
         c.width = width
@@ -147,25 +152,42 @@ cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
     name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
-    the updates of each slice, for reductions that need them.
+    the updates of each slice, for reductions that need them. neutral: a slice of the reduction's
+    neutral element, with which to replace old values that do not take part. marks: whether to do
+    only that.
     """
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
     cdef int code, op, means
     cdef UpdateCounts counts
+    cdef const uint8_t[::1] neutral
 
     def __cinit__(
         self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
-        UpdateCounts counts=None,
+        UpdateCounts counts=None, const uint8_t[::1] neutral=None, bint marks=False,
     ):
         self.updates = updates
         self.pitch = pitch
         self.counts = counts
         self.op = _OPS[reduction]
-        self.code = self.means = _TYPES[name] if self.op else -1
+        self.code = _TYPES[name] if self.op else -1
+        self.means = self.code if reduction == "mean" else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
+        if marks:
+            self.op = MARK
+        self.neutral = neutral
+        if (marks or neutral is not None) and (neutral is None or neutral.shape[0] < pitch):
+            raise ValueError("the neutral elements are shorter than a slice")
+        if neutral is not None and not marks and (counts is None or counts.counts is not None):
+            raise ValueError("neutral elements are for windows")
+
+    def window(self, Py_ssize_t nbytes) -> int:
+        """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
+        if self.counts is None or self.counts.counts is not None:
+            return nbytes
+        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.counts.bytes_each)
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
@@ -181,7 +203,10 @@ cdef class UpdateSpec:
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
+        u.means = self.means
+        u.neutral = NULL if self.neutral is None else &self.neutral[0]
         u.counts.data = NULL
+        u.counts.per_window = False
         if self.counts is not None and out is not None:
             self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
@@ -421,10 +446,15 @@ cdef class Grid:
         self.lowest += min(0, (size - 1) * stride)
         self.highest += max(0, (size - 1) * stride)
 
+    cdef Py_ssize_t _packed_bytes(self):
+        """Return the bytes of a packed tile."""
+        return packed_rows(&self.p) * self.p.tile * self.p.itemsize
+
     cdef int _bind(
-        self, Units* c, Indices indices, int64_t unit, int64_t stop, KernelOptions how
+        self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,
+        KernelOptions how,
     ) except -1:
-        """Bind units [unit, stop) to their indices and scratch."""
+        """Bind units [unit, stop) to their indices and `scratch` bytes per thread."""
         if (
             indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
             or not 0 <= unit <= stop <= self.units
@@ -438,7 +468,8 @@ cdef class Grid:
         c.mode = indices.mode
         c.pads, c.pad = indices.pads, indices.pad_bits
         c.first = unit
-        c.buffers = how._buffers(packed_rows(&self.p) * self.p.tile * self.p.itemsize)
+        c.buffers = how._buffers(scratch)
+        c.scratch = scratch
         c.streamed = how.streamed
         return 0
 

@@ -389,7 +389,7 @@ def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
     for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
         counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", how())
+            _kernels.divide_means(counts, buffer(32), 8, "float64", True, how())
 
 
 def test_no_kernel_takes_more_than_eight_arguments() -> None:

@@ -17,7 +17,7 @@ from ndtool.machine import scratch
 from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import REDUCTIONS, neutral
 
 
 class Combining(NamedTuple):
@@ -59,8 +59,11 @@ class Combining(NamedTuple):
             return 1  # a flag
         return 4 if tuples < (1 << 31) - 1 else 8
 
-    def counts(self, buffer: Buffer, tuples: int) -> UpdateCounts | None:
-        """Bind zeros, as many as an output has slices; None if nothing is counted."""
+    def counts(self, buffer: Buffer | None, tuples: int) -> UpdateCounts | None:
+        """Bind zeros, as many as an output has slices; None if nothing is counted.
+
+        Without a buffer, each window of the output has its own counts.
+        """
         each = self.bytes_each(tuples)
         return UpdateCounts(buffer, each, self.copies_first) if each else None
 
@@ -69,13 +72,19 @@ class Combining(NamedTuple):
         each = self.bytes_each(tuples)
         return self.counts(_zeros(slices * each, 16 * tuples > slices), tuples) if each else None
 
+    def neutral(self, dtype: Dtype, width: int) -> bytes | None:
+        """Return neutral elements for a slice, if they can replace old values; else None."""
+        if not self.copies_first or self.reduction == "none":
+            return None
+        return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None
+
     def divide(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
         """Divide the sums of a mean by their counts; other reductions are complete."""
         if counts is not None and REDUCTIONS[self.reduction].counts:
             how = KernelOptions(team(threads, len(out)))
-            _kernels.divide_means(counts, out, width, dtype.name, how)
+            _kernels.divide_means(counts, out, width, dtype.name, self.include_self, how)
 
 
 def _zeros(size: int, most: bool) -> mmap.mmap:

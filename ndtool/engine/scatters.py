@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ndtool import _kernels
 from ndtool._kernels import (
+    BAD,
     GROUP,
     LINE,
     Addressing,
@@ -43,7 +44,7 @@ class Scatter(NamedTuple):
     data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
     contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
     writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    are still to be validated before out changes. counts: of the updates, if they are counted.
+    are still to be validated before out changes.
     """
 
     plan: Plan
@@ -59,16 +60,21 @@ class Scatter(NamedTuple):
     progress: ProgressCallback = silent
     write: Callable[[int, Buffer], object] | None = None
     guarded: bool = False
-    counts: UpdateCounts | None = None
 
     @property
     def reduction(self) -> str:
         """The name of the reduction."""
         return self.combining.reduction
 
-    def change(self, pitch: int) -> UpdateSpec:
+    def change(self, pitch: int, counts: UpdateCounts | None = None) -> UpdateSpec:
         """Bind the updates, each of `pitch` bytes, to the reduction."""
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, self.counts)
+        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, counts)
+
+    def windowed(self, pitch: int) -> UpdateSpec:
+        """Bind the updates to the reduction, where each window has counts of its own."""
+        counts = self.combining.counts(None, len(self.updates) // pitch)
+        neutral = self.combining.neutral(self.dtype, pitch)
+        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, counts, neutral)
 
     @property
     def streamed(self) -> bool:
@@ -88,16 +94,6 @@ def scatter(s: Scatter) -> bool:
         if MODES[s.indices.out_of_bounds].skips:
             return True
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
-    width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
-    counts = s.combining.new_counts(len(s.updates) // width, len(s.out) // width)
-    if not _scatter(s._replace(counts=counts)):
-        return False
-    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
-    return True
-
-
-def _scatter(s: Scatter) -> bool:
-    """Scatter with the algorithm that suits the plan."""
     plan, runs = s.plan, _runs(s)
     if runs is None:
         with _guarded(s) as work:
@@ -160,25 +156,56 @@ def _in_order(s: Scatter) -> bool:
     """Scatter in order: each thread reads all tuples and updates its share of the slices."""
     runs = _runs(s)
     assert runs is not None
-    change, addressing = s.change(runs.width), runs.addressing
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
     how = KernelOptions(threads, s.reduction == "none" and s.streamed)
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
-    window = runs.width if s.counts else whole_elements(runs.itemsize, tuning.PIECE)
-    for first in range(0, runs.tuples, step):
-        n = min(step, runs.tuples - first)
-        for column in range(0, runs.width, window):
-            piece = WorkItem(first, n, column, min(window, runs.width - column))
-            if _kernels.scatter(addressing, s.indices, piece, change, s.out, False, how):
-                return False
-        s.progress((first + n) / runs.tuples)
+    whole = s.combining.is_counted
+    window = runs.width if whole else whole_elements(runs.itemsize, tuning.PIECE)
+
+    def apply(change: UpdateSpec) -> int:
+        found = 0
+        for first in range(0, runs.tuples, step):
+            n = min(step, runs.tuples - first)
+            for column in range(0, runs.width, window):
+                piece = WorkItem(first, n, column, min(window, runs.width - column))
+                found |= _kernels.scatter(
+                    runs.addressing, s.indices, piece, change, s.out, False, how
+                )
+            if found & BAD:
+                return found
+            s.progress((first + n) / runs.tuples)
+        return found
+
+    return _counting(s, runs.width, apply)
+
+
+def _counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> bool:
+    """Apply all updates to out, with counts of all its slices; False if out of bounds.
+
+    apply: applies an update spec; returns BAD if an index is out of bounds, and HAS_NAN if neutral
+    elements were to replace old values and an update has a NaN.
+    """
+    combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
+    neutral = combining.neutral(s.dtype, width) if width < tuning.WIDE else None
+    if neutral is not None:
+        found = apply(
+            UpdateSpec(s.updates, width, s.reduction, s.dtype.name, None, neutral, True)
+        )
+        if found & BAD:
+            return False
+        if not found:
+            combining = combining._replace(include_self=True)
+    counts = combining.new_counts(tuples, slices)
+    if apply(s.change(width, counts)):
+        return False
+    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
     return True
 
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
     small = threads * len(s.out) <= min(tuning.CACHED, len(s.updates))
-    return small and s.counts is None and bool(identity(s.dtype, s.reduction))
+    return small and not s.combining.is_counted and bool(identity(s.dtype, s.reduction))
 
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
@@ -220,24 +247,35 @@ def _by_lines(s: Scatter, line: int) -> bool:
     if scattered or per < tuning.LONG or line > tuning.CACHED:
         copy(s)
         data = None
-    change, addressing = s.change(runs.width), runs.addressing
+    elif data is None and s.combining.is_counted:
+        data = s.out  # counts of a window are in cache
     moved = line + per * (runs.width + runs.entries * s.indices.itemsize)
     threads = min(team(s.threads, lines * moved), lines)
-    windows = None if data is None else memoryview(bytearray(threads * line))
-    how = KernelOptions(threads, data is not None and s.streamed, windows)
     step = max(threads, tuning.PIECE // moved)
-    for first in range(0, lines, step):
-        n = min(step, lines - first)
-        at, count = first * per, n * per
-        if data is None:
-            piece = WorkItem(at, count, 0, runs.width)
-            bad = _kernels.scatter(addressing, s.indices, piece, change, s.out, True, how)
-        else:
-            bad = _kernels.scatter_lines(addressing, s.indices, at, count, change, data, s.out, how)
-        if bad:
-            return False
-        s.progress((first + n) / lines)
-    return True
+    windowed = s.windowed(runs.width)
+    windows = None if data is None else memoryview(bytearray(threads * windowed.window(line)))
+    how = KernelOptions(threads, data is not None and s.streamed, windows)
+
+    def apply(change: UpdateSpec) -> int:
+        found = 0
+        for first in range(0, lines, step):
+            n = min(step, lines - first)
+            at, count = first * per, n * per
+            if data is None:
+                piece = WorkItem(at, count, 0, runs.width)
+                found |= _kernels.scatter(
+                    runs.addressing, s.indices, piece, change, s.out, True, how
+                )
+            else:
+                found |= _kernels.scatter_lines(
+                    runs.addressing, s.indices, at, count, change, data, s.out, how
+                )
+            if found & BAD:
+                return found
+            s.progress((first + n) / lines)
+        return found
+
+    return _counting(s, runs.width, apply) if data is None else not apply(windowed)
 
 
 def _by_panels(s: Scatter) -> bool:
@@ -248,7 +286,7 @@ def _by_panels(s: Scatter) -> bool:
     panels = bind_panels(plan, strides, itemsize, s.negatives)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    if covered and s.write is not None and s.counts is None and columns.suit(panels, panels.size):
+    if covered and s.write is not None and columns.suit(panels, panels.size):
         return _by_columns(s, panels)
     return _by_units(s, panels, covered)
 
@@ -263,12 +301,10 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         units = bind_units(block.panels, (block.first, block.rows, block.width))
         work = units.work + 2 * units.scratch
         threads = team(s.threads, units.grid.units * work)
-        how = KernelOptions(threads, s.streamed, memoryview(bytearray(threads * units.scratch)))
-        indices, updates = (
-            s.indices.since(block.first_index),
-            s.updates[block.first_index * itemsize :],
-        )
-        change = UpdateSpec(updates, itemsize, s.reduction, s.dtype.name)
+        indices, first_update = s.indices.since(block.first_index), block.first_index * itemsize
+        change = s._replace(updates=s.updates[first_update:]).windowed(itemsize)
+        tiles = memoryview(bytearray(threads * change.window(units.scratch)))
+        how = KernelOptions(threads, s.streamed, tiles)
         source, step = data[block.data :], max(threads, tuning.PIECE // work)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
@@ -288,22 +324,27 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     threads = team(s.threads, units.grid.units * units.work)
     units = bind_units(panels, threads=threads)
     total, grid, source, buffer = units.grid.units, units.grid, s.data, units.scratch
-    if source is None or not covered or not buffer or s.counts or len(s.out) <= tuning.TILE:
+    itemsize, counted = s.dtype.itemsize, s.combining.is_counted
+    if source is None or not covered or not buffer or len(s.out) <= tuning.TILE:
         copy(s)
-        packs = units.packs and covered and s.counts is None
+        packs = panels.column_stride == itemsize if counted else units.packs and covered
         source, buffer = s.out, units.scratch if packs else 0
-    change, work = s.change(s.dtype.itemsize), units.work + 2 * buffer
+    work = units.work + 2 * buffer
     threads = team(s.threads, total * work)
-    how = KernelOptions(
-        threads, s.streamed, memoryview(bytearray(threads * buffer)) if buffer else None
-    )
+    windowed = s.windowed(itemsize)
+    tiles = memoryview(bytearray(threads * windowed.window(buffer))) if buffer else None
+    how = KernelOptions(threads, s.streamed, tiles)
     step = max(threads, tuning.PIECE // work)
-    for first in range(0, total, step):
-        stop = min(total, first + step)
-        if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
-            return False
-        s.progress(stop / total)
-    return True
+
+    def apply(change: UpdateSpec) -> int:
+        for first in range(0, total, step):
+            stop = min(total, first + step)
+            if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
+                return BAD
+            s.progress(stop / total)
+        return 0
+
+    return not apply(windowed) if buffer else _counting(s, itemsize, apply)
 
 
 def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
@@ -324,9 +365,14 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
         copy(s)
         data = None
     space = scratch.take(groups * GROUP * entry + buffers)
-    windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
+    counts, size = None, width << shift
+    if groups * GROUP < runs.tuples:
+        counts = s.combining.new_counts(runs.tuples, rows)
+    change = s.windowed(width) if counts is None else s.change(width, counts)
+    needs = data is not None or (s.combining.is_counted and counts is None)
+    windows = memoryview(bytearray(threads * change.window(size))) if needs else None
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
-    work = Sorted(RadixPartitions(rows, width, shift, space, ends), s.change(width), width << shift)
+    work = Sorted(RadixPartitions(rows, width, shift, space, ends), change, size)
     addressing, how = bind_rows(s.plan, s.negatives), KernelOptions(threads, s.streamed, windows)
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
@@ -339,6 +385,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
             _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
         data = None  # from now on out has it
     scratch.keep(space)
+    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
     return True
 
 
@@ -371,8 +418,8 @@ def _store_parts(
 def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
     """Update partitions in buffers and write those: faster than stores to a mapped file."""
     parts, change, size = work
-    step, how = max(1, tuning.WRITTEN // size), KernelOptions(1, s.streamed)
-    buffers = BufferPool(step * size)
+    step = max(1, tuning.WRITTEN // size)
+    buffers = BufferPool(step * size + change.window(size))
 
     def finish(part: int) -> None:
         stop = min(parts.parts, part + step)
@@ -380,6 +427,7 @@ def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
         buffer = buffers.take()
         to = buffer[: byte_range.stop - byte_range.start]
         to[:] = data[byte_range]
+        how = KernelOptions(1, s.streamed, buffer[step * size :])
         _kernels.apply_partitions(parts, change, None, to, part, stop, how)
         assert s.write is not None
         s.write(byte_range.start, to)

@@ -12,6 +12,7 @@ from ndtool.loops.arithmetic cimport (
     float_to_half, half, half_to_float, number, real,
 )
 from ndtool.loops.blocks cimport DROPPED
+from ndtool.loops.indices cimport read_once, row_at
 
 ctypedef fused counter:
     uint8_t     # a flag: only whether there were updates
@@ -27,6 +28,7 @@ cdef struct Counts:
     Py_ssize_t width          # bytes of a slice
     int shift                 # log2 of the width, -1 if it is no power of two
     bint copies_first         # whether the first update replaces the old value
+    bint per_window           # data are a thread's scratch, zeroed for each window
 
 
 cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
@@ -82,6 +84,25 @@ cdef inline void count_block(
     else:
         for i in range(n):
             counted(<uint64_t*> c.data + slice_number(c, to + offsets[i]))
+
+
+cdef inline void count_rows(
+    const Counts* c, const uint8_t* to, const uint8_t* rows, int bytes_each, Py_ssize_t n,
+    uint64_t size
+) noexcept nogil:
+    """Count n updates by row index from `to` on, of `size` rows; none is dropped or copied."""
+    cdef uint8_t* counts = c.data + slice_number(c, to) * c.bytes_each
+    cdef Py_ssize_t i
+    cdef uint64_t at
+    for i in range(n):
+        at = row_at(rows, i, bytes_each)
+        read_once(at)
+        if at >= size:    # it changed meanwhile
+            continue
+        if c.bytes_each == 4:
+            (<uint32_t*> counts)[at] += 1
+        else:
+            (<uint64_t*> counts)[at] += 1
 
 
 cdef struct Divided:
