@@ -107,23 +107,33 @@ cdef class UpdateCounts:
 
     counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
     receives all its updates at once, has its own. copies_first: whether the first update of a
-    slice replaces its old value.
+    slice replaces its old value. totals: the counts after all updates, if they are known.
     """
 
     cdef uint8_t[::1] counts
     cdef readonly int bytes_each
     cdef readonly bint copies_first
+    cdef UpdateCounts totals
 
-    def __cinit__(self, uint8_t[::1] counts, int bytes_each, bint copies_first):
+    def __cinit__(
+        self, uint8_t[::1] counts, int bytes_each, bint copies_first, UpdateCounts totals=None
+    ):
         if bytes_each not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
+        if totals is not None and (
+            counts is None or totals.counts is None or bytes_each != 4 or totals.bytes_each != 4
+            or totals.counts.shape[0] < counts.shape[0]
+        ):
+            raise ValueError("totals have 4 bytes, as many as the counts")
         self.counts, self.bytes_each, self.copies_first = counts, bytes_each, copies_first
+        self.totals = totals
 
     cdef int _bind(
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
     ) except -1:
         """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
         self._describe(c, out, width)
+        c.slices = nbytes // width
         c.data = NULL
         if c.per_window:
             return 0
@@ -136,6 +146,9 @@ cdef class UpdateCounts:
         """Describe the counts of slices of `width` bytes from `out` on."""
         cdef Py_ssize_t bits = width
         c.per_window = self.counts is None
+        c.totals = NULL
+        if self.totals is not None:
+            c.totals = <const uint32_t*> &self.totals.counts[0]
         c.bytes_each = self.bytes_each
         c.origin = out
         c.width = width
@@ -178,7 +191,9 @@ cdef class UpdateSpec:
         if marks:
             self.op = MARK
         self.neutral = neutral
-        if (marks or neutral is not None) and (neutral is None or neutral.shape[0] < pitch):
+        if (neutral is None and marks and counts is None) or (
+            neutral is not None and neutral.shape[0] < pitch
+        ):
             raise ValueError("the neutral elements are shorter than a slice")
         if neutral is not None and not marks and (counts is None or counts.counts is not None):
             raise ValueError("neutral elements are for windows")

@@ -67,10 +67,21 @@ class Combining(NamedTuple):
         each = self.bytes_each(tuples)
         return UpdateCounts(buffer, each, self.copies_first) if each else None
 
-    def new_counts(self, tuples: int, slices: int) -> UpdateCounts | None:
-        """Return zeros for the updates by a number of tuples; None if nothing is counted."""
+    def new_counts(
+        self, tuples: int, slices: int, totals: UpdateCounts | None = None
+    ) -> UpdateCounts | None:
+        """Return zeros for the updates by a number of tuples; None if nothing is counted.
+
+        totals: the counts after all updates, if they are known.
+        """
         each = self.bytes_each(tuples)
-        return self.counts(_zeros(slices * each, 16 * tuples > slices), tuples) if each else None
+        zeros = _zeros(slices * each, 16 * tuples > slices) if each else None
+        return UpdateCounts(zeros, each, self.copies_first, totals) if each else None
+
+    @property
+    def divides(self) -> bool:
+        """Whether sums are divided by the numbers of their summands."""
+        return REDUCTIONS[self.reduction].counts
 
     def neutral(self, dtype: Dtype, width: int) -> bytes | None:
         """Return neutral elements for a slice, if they can replace old values; else None."""
@@ -82,7 +93,7 @@ class Combining(NamedTuple):
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
         """Divide the sums of a mean by their counts; other reductions are complete."""
-        if counts is not None and REDUCTIONS[self.reduction].counts:
+        if counts is not None and self.divides:
             how = KernelOptions(team(threads, len(out)))
             _kernels.divide_means(counts, out, width, dtype.name, self.include_self, how)
 

@@ -187,7 +187,13 @@ def _counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> boo
     """
     combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
     neutral = combining.neutral(s.dtype, width) if width < tuning.WIDE else None
-    if neutral is not None:
+    if combining.divides and width >= tuning.WIDE and tuples < 1 << 31:
+        totals = combining.new_counts(tuples, slices)
+        spec = UpdateSpec(s.updates, width, s.reduction, s.dtype.name, totals, None, True)
+        if apply(spec):
+            return False
+        return not apply(s.change(width, combining.new_counts(tuples, slices, totals)))
+    if neutral is not None and 16 * slices > tuples:
         found = apply(
             UpdateSpec(s.updates, width, s.reduction, s.dtype.name, None, neutral, True)
         )

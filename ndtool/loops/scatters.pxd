@@ -10,8 +10,8 @@ from ndtool.loops.blocks cimport (
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, Divided, Means, count_address, count_block, count_rows, count_slice, divide, drops,
-    means_part,
+    Counts, Divided, Means, all_counted, count_address, count_at, count_block, count_rows,
+    count_slice, divide, drops, means_part, slice_number,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
@@ -24,6 +24,7 @@ cdef enum:
     BURST = 32    # short updates between prefetches
     SINK = 8      # int64s of a cache line that receives dropped short updates
     MARK = -1     # instead of a reduction: the neutral element goes where updates will go
+    EVERY = 4096  # tuples between tests whether all slices have updates
 
 cdef enum:            # bits of the result of a scatter
     BAD = 1           # an index is out of bounds
@@ -183,7 +184,7 @@ cdef inline uint64_t scatter_short(
     cdef Cursor at
     cdef Updates updates = s.updates
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, done, known = 0, step = min(block_size(nd), SHORT)
+    cdef int64_t n, done, test = t + EVERY, known = 0, step = min(block_size(nd), SHORT)
     cdef bint by_row = nd.in_cache and goes_by_row(&updates, &walk)
     cdef uint64_t found = 0
     updates.found = &found
@@ -204,6 +205,11 @@ cdef inline uint64_t scatter_short(
         apply_short(&updates, to, offsets, updates.first + t * width, n, known)
         memcpy(offsets, offsets + n, known * 8)
         t += n
+        if t >= test and updates.op > 0 and updates.counts.copies_first:
+            test = t + max(EVERY, updates.counts.slices)
+            if updates.counts.data and s.sharing != BY_BATCHES and all_counted(&updates.counts):
+                marked(&updates, 0)
+                by_row = nd.in_cache and goes_by_row(&updates, &walk)
     return found
 
 
@@ -328,7 +334,10 @@ cdef inline void apply_rows(
     """Apply n long updates, found by their positions, prefetching the next, `more` after these."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
-    if u.counts.data and u.counts.copies_first:
+    if u.op == MARK:
+        count_block(&u.counts, to, offsets, n)
+        return
+    if u.counts.data and (u.counts.copies_first or u.counts.totals):
         for i in range(n):
             if i + ahead < n + more:
                 prefetch_slice(updates + positions[i + ahead] * pitch, width)
@@ -470,9 +479,23 @@ cdef inline void apply_row(
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
     cdef bint copies = count_slice(&u.counts, to) if u.counts.data else u.op == 0
+    cdef int64_t n
     if u.op == MARK:
         apply_block(u, to, &zero, update, 1, width)
     elif copies:
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
+    if u.counts.data and u.counts.totals:
+        n = slice_number(&u.counts, to)
+        if count_at(&u.counts, n) == u.counts.totals[n]:
+            divide_slice(u, to, n)
+
+
+cdef inline void divide_slice(const Updates* u, uint8_t* to, int64_t n) noexcept nogil:
+    """Divide the sums of slice n after its last update."""
+    cdef Counts counts = u.counts
+    cdef Means m
+    counts.data += n * counts.bytes_each
+    m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
+    means_part(&m, 0)
