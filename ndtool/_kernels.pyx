@@ -230,6 +230,8 @@ def scatter(
         raise ValueError("complete slices are counted")
     if s.updates.counts.per_window:
         raise ValueError("there is no window")
+    if s.updates.counts.has_totals and piece.width <= _blocks.LINE:
+        raise ValueError("totals are of slices longer than a cache line")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("a work item has complete batches")
     s.updates.first += piece.column

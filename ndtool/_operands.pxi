@@ -107,26 +107,24 @@ cdef class UpdateCounts:
 
     counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
     receives all its updates at once, has its own. copies_first: whether the first update of a
-    slice replaces its old value. totals: the counts after all updates, if they are known.
+    slice replaces its old value. has_totals: whether a pass that marks has put totals into the
+    upper halves of counts of 8 bytes.
     """
 
     cdef uint8_t[::1] counts
     cdef readonly int bytes_each
     cdef readonly bint copies_first
-    cdef UpdateCounts totals
+    cdef bint has_totals
 
     def __cinit__(
-        self, uint8_t[::1] counts, int bytes_each, bint copies_first, UpdateCounts totals=None
+        self, uint8_t[::1] counts, int bytes_each, bint copies_first, bint has_totals=False
     ):
         if bytes_each not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
-        if totals is not None and (
-            counts is None or totals.counts is None or bytes_each != 4 or totals.bytes_each != 4
-            or totals.counts.shape[0] < counts.shape[0]
-        ):
-            raise ValueError("totals have 4 bytes, as many as the counts")
+        if has_totals and (counts is None or bytes_each != 8):
+            raise ValueError("a count has 8 bytes, if its upper half is a total")
         self.counts, self.bytes_each, self.copies_first = counts, bytes_each, copies_first
-        self.totals = totals
+        self.has_totals = has_totals
 
     cdef int _bind(
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
@@ -146,9 +144,7 @@ cdef class UpdateCounts:
         """Describe the counts of slices of `width` bytes from `out` on."""
         cdef Py_ssize_t bits = width
         c.per_window = self.counts is None
-        c.totals = NULL
-        if self.totals is not None:
-            c.totals = <const uint32_t*> &self.totals.counts[0]
+        c.has_totals = self.has_totals
         c.bytes_each = self.bytes_each
         c.origin = out
         c.width = width
@@ -191,10 +187,10 @@ cdef class UpdateSpec:
         if marks:
             self.op = MARK
         self.neutral = neutral
-        if (neutral is None and marks and counts is None) or (
-            neutral is not None and neutral.shape[0] < pitch
-        ):
+        if neutral is not None and neutral.shape[0] < pitch:
             raise ValueError("the neutral elements are shorter than a slice")
+        if marks and (counts is None or not counts.has_totals) == (neutral is None):
+            raise ValueError("neutral elements are marked, or totals")
         if neutral is not None and not marks and (counts is None or counts.counts is not None):
             raise ValueError("neutral elements are for windows")
 
@@ -221,7 +217,7 @@ cdef class UpdateSpec:
         u.means = self.means
         u.neutral = NULL if self.neutral is None else &self.neutral[0]
         u.counts.data = NULL
-        u.counts.per_window = False
+        u.counts.per_window = u.counts.has_totals = False
         if self.counts is not None and out is not None:
             self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0

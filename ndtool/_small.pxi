@@ -73,7 +73,7 @@ cdef class SmallCall:
         cdef Gather g
         if self.grid is not None:
             return self._units(
-                <const uint8_t*> views[0].buf, views, Counts(NULL, 0, NULL, 0, 0, NULL, 0, False, False)
+                <const uint8_t*> views[0].buf, views, Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
             )
         self._walk(&g.walk, <const uint8_t*> views[1].buf)
         g.source = <const uint8_t*> views[0].buf
@@ -86,7 +86,7 @@ cdef class SmallCall:
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
         """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
-        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, NULL, 0, False, False)
+        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
         cdef uint64_t bad
         cdef Means m
         cdef UpdateCounts how = self.change.counts

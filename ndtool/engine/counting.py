@@ -10,7 +10,7 @@ import mmap
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import KernelOptions, UpdateCounts
+from ndtool._kernels import LINE, KernelOptions, UpdateCounts
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
 from ndtool.machine import scratch
@@ -18,6 +18,9 @@ from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS, neutral
+
+
+MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 
 class Combining(NamedTuple):
@@ -51,37 +54,40 @@ class Combining(NamedTuple):
         """Whether the updates of each slice are counted."""
         return REDUCTIONS[self.reduction].counts or self.copies_first
 
-    def bytes_each(self, tuples: int) -> int:
-        """Return the bytes of a slice's count; 0 if nothing is counted."""
-        if not self.is_counted:
-            return 0
-        if not REDUCTIONS[self.reduction].counts:
-            return 1  # a flag
-        return 4 if tuples < (1 << 31) - 1 else 8
-
-    def counts(self, buffer: Buffer | None, tuples: int) -> UpdateCounts | None:
-        """Bind zeros, as many as an output has slices; None if nothing is counted.
-
-        Without a buffer, each window of the output has its own counts.
-        """
-        each = self.bytes_each(tuples)
-        return UpdateCounts(buffer, each, self.copies_first) if each else None
-
-    def new_counts(
-        self, tuples: int, slices: int, totals: UpdateCounts | None = None
-    ) -> UpdateCounts | None:
-        """Return zeros for the updates by a number of tuples; None if nothing is counted.
-
-        totals: the counts after all updates, if they are known.
-        """
-        each = self.bytes_each(tuples)
-        zeros = _zeros(slices * each, 16 * tuples > slices) if each else None
-        return UpdateCounts(zeros, each, self.copies_first, totals) if each else None
-
     @property
     def divides(self) -> bool:
         """Whether sums are divided by the numbers of their summands."""
         return REDUCTIONS[self.reduction].counts
+
+    def has_totals(self, tuples: int, width: int) -> bool:
+        """Whether totals precede the updates, so that long slices are divided after their last."""
+        return self.divides and width > LINE and tuples < MOST
+
+    def bytes_each(self, tuples: int, width: int) -> int:
+        """Return the bytes of the count of a slice of `width` bytes; 0 if nothing is counted."""
+        if not self.is_counted:
+            return 0
+        if not self.divides:
+            return 1  # a flag
+        return 8 if tuples >= MOST or self.has_totals(tuples, width) else 4
+
+    def counts(
+        self, buffer: Buffer | None, tuples: int, width: int, has_totals: bool = False
+    ) -> UpdateCounts | None:
+        """Bind zeros, as many as an output has slices; None if nothing is counted.
+
+        Without a buffer, each window of the output has its own counts.
+        """
+        each = self.bytes_each(tuples, width)
+        return UpdateCounts(buffer, each, self.copies_first, has_totals) if each else None
+
+    def new_counts(self, tuples: int, slices: int, width: int) -> UpdateCounts | None:
+        """Return zeros for the updates by a number of tuples; None if nothing is counted."""
+        each = self.bytes_each(tuples, width)
+        if not each:
+            return None
+        zeros = _zeros(slices * each, 16 * tuples > slices)
+        return self.counts(zeros, tuples, width, self.has_totals(tuples, width))
 
     def neutral(self, dtype: Dtype, width: int) -> bytes | None:
         """Return neutral elements for a slice, if they can replace old values; else None."""

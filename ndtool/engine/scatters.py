@@ -72,7 +72,7 @@ class Scatter(NamedTuple):
 
     def windowed(self, pitch: int) -> UpdateSpec:
         """Bind the updates to the reduction, where each window has counts of its own."""
-        counts = self.combining.counts(None, len(self.updates) // pitch)
+        counts = self.combining.counts(None, len(self.updates) // pitch, pitch)
         neutral = self.combining.neutral(self.dtype, pitch)
         return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, counts, neutral)
 
@@ -186,13 +186,7 @@ def _counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> boo
     elements were to replace old values and an update has a NaN.
     """
     combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
-    neutral = combining.neutral(s.dtype, width) if width < tuning.WIDE else None
-    if combining.divides and width >= tuning.WIDE and tuples < 1 << 31:
-        totals = combining.new_counts(tuples, slices)
-        spec = UpdateSpec(s.updates, width, s.reduction, s.dtype.name, totals, None, True)
-        if apply(spec):
-            return False
-        return not apply(s.change(width, combining.new_counts(tuples, slices, totals)))
+    neutral = combining.neutral(s.dtype, width) if width <= LINE else None
     if neutral is not None and 16 * slices > tuples:
         found = apply(
             UpdateSpec(s.updates, width, s.reduction, s.dtype.name, None, neutral, True)
@@ -201,7 +195,10 @@ def _counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> boo
             return False
         if not found:
             combining = combining._replace(include_self=True)
-    counts = combining.new_counts(tuples, slices)
+    counts = combining.new_counts(tuples, slices, width)
+    if combining.has_totals(tuples, width):
+        spec = UpdateSpec(s.updates, width, s.reduction, s.dtype.name, counts, None, True)
+        return not apply(spec) and not apply(s.change(width, counts))
     if apply(s.change(width, counts)):
         return False
     s.combining.divide(counts, s.out, width, s.dtype, s.threads)
@@ -373,7 +370,7 @@ def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     space = scratch.take(groups * GROUP * entry + buffers)
     counts, size = None, width << shift
     if groups * GROUP < runs.tuples:
-        counts = s.combining.new_counts(runs.tuples, rows)
+        counts = s.combining.new_counts(runs.tuples, rows, width)
     change = s.windowed(width) if counts is None else s.change(width, counts)
     needs = data is not None or (s.combining.is_counted and counts is None)
     windows = memoryview(bytearray(threads * change.window(size))) if needs else None

@@ -38,7 +38,7 @@ cdef struct Counts:
     const uint8_t* origin
     Py_ssize_t width          # bytes of a slice
     int64_t slices
-    const uint32_t* totals    # the counts after all updates, if they are known
+    bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
     int shift                 # log2 of the width, -1 if it is no power of two
     bint copies_first         # whether the first update replaces the old value
     bint per_window           # data are a thread's scratch, zeroed for each window
@@ -79,6 +79,32 @@ cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
     else:
         first = counted(<uint64_t*> c.data + n)
     return first and c.copies_first
+
+
+cdef struct Turn:
+    # one of the updates of a slice
+    bint first, last
+    uint64_t total
+
+
+cdef inline Turn next_turn(const Counts* c, const uint8_t* at) noexcept nogil:
+    """Count an update of the slice at `at`, of whose updates the total is known."""
+    cdef uint64_t* count = <uint64_t*> c.data + slice_number(c, at)
+    cdef Turn turn
+    turn.first = <uint32_t> count[0] == 0
+    count[0] += 1
+    turn.total = count[0] >> 32
+    turn.last = <uint32_t> count[0] == turn.total
+    return turn
+
+
+cdef inline void add_totals(
+    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n
+) noexcept nogil:
+    """Add n updates to the totals of their slices; none is dropped."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        (<uint64_t*> c.data)[slice_number(c, to + offsets[i])] += <uint64_t> 1 << 32
 
 
 cdef inline bint drops(const int64_t* offsets, Py_ssize_t n) noexcept nogil:

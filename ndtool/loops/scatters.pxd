@@ -10,8 +10,8 @@ from ndtool.loops.blocks cimport (
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, Divided, Means, all_counted, count_address, count_at, count_block, count_rows,
-    count_slice, divide, drops, means_part, slice_number,
+    Counts, Divided, Means, Turn, add_totals, all_counted, count_address, count_block, count_rows,
+    count_slice, divide, drops, means_part, next_turn,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
@@ -335,10 +335,12 @@ cdef inline void apply_rows(
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
     if u.op == MARK:
-        count_block(&u.counts, to, offsets, n)
+        add_totals(&u.counts, to, offsets, n)
         return
-    if u.counts.data and (u.counts.copies_first or u.counts.totals):
+    if u.counts.data and (u.counts.copies_first or u.counts.has_totals):
         for i in range(n):
+            if i + BURST < n + more:
+                prefetch(count_address(&u.counts, to + offsets[i + BURST]))
             if i + ahead < n + more:
                 prefetch_slice(updates + positions[i + ahead] * pitch, width)
                 prefetch_slice(to + offsets[i + ahead], width)
@@ -478,24 +480,23 @@ cdef inline void apply_row(
     """Apply one long update."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    cdef bint copies = count_slice(&u.counts, to) if u.counts.data else u.op == 0
-    cdef int64_t n
+    cdef Counts counts
+    cdef Turn turn = Turn(u.op == 0, False, 0)
+    cdef Means m
     if u.op == MARK:
         apply_block(u, to, &zero, update, 1, width)
-    elif copies:
+        return
+    if u.counts.has_totals:
+        turn = next_turn(&u.counts, to)
+        turn.first &= u.counts.copies_first
+    elif u.counts.data:
+        turn.first = count_slice(&u.counts, to)
+    if turn.first:
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
-    if u.counts.data and u.counts.totals:
-        n = slice_number(&u.counts, to)
-        if count_at(&u.counts, n) == u.counts.totals[n]:
-            divide_slice(u, to, n)
-
-
-cdef inline void divide_slice(const Updates* u, uint8_t* to, int64_t n) noexcept nogil:
-    """Divide the sums of slice n after its last update."""
-    cdef Counts counts = u.counts
-    cdef Means m
-    counts.data += n * counts.bytes_each
-    m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
-    means_part(&m, 0)
+    if turn.last:    # still in cache
+        counts = u.counts
+        counts.data = <uint8_t*> &turn.total
+        m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
+        means_part(&m, 0)
