@@ -223,15 +223,18 @@ def scatter(
     cdef int64_t per = a.nd.per_batch
     a._bind(&s.walk, indices, piece.first, piece.tuples)
     a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
-    change._bind(&s.updates, piece.first, piece.tuples, out)
+    change._bind(&s.updates, piece.first, piece.tuples, out, 0, True)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a slice")
     if change.counts is not None and (piece.column or piece.width != change.pitch):
         raise ValueError("complete slices are counted")
     if s.updates.counts.per_window:
         raise ValueError("there is no window")
-    if s.updates.counts.has_totals and piece.width <= _blocks.LINE:
-        raise ValueError("totals are of slices longer than a cache line")
+    if piece.width <= _blocks.LINE:
+        if s.updates.counts.has_totals:
+            raise ValueError("short slices have no totals")
+    elif change.op == MARK and not s.updates.counts.has_totals:
+        raise ValueError("long slices are not marked")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("a work item has complete batches")
     s.updates.first += piece.column

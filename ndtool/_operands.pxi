@@ -202,12 +202,14 @@ cdef class UpdateSpec:
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
-        int64_t before=0,
+        int64_t before=0, bint marks=False,
     ) except -1:
         """Bind updates [first, first + count), to be applied to `out`, from byte `before` on.
 
-        Without `out`, they are only permuted.
+        Without `out`, they are only permuted. marks: whether a spec that marks is valid.
         """
+        if self.op == MARK and not marks:
+            raise ValueError("windows are marked with their updates")
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch

@@ -19,7 +19,6 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS, neutral
 
-
 MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 

@@ -7,79 +7,21 @@ reduced at the end), by lines (batches have disjoint outputs), in order (each th
 the long slices), by units (along an axis that is not the last).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import (
-    BAD,
-    GROUP,
-    LINE,
-    Addressing,
-    Indices,
-    KernelOptions,
-    RadixPartitions,
-    UpdateCounts,
-    UpdateSpec,
-    WorkItem,
-)
+from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
 from ndtool.engine import check, columns, layouts, narrow, tuning
-from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
-from ndtool.engine.counting import Combining
-from ndtool.engine.gathers import ProgressCallback, silent, whole_elements
-from ndtool.machine import scratch
-from ndtool.machine.pool import BufferPool, run_all
+from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_runs, bind_units
+from ndtool.engine.destinations import by_destination
+from ndtool.engine.gathers import whole_elements
+from ndtool.engine.updates import Scatter, copy, counting
 from ndtool.machine.threads import team
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.rules.plans import ElementsPlan
 from ndtool.rules.reductions import identity
-
-
-class Scatter(NamedTuple):
-    """One scatter, bound to buffers.
-
-    data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
-    contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
-    writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    are still to be validated before out changes.
-    """
-
-    plan: Plan
-    dtype: Dtype
-    data: Buffer | None
-    indices: Indices
-    updates: Buffer
-    combining: Combining
-    out: Buffer
-    negatives: bool
-    threads: int
-    limit: int | None = None
-    progress: ProgressCallback = silent
-    write: Callable[[int, Buffer], object] | None = None
-    guarded: bool = False
-
-    @property
-    def reduction(self) -> str:
-        """The name of the reduction."""
-        return self.combining.reduction
-
-    def change(self, pitch: int, counts: UpdateCounts | None = None) -> UpdateSpec:
-        """Bind the updates, each of `pitch` bytes, to the reduction."""
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, counts)
-
-    def windowed(self, pitch: int) -> UpdateSpec:
-        """Bind the updates to the reduction, where each window has counts of its own."""
-        counts = self.combining.counts(None, len(self.updates) // pitch, pitch)
-        neutral = self.combining.neutral(self.dtype, pitch)
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, counts, neutral)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the output is too large for the cache."""
-        return len(self.out) >= tuning.STREAMED
 
 
 def scatter(s: Scatter) -> bool:
@@ -111,7 +53,7 @@ def scatter(s: Scatter) -> bool:
     if many and far and not wide and (one_line or line > tuning.CACHED):
         local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
         if local < tuning.LOCAL_SHARE:
-            return _by_destination(s, runs, rows)
+            return by_destination(s, runs, rows)
     with _guarded(s) as work:
         lines = runs.tuples // runs.per_batch
         if not one_line and (runs.width < tuning.WIDE or lines >= threads):
@@ -135,21 +77,6 @@ def _runs(s: Scatter) -> Runs | None:
     itemsize = s.dtype.itemsize
     strides = layouts.contiguous(s.plan.data, itemsize)
     return bind_runs(s.plan, strides, itemsize, s.negatives)
-
-
-def copy(s: Scatter) -> None:
-    """Copy data to out, unless out has them already."""
-    if s.data is None:
-        return
-    size, data, write, step = len(s.data), s.data, s.write, tuning.WRITTEN
-    if write is not None:
-        begins = iter(range(0, size, step))
-        run_all(lambda at: write(at, data[at : at + step]), begins, team(s.threads, size))
-        return
-    for begin in range(0, size, tuning.PIECE):
-        end = min(size, begin + tuning.PIECE)
-        how = KernelOptions(team(s.threads, end - begin), s.streamed)
-        _kernels.copy(data[begin:end], s.out[begin:end], how)
 
 
 def _in_order(s: Scatter) -> bool:
@@ -176,33 +103,7 @@ def _in_order(s: Scatter) -> bool:
             s.progress((first + n) / runs.tuples)
         return found
 
-    return _counting(s, runs.width, apply)
-
-
-def _counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> bool:
-    """Apply all updates to out, with counts of all its slices; False if out of bounds.
-
-    apply: applies an update spec; returns BAD if an index is out of bounds, and HAS_NAN if neutral
-    elements were to replace old values and an update has a NaN.
-    """
-    combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
-    neutral = combining.neutral(s.dtype, width) if width <= LINE else None
-    if neutral is not None and 16 * slices > tuples:
-        found = apply(
-            UpdateSpec(s.updates, width, s.reduction, s.dtype.name, None, neutral, True)
-        )
-        if found & BAD:
-            return False
-        if not found:
-            combining = combining._replace(include_self=True)
-    counts = combining.new_counts(tuples, slices, width)
-    if combining.has_totals(tuples, width):
-        spec = UpdateSpec(s.updates, width, s.reduction, s.dtype.name, counts, None, True)
-        return not apply(spec) and not apply(s.change(width, counts))
-    if apply(s.change(width, counts)):
-        return False
-    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
-    return True
+    return counting(s, runs.width, apply)
 
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
@@ -278,7 +179,7 @@ def _by_lines(s: Scatter, line: int) -> bool:
             s.progress((first + n) / lines)
         return found
 
-    return _counting(s, runs.width, apply) if data is None else not apply(windowed)
+    return counting(s, runs.width, apply) if data is None else not apply(windowed)
 
 
 def _by_panels(s: Scatter) -> bool:
@@ -347,105 +248,4 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
             s.progress(stop / total)
         return 0
 
-    return not apply(windowed) if buffer else _counting(s, itemsize, apply)
-
-
-def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
-    """Scatter by destination: sort tuples by partition of the output, then update each in cache."""
-    width, data = runs.width, s.data
-    shift = _part_shift(rows, width)
-    entry = 4 + (width if width < LINE else 4)
-    threads = team(s.threads, runs.tuples * (runs.entries * s.indices.itemsize + width))
-    buffers = threads * GROUP * (8 + entry)
-    limit = tuning.SCRATCH if s.limit is None else s.limit
-    most = max(1, (limit - buffers) // (GROUP * entry))
-    groups = min(most, -(-runs.tuples // GROUP))
-    large = data is not None and width << shift > tuning.LARGEST_PART
-    if s.guarded and (large or groups * GROUP < runs.tuples):
-        # the output changes before all indices are validated
-        check.check(s.plan, s.indices, s.negatives, s.threads)
-    if large:
-        copy(s)
-        data = None
-    space = scratch.take(groups * GROUP * entry + buffers)
-    counts, size = None, width << shift
-    if groups * GROUP < runs.tuples:
-        counts = s.combining.new_counts(runs.tuples, rows, width)
-    change = s.windowed(width) if counts is None else s.change(width, counts)
-    needs = data is not None or (s.combining.is_counted and counts is None)
-    windows = memoryview(bytearray(threads * change.window(size))) if needs else None
-    ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
-    work = Sorted(RadixPartitions(rows, width, shift, space, ends), change, size)
-    addressing, how = bind_rows(s.plan, s.negatives), KernelOptions(threads, s.streamed, windows)
-    for first in range(0, runs.tuples, groups * GROUP):
-        n = min(groups * GROUP, runs.tuples - first)
-        sorting = KernelOptions(threads, n * entry >= tuning.STREAMED)
-        if _kernels.partition(addressing, s.indices, first, n, work.change, work.parts, sorting):
-            return False
-        if data is not None and s.write is not None:
-            _write_parts(s, work, data, threads)
-        else:
-            _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
-        data = None  # from now on out has it
-    scratch.keep(space)
-    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
-    return True
-
-
-class Sorted(NamedTuple):
-    """Tuples sorted by destination, their updates, and the bytes of a partition."""
-
-    parts: RadixPartitions
-    change: UpdateSpec
-    size: int
-
-
-def _store_parts(
-    s: Scatter, work: Sorted, data: Buffer | None, how: KernelOptions, done: tuple[float, float]
-) -> None:
-    """Update partitions in the output; if `data` are given, from copies of them in cache.
-
-    done: the fraction of all work that is complete, and the fraction that this call does.
-    """
-    before, share_of_all = done
-    parts, change, size = work
-    step = max(how.threads, tuning.PIECE // size)
-    for part in range(0, parts.parts, step):
-        stop = min(parts.parts, part + step)
-        byte_range = parts.byte_range(part, stop)
-        source = None if data is None else data[byte_range]
-        _kernels.apply_partitions(parts, change, source, s.out[byte_range], part, stop, how)
-        s.progress(before + share_of_all * stop / parts.parts)
-
-
-def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
-    """Update partitions in buffers and write those: faster than stores to a mapped file."""
-    parts, change, size = work
-    step = max(1, tuning.WRITTEN // size)
-    buffers = BufferPool(step * size + change.window(size))
-
-    def finish(part: int) -> None:
-        stop = min(parts.parts, part + step)
-        byte_range = parts.byte_range(part, stop)
-        buffer = buffers.take()
-        to = buffer[: byte_range.stop - byte_range.start]
-        to[:] = data[byte_range]
-        how = KernelOptions(1, s.streamed, buffer[step * size :])
-        _kernels.apply_partitions(parts, change, None, to, part, stop, how)
-        assert s.write is not None
-        s.write(byte_range.start, to)
-        buffers.give(buffer)
-        s.progress(stop / parts.parts)
-
-    run_all(finish, iter(range(0, parts.parts, step)), threads)
-
-
-def _part_shift(rows: int, width: int) -> int:
-    """Return log2 of a partition's rows: half a cache, in at most MOST_PARTS partitions.
-
-    Local row numbers have 32 bits, so more than 2^42 rows need more partitions.
-    """
-    shift, half = 0, tuning.CACHED // 2
-    while (width << shift) < half or ((rows >> shift) > tuning.MOST_PARTS and shift < 32):
-        shift += 1
-    return shift
+    return not apply(windowed) if buffer else counting(s, itemsize, apply)

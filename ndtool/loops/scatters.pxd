@@ -55,7 +55,7 @@ cdef struct Updates:
     Counts counts             # of the slices' updates, if the reduction needs them
     int means                 # the type of sums to be divided, 0 if there are none
     const uint8_t* neutral    # a slice of neutral elements, if they can replace old values
-    uint64_t* found           # where to set NAN
+    uint64_t* found           # where a pass that marks sets NAN
 
 
 cdef inline int64_t sink_offset(
@@ -371,11 +371,10 @@ cdef inline void apply_block(
         fill_block(to, offsets, u.neutral, n, width)
         if has_nan(u.code, updates, n * width):
             u.found[0] |= NAN
-        return
-    if u.counts.data:
+    elif u.counts.data:
         apply_counted(u, to, offsets, updates, n, width)
-        return
-    apply_plain(u.op, u.code, to, offsets, updates, n, width)
+    else:
+        apply_plain(u.op, u.code, to, offsets, updates, n, width)
 
 
 cdef inline void apply_plain(
