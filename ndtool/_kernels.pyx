@@ -45,8 +45,8 @@ from ndtool.loops.radix cimport (
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
 from ndtool.loops.scatters cimport (
-    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, MARK, NAN, BatchWindows, Scatter, Updates,
-    scatter_part, window_bytes, windows_part,
+    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, MARK, NAN, BatchWindows, Scatter,
+    Updates, scatter_part, window_bytes, windows_part,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
 from ndtool.loops.views cimport (
@@ -424,64 +424,6 @@ def gather_strided(
     return bad != 0
 
 
-def pack(
-    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t first,
-    int64_t count,
-) -> None:
-    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < count * layout.view.itemsize:
-        raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin
-    cdef uint8_t* to = &out[0]
-    with nogil:
-        copy_view(to, source, &layout.view, first, count)
-
-
-def copy_strips(
-    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
-    int64_t stop, KernelOptions how,
-) -> None:
-    """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
-    cdef Strips c
-    cdef int64_t part
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < layout.nbytes or stop > layout.strips:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.view = &layout.view
-    c.closest = layout.closest
-    c.source = &data[0] + origin
-    c.to = &out[0]
-    c.first = strip
-    with nogil:
-        for part in prange(stop - strip, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_strip(&c, part)
-
-
-def spread(
-    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions how
-) -> None:
-    """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
-    cdef Spread c
-    cdef int64_t part
-    c.rows = count
-    c.width = rows.shape[0] // max(1, count)
-    c.pitch = pitch
-    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &rows[0]
-    c.to = &out[0]
-    c.parts = work_items(how.threads)
-    with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            spread_part(&c, part)
-
-
-def within_page(const uint8_t[::1] buffer) -> int:
-    """Return the buffer's byte offset within its page."""
-    return <size_t> &buffer[0] % _pages.PAGE
-
-
 def gather_units(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
     int64_t stop, uint8_t[::1] out, KernelOptions how,
@@ -507,13 +449,13 @@ def scatter_units(
     Grid g, Indices indices, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions how,
 ) -> int:
-    """Apply updates in units [unit, stop); with scratch, in packed copies of data's tiles."""
+    """Apply updates in units [unit, stop); with scratch, in packed copies of tiles; see `scatter`."""
     cdef Units c
     cdef uint64_t bad = 0
     cdef int64_t part
     g._check_span(data.shape[0], 0, change.updates.shape[0])
     g._bind(&c, indices, unit, stop, change.window(g._packed_bytes()), how)
-    change._bind(&c.updates, 0, 1, out)
+    change._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
     if change.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")
     if g.p.pitch:
@@ -528,7 +470,7 @@ def scatter_units(
     with nogil:
         for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, part, threadid())
-    return bad != 0
+    return bad & (_BAD | NAN)
 
 
 def divide_means(
@@ -569,32 +511,6 @@ def will_need(
     with nogil:
         calls = will_need_range(&walk, source, count, width)
     return calls
-
-
-def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
-    """Copy all of data to the start of out."""
-    cdef Copy c
-    cdef int64_t part
-    if out.shape[0] < data.shape[0]:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &data[0]
-    c.to = &out[0]
-    c.nbytes = data.shape[0]
-    c.parts = work_items(how.threads)
-    c.streamed = how.streamed
-    with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_part(&c, part)
-
-
-def swap(uint8_t[::1] buffer, int unit) -> None:
-    """Byte-swap every `unit` bytes, in place."""
-    if unit < 1 or buffer.shape[0] % unit:
-        raise ValueError("the buffer is no multiple of the unit")
-    cdef uint8_t* at = &buffer[0]
-    cdef Py_ssize_t n = buffer.shape[0] // unit
-    with nogil:
-        swap_units(at, n, unit)
 
 
 def partition_ids(
@@ -647,5 +563,6 @@ def permute(
     return bad != 0
 
 
+include "_copies.pxi"
 include "_small.pxi"
 include "_process.pxi"

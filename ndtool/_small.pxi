@@ -73,7 +73,8 @@ cdef class SmallCall:
         cdef Gather g
         if self.grid is not None:
             return self._units(
-                <const uint8_t*> views[0].buf, views, Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
+                <const uint8_t*> views[0].buf, views,
+                Counts(NULL, 0, NULL, 0, 0, 0, False, False, False),
             )
         self._walk(&g.walk, <const uint8_t*> views[1].buf)
         g.source = <const uint8_t*> views[0].buf

@@ -243,6 +243,7 @@ WRONG = [
     ("scatter_units", {"change": windowed(nbytes=48), "how": how(255)}, SCRATCH),
     ("scatter_units", {"change": windowed(nbytes=48), "how": how()}, TILES),
     ("scatter_units", {"change": counted(96, 8, 8, 48)}, TILES),
+    ("scatter_units", {"change": marks()}, MARKED),
     ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"change": change(15)}, UPDATES),

@@ -241,11 +241,15 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     step = max(threads, tuning.PIECE // work)
 
     def apply(change: UpdateSpec) -> int:
+        found = 0
         for first in range(0, total, step):
             stop = min(total, first + step)
-            if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
-                return BAD
+            found |= _kernels.scatter_units(
+                grid, s.indices, change, source, s.out, first, stop, how
+            )
+            if found & BAD:
+                return found
             s.progress(stop / total)
-        return 0
+        return found
 
     return not apply(windowed) if buffer else counting(s, itemsize, apply)

@@ -12,7 +12,7 @@ from ndtool.loops.indices cimport (
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block, prefetch_slices
 from ndtool.loops.scatters cimport (
-    BAD, SINK, Updates, apply_block, complete, marked, marking, of_window, sink_offset,
+    BAD, MARK, SINK, Updates, apply_block, complete, marked, marking, of_window, sink_offset,
 )
 from ndtool.loops.views cimport copy_line
 
@@ -223,6 +223,7 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
     cdef uint8_t* to = packed if packed else c.to + u.data
     cdef Updates updates = c.updates
     cdef uint64_t nan = 0
+    updates.found = &nan
     if packed:
         pack_tile(p, &u, c.data + u.data, packed)
         updates = of_window(&c.updates, packed, packed, nbytes)
@@ -235,7 +236,7 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
     if packed:
         complete(&c.updates, &updates, packed, nbytes)
         unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
-    return 0
+    return nan if c.updates.op == MARK else 0
 
 
 cdef inline uint64_t scatter_tile(
