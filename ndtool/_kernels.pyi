@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 MADVISE_BYTES: int
 MAX_BYTE_IDS: int
 OUT_OF_BOUNDS: int
+BAD: int
 BLOCK: int
 GROUP: int
 LINE: int
@@ -86,13 +87,23 @@ class WorkItem:
 class UpdateCounts:
     bytes_each: int
     copies_first: bool
-    def __new__(cls, counts: Any, bytes_each: int, copies_first: bool) -> UpdateCounts: ...
+    def __new__(
+        cls, counts: Any, bytes_each: int, copies_first: bool, has_totals: bool = False
+    ) -> UpdateCounts: ...
 
 @final
 class UpdateSpec:
     def __new__(
-        cls, updates: Any, pitch: int, reduction: str, name: str, counts: UpdateCounts | None = None
+        cls,
+        updates: Any,
+        pitch: int,
+        reduction: str,
+        name: str,
+        counts: UpdateCounts | None = None,
+        neutral: Any = None,
+        marks: bool = False,
     ) -> UpdateSpec: ...
+    def window(self, nbytes: int) -> int: ...
 
 @final
 class KernelOptions:
@@ -205,7 +216,7 @@ def gather_units(
     how: KernelOptions,
 ) -> int: ...
 def divide_means(
-    counts: UpdateCounts, out: Any, width: int, name: str, how: KernelOptions
+    counts: UpdateCounts, out: Any, width: int, name: str, include_self: bool, how: KernelOptions
 ) -> None: ...
 def scatter_units(
     g: Grid,

@@ -45,8 +45,8 @@ from ndtool.loops.radix cimport (
 )
 from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
 from ndtool.loops.scatters cimport (
-    BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, BatchWindows, Scatter, Updates, scatter_part,
-    windows_part,
+    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, MARK, NAN, BatchWindows, Scatter,
+    Updates, scatter_part, window_bytes, windows_part,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
 from ndtool.loops.views cimport (
@@ -54,6 +54,7 @@ from ndtool.loops.views cimport (
 )
 
 # Constants of the loops that Python callers need.
+BAD = _BAD
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
@@ -211,7 +212,8 @@ def scatter(
     """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns.
+    output or, for a few long slices, by columns. Returns BAD if an index is out of bounds, and
+    another bit if updates of a spec that marks have a NaN.
     """
     cdef Scatter s
     cdef uint64_t bad = 0
@@ -221,11 +223,18 @@ def scatter(
     cdef int64_t per = a.nd.per_batch
     a._bind(&s.walk, indices, piece.first, piece.tuples)
     a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
-    change._bind(&s.updates, piece.first, piece.tuples, out)
+    change._bind(&s.updates, piece.first, piece.tuples, out, 0, True)
     if piece.column + piece.width > change.pitch:
         raise ValueError("an update is shorter than a slice")
     if change.counts is not None and (piece.column or piece.width != change.pitch):
         raise ValueError("complete slices are counted")
+    if s.updates.counts.per_window:
+        raise ValueError("there is no window")
+    if piece.width <= _blocks.LINE:
+        if s.updates.counts.has_totals:
+            raise ValueError("short slices have no totals")
+    elif change.op == MARK and not s.updates.counts.has_totals:
+        raise ValueError("long slices are not marked")
     if by_batches and (piece.first % per or piece.tuples % per):
         raise ValueError("a work item has complete batches")
     s.updates.first += piece.column
@@ -245,7 +254,7 @@ def scatter(
     with nogil:
         for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
             bad |= scatter_part(&s, part)
-    return bad != 0
+    return bad & (_BAD | NAN)
 
 
 def scatter_copies(
@@ -299,7 +308,8 @@ def scatter_lines(
         raise ValueError("the data buffer is shorter than its shape")
     if first % a.nd.per_batch or count % a.nd.per_batch:
         raise ValueError("a work item has complete batches")
-    s.windows = how._buffers(s.span)
+    s.scratch = change.window(s.span)
+    s.windows = how._buffers(s.scratch)
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
     s.data = &data[0]
@@ -370,12 +380,12 @@ def apply_partitions(
         raise ValueError("the output buffer is shorter than its shape")
     a.sorted = &parts.sorted
     a.data = NULL
-    a.windows = NULL
     if data is not None:
         a.data = &data[0]
-        a.windows = how._buffers(width << parts.sorted.shift)
-        if a.windows == NULL:
-            raise ValueError("the scratch buffer is too short")
+    a.scratch = change.window(width << parts.sorted.shift)
+    a.windows = how._buffers(a.scratch)
+    if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
+        raise ValueError("the scratch buffer is too short")
     a.to = &out[0]
     a.first = part
     a.streamed = how.streamed
@@ -414,64 +424,6 @@ def gather_strided(
     return bad != 0
 
 
-def pack(
-    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t first,
-    int64_t count,
-) -> None:
-    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < count * layout.view.itemsize:
-        raise ValueError("the output buffer is shorter than its shape")
-    cdef const uint8_t* source = &data[0] + origin
-    cdef uint8_t* to = &out[0]
-    with nogil:
-        copy_view(to, source, &layout.view, first, count)
-
-
-def copy_strips(
-    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
-    int64_t stop, KernelOptions how,
-) -> None:
-    """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
-    cdef Strips c
-    cdef int64_t part
-    layout._bind(data.shape[0], origin)
-    if out.shape[0] < layout.nbytes or stop > layout.strips:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.view = &layout.view
-    c.closest = layout.closest
-    c.source = &data[0] + origin
-    c.to = &out[0]
-    c.first = strip
-    with nogil:
-        for part in prange(stop - strip, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_strip(&c, part)
-
-
-def spread(
-    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions how
-) -> None:
-    """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
-    cdef Spread c
-    cdef int64_t part
-    c.rows = count
-    c.width = rows.shape[0] // max(1, count)
-    c.pitch = pitch
-    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &rows[0]
-    c.to = &out[0]
-    c.parts = work_items(how.threads)
-    with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            spread_part(&c, part)
-
-
-def within_page(const uint8_t[::1] buffer) -> int:
-    """Return the buffer's byte offset within its page."""
-    return <size_t> &buffer[0] % _pages.PAGE
-
-
 def gather_units(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
     int64_t stop, uint8_t[::1] out, KernelOptions how,
@@ -483,7 +435,7 @@ def gather_units(
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
     if g.p.pitch and (out.shape[0] < g._output_bytes(g.p.length) or g.p.band < g.p.size):
         raise ValueError("the output buffer is shorter than its shape")
-    g._bind(&c, indices, unit, stop, how)
+    g._bind(&c, indices, unit, stop, g._packed_bytes(), how)
     c.filling = indices._filling(g.p.itemsize)
     c.data = &data[0] + origin
     c.to = &out[0]
@@ -497,15 +449,15 @@ def scatter_units(
     Grid g, Indices indices, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions how,
 ) -> int:
-    """Apply updates in units [unit, stop); with scratch, in packed copies of data's tiles."""
+    """Apply updates in units [unit, stop); with scratch, in packed copies of tiles; see `scatter`."""
     cdef Units c
     cdef uint64_t bad = 0
     cdef int64_t part
     g._check_span(data.shape[0], 0, change.updates.shape[0])
-    g._bind(&c, indices, unit, stop, how)
-    change._bind(&c.updates, 0, 1, out)
-    if change.counts is not None and (g.p.pitch or how.buffers is not None):
-        raise ValueError("elements of packed tiles are not counted")
+    g._bind(&c, indices, unit, stop, change.window(g._packed_bytes()), how)
+    change._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
+    if change.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
+        raise ValueError("packed tiles, and only they, have their own counts")
     if g.p.pitch:
         if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
@@ -518,22 +470,23 @@ def scatter_units(
     with nogil:
         for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, part, threadid())
-    return bad != 0
+    return bad & (_BAD | NAN)
 
 
 def divide_means(
-    UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, KernelOptions how
+    UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
+    KernelOptions how,
 ) -> None:
     """Divide sums by the numbers of their summands, in slices of `width` bytes."""
     cdef Means m
     cdef int64_t part
-    if counts.bytes_each == 1:
+    if counts.bytes_each == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
     m.to = &out[0]
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
-    m.include_self = not counts.copies_first
+    m.include_self = include_self
     m.parts = work_items(how.threads)
     with nogil:
         for part in prange(m.parts, num_threads=startable(how.threads), schedule="dynamic"):
@@ -558,32 +511,6 @@ def will_need(
     with nogil:
         calls = will_need_range(&walk, source, count, width)
     return calls
-
-
-def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
-    """Copy all of data to the start of out."""
-    cdef Copy c
-    cdef int64_t part
-    if out.shape[0] < data.shape[0]:
-        raise ValueError("the output buffer is shorter than its shape")
-    c.source = &data[0]
-    c.to = &out[0]
-    c.nbytes = data.shape[0]
-    c.parts = work_items(how.threads)
-    c.streamed = how.streamed
-    with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_part(&c, part)
-
-
-def swap(uint8_t[::1] buffer, int unit) -> None:
-    """Byte-swap every `unit` bytes, in place."""
-    if unit < 1 or buffer.shape[0] % unit:
-        raise ValueError("the buffer is no multiple of the unit")
-    cdef uint8_t* at = &buffer[0]
-    cdef Py_ssize_t n = buffer.shape[0] // unit
-    with nogil:
-        swap_units(at, n, unit)
 
 
 def partition_ids(
@@ -636,5 +563,6 @@ def permute(
     return bad != 0
 
 
+include "_copies.pxi"
 include "_small.pxi"
 include "_process.pxi"

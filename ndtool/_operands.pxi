@@ -105,32 +105,46 @@ cdef class WorkItem:
 cdef class UpdateCounts:
     """The number of updates of each slice of an output.
 
-    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). copies_first:
-    whether the first update of a slice replaces its old value.
+    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
+    receives all its updates at once, has its own. copies_first: whether the first update of a
+    slice replaces its old value. has_totals: whether a pass that marks has put totals into the
+    upper halves of counts of 8 bytes.
     """
 
     cdef uint8_t[::1] counts
     cdef readonly int bytes_each
     cdef readonly bint copies_first
+    cdef bint has_totals
 
-    def __cinit__(self, uint8_t[::1] counts, int bytes_each, bint copies_first):
+    def __cinit__(
+        self, uint8_t[::1] counts, int bytes_each, bint copies_first, bint has_totals=False
+    ):
         if bytes_each not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
+        if has_totals and (counts is None or bytes_each != 8):
+            raise ValueError("a count has 8 bytes, if its upper half is a total")
         self.counts, self.bytes_each, self.copies_first = counts, bytes_each, copies_first
+        self.has_totals = has_totals
 
     cdef int _bind(
         self, Counts* c, const uint8_t* out, Py_ssize_t nbytes, Py_ssize_t width
     ) except -1:
         """Bind the counts of an output of `nbytes` bytes to its slices of `width` bytes."""
+        self._describe(c, out, width)
+        c.slices = nbytes // width
+        c.data = NULL
+        if c.per_window:
+            return 0
         if self.counts.shape[0] < (nbytes // width) * self.bytes_each:
             raise ValueError("the counts are fewer than the slices")
         c.data = &self.counts[0]
-        self._describe(c, out, width)
         return 0
 
     cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
         """Describe the counts of slices of `width` bytes from `out` on."""
         cdef Py_ssize_t bits = width
+        c.per_window = self.counts is None
+        c.has_totals = self.has_totals
         c.bytes_each = self.bytes_each
         c.origin = out
         c.width = width
@@ -147,41 +161,65 @@ cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
     name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
-    the updates of each slice, for reductions that need them.
+    the updates of each slice, for reductions that need them. neutral: a slice of the reduction's
+    neutral element, with which to replace old values that do not take part. marks: whether to do
+    only that.
     """
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
     cdef int code, op, means
     cdef UpdateCounts counts
+    cdef const uint8_t[::1] neutral
 
     def __cinit__(
         self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
-        UpdateCounts counts=None,
+        UpdateCounts counts=None, const uint8_t[::1] neutral=None, bint marks=False,
     ):
         self.updates = updates
         self.pitch = pitch
         self.counts = counts
         self.op = _OPS[reduction]
-        self.code = self.means = _TYPES[name] if self.op else -1
+        self.code = _TYPES[name] if self.op else -1
+        self.means = self.code if reduction == "mean" else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
+        if marks:
+            self.op = MARK
+        self.neutral = neutral
+        if neutral is not None and neutral.shape[0] < pitch:
+            raise ValueError("the neutral elements are shorter than a slice")
+        if marks and (counts is None or not counts.has_totals) == (neutral is None):
+            raise ValueError("neutral elements are marked, or totals")
+        if neutral is not None and not marks and (counts is None or counts.counts is not None):
+            raise ValueError("neutral elements are for windows")
+
+    def window(self, Py_ssize_t nbytes) -> int:
+        """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
+        if self.counts is None or self.counts.counts is not None:
+            return nbytes
+        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.counts.bytes_each)
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
-        int64_t before=0,
+        int64_t before=0, bint marks=False,
     ) except -1:
         """Bind updates [first, first + count), to be applied to `out`, from byte `before` on.
 
-        Without `out`, they are only permuted.
+        Without `out`, they are only permuted. marks: whether a spec that marks is valid.
         """
+        if self.op == MARK and not marks:
+            raise ValueError("windows are marked with their updates")
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
+        u.means = self.means
+        u.neutral = NULL if self.neutral is None else &self.neutral[0]
         u.counts.data = NULL
+        u.counts.per_window = u.counts.has_totals = False
         if self.counts is not None and out is not None:
             self.counts._bind(&u.counts, &out[0] - before, before + out.shape[0], self.pitch)
         return 0
@@ -421,10 +459,15 @@ cdef class Grid:
         self.lowest += min(0, (size - 1) * stride)
         self.highest += max(0, (size - 1) * stride)
 
+    cdef Py_ssize_t _packed_bytes(self):
+        """Return the bytes of a packed tile."""
+        return packed_rows(&self.p) * self.p.tile * self.p.itemsize
+
     cdef int _bind(
-        self, Units* c, Indices indices, int64_t unit, int64_t stop, KernelOptions how
+        self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,
+        KernelOptions how,
     ) except -1:
-        """Bind units [unit, stop) to their indices and scratch."""
+        """Bind units [unit, stop) to their indices and `scratch` bytes per thread."""
         if (
             indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
             or not 0 <= unit <= stop <= self.units
@@ -438,7 +481,8 @@ cdef class Grid:
         c.mode = indices.mode
         c.pads, c.pad = indices.pads, indices.pad_bits
         c.first = unit
-        c.buffers = how._buffers(packed_rows(&self.p) * self.p.tile * self.p.itemsize)
+        c.buffers = how._buffers(scratch)
+        c.scratch = scratch
         c.streamed = how.streamed
         return 0
 

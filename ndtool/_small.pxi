@@ -61,7 +61,8 @@ cdef class SmallCall:
         c.streamed = False
         if self.change is not None:
             c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts
+                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
+                0, NULL, NULL,
             )
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
@@ -72,7 +73,8 @@ cdef class SmallCall:
         cdef Gather g
         if self.grid is not None:
             return self._units(
-                <const uint8_t*> views[0].buf, views, Counts(NULL, 0, NULL, 0, 0, False)
+                <const uint8_t*> views[0].buf, views,
+                Counts(NULL, 0, NULL, 0, 0, 0, False, False, False),
             )
         self._walk(&g.walk, <const uint8_t*> views[1].buf)
         g.source = <const uint8_t*> views[0].buf
@@ -85,7 +87,7 @@ cdef class SmallCall:
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
         """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
-        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, False)
+        cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
         cdef uint64_t bad
         cdef Means m
         cdef UpdateCounts how = self.change.counts
@@ -94,6 +96,7 @@ cdef class SmallCall:
             if counts.data == NULL:
                 return 1
             how._describe(&counts, <const uint8_t*> views[3].buf, self.width)
+            counts.slices = views[3].len // self.width
         if views[3].buf != views[0].buf:
             memcpy(views[3].buf, views[0].buf, views[0].len)
         bad = self._apply(views, counts)
@@ -113,7 +116,8 @@ cdef class SmallCall:
             return self._units(<const uint8_t*> views[3].buf, views, counts)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts
+            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
+            0, NULL, NULL,
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width

@@ -23,19 +23,9 @@ from ndtool.arguments import (
     word,
 )
 from ndtool.buffers import copy_right, normalize, opaque, operand, raw
-from ndtool.engine import (
-    bind,
-    check,
-    copies,
-    dispatch,
-    distinct,
-    gathers,
-    narrow,
-    scatters,
-    small,
-    tuning,
-)
+from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
 from ndtool.engine.counting import Combining
+from ndtool.engine.updates import Scatter
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
@@ -231,7 +221,7 @@ def _scattered(
         check.check(plan, index, negatives, team)
         distinct.check(plan, index, negatives)
     new = normalize(updates, types["updates"], order, reduction != "none", team)
-    work = scatters.Scatter(
+    work = Scatter(
         plan, dtype, None, index, new, combining, raw(target), negatives, team,
         guarded=target is out,
     )  # fmt: skip

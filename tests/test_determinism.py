@@ -59,7 +59,7 @@ class Algorithm(NamedTuple):
 
 
 IN_ORDER = ("_in_order", "scatter")
-PARTS = ("_by_destination", "apply_partitions")
+PARTS = ("by_destination", "apply_partitions")
 LINES = ("_by_lines", "scatter_lines")
 SHORT_LINES = ("_by_lines", "scatter")
 UNITS = ("_by_units", "scatter_units")
@@ -291,7 +291,9 @@ def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several goes", "one go"])
 @pytest.mark.parametrize("sizes", [(60_000,), (300, 200)], ids=str)
+@pytest.mark.parametrize("reduction", ["add", "mean"])
 def test_more_tuples_than_are_sorted_at_once(
+    reduction: str,
     sizes: tuple[int, ...],
     limit: int,
     small: None,
@@ -304,11 +306,11 @@ def test_more_tuples_than_are_sorted_at_once(
     data, updates = (rng.integers(0, 99, n, np.int32) for n in (60_000, count))
     flat = rng.integers(0, 60_000, count)
     indices = np.stack(np.unravel_index(flat, sizes), -1)
-    expected = data.copy()
-    np.add.at(expected, flat, updates)
+    how: Any = {"reduction": reduction, "include_self": reduction == "add"}
+    expected = expected_scatter(data, flat, updates, **how)
     for threads in (1, 3):
         taken.clear()
-        actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, "add", threads=threads)
+        actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, threads=threads, **how)
         assert same(actual, expected.reshape(sizes))
         assert "apply_partitions" in taken
 

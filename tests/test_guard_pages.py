@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from threading import Thread
 from typing import Any
@@ -21,7 +22,7 @@ import pytest
 from guard_pages import guarded, memory_block, scratch
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
-from ndtool.engine import bind, gathers, scatters, tuning
+from ndtool.engine import bind, destinations, gathers, scatters, tuning
 from ndtool.engine import copies as turning
 from ndtool.machine import scratch as memory
 from ndtool.machine import threads as teams
@@ -330,9 +331,18 @@ def other_axis() -> None:
         call(gather_elements, np.take_along_axis(data, index, 0), (data, index), 0)
 
 
+def with_and_without_old_values(
+    operator: Callable[..., Array], reduction: str, both: bool
+) -> Iterator[Callable[..., Array]]:
+    """Yield an operator and, if `both`, the same without the old values, if it has it."""
+    yield operator
+    if both and reduction != "sub":
+        yield partial(operator, include_self=False)
+
+
 def scatter_algorithms() -> Iterator[str]:
     """Alternate the algorithms for scatters of few tuples."""
-    scatters.bytearray = gathers.bytearray = scratch
+    scatters.bytearray = destinations.bytearray = gathers.bytearray = scratch
     assert callable(memory.take)  # or the guard pages would be at another address
     memory.take, memory._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
@@ -388,10 +398,11 @@ def reduced_runs() -> None:
             for width, op in product(widths, REDUCTIONS[name]):
                 data, updates = values(rng, item, (30, width)), values(rng, item, (35, width))
                 index = ends(rng, (30,), (35,))
-                expected = scatter_nd(data, index, updates, op, threads=1)
-                call(scatter_nd, expected, (data, index, updates), op)
-                if width < 5:
-                    in_place(scatter_nd, expected, (data, index, updates), op)
+                for operator in with_and_without_old_values(scatter_nd, op, width < 3):
+                    expected = operator(data, index, updates, op, threads=1)
+                    call(operator, expected, (data, index, updates), op)
+                    if width < 5:
+                        in_place(operator, expected, (data, index, updates), op)
 
 
 @algorithm
@@ -403,9 +414,10 @@ def reduced_elements() -> None:
             for columns, axis, op in product((1, 5, 67), (0, 1), REDUCTIONS[name]):
                 data, updates = values(rng, item, (6, columns)), values(rng, item, (6, columns))
                 index = ends(rng, (data.shape[axis],), data.shape)[..., 0]
-                expected = scatter_elements(data, index, updates, axis, op, threads=1)
-                call(scatter_elements, expected, (data, index, updates), axis, op)
-                in_place(scatter_elements, expected, (data, index, updates), axis, op)
+                for operator in with_and_without_old_values(scatter_elements, op, columns == 5):
+                    expected = operator(data, index, updates, axis, op, threads=1)
+                    call(operator, expected, (data, index, updates), axis, op)
+                    in_place(operator, expected, (data, index, updates), axis, op)
 
 
 @algorithm
@@ -462,6 +474,9 @@ def changing_indices() -> None:
             (gather_elements, data, index),
             (scatter_nd, data, tuples, updates, "add"),
             (scatter_elements, data, index, updates, 0, "max"),
+            (scatter_nd, data, tuples, updates, "mean"),
+            (partial(scatter_nd, include_self=False), data, tuples, updates, "mean"),
+            (partial(scatter_elements, include_self=False), data, index, updates, 0, "add"),
         ):
             try:
                 operator(*arguments, threads=2)

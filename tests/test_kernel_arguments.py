@@ -53,12 +53,29 @@ def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "none", "float64")
 
 
-def counted(counts: int = 32, pitch: int = 8, bytes_each: int = 8) -> _kernels.UpdateSpec:
+def counted(
+    counts: int = 32, pitch: int = 8, bytes_each: int = 8, nbytes: int = 16
+) -> _kernels.UpdateSpec:
     counter = _kernels.UpdateCounts(buffer(counts), bytes_each, False)
-    return _kernels.UpdateSpec(buffer(16), pitch, "add", "float64", counter)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
+
+
+def windowed(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+    counter = _kernels.UpdateCounts(None, 8, True)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
+
+
+def marks(pitch: int = 8) -> _kernels.UpdateSpec:
+    return _kernels.UpdateSpec(buffer(16), pitch, "add", "float64", None, buffer(pitch), True)
+
+
+def totals(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+    counter = _kernels.UpdateCounts(buffer(64), 8, True, True)
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, None, True)
 
 
 HALF = _kernels.WorkItem(0, 2, 0, 4)
+LONG = {"piece": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
 def how(scratch_bytes: int = 0) -> _kernels.KernelOptions:
@@ -136,6 +153,8 @@ CALLS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 DATA = "the data buffer is shorter than its shape"
+MARKED = "windows are marked with their updates"
+TILES = "packed tiles, and only they, have their own counts"
 INDEX = "the indices buffer is shorter than its shape"
 OUT = "the output buffer is shorter than its shape"
 UPDATES = "the updates buffer is shorter than its shape"
@@ -206,6 +225,25 @@ WRONG = [
         {"piece": _kernels.WorkItem(0, 2, 0, 4), "change": counted()},
         "complete slices are counted",
     ),
+    ("scatter", {"change": windowed()}, "there is no window"),
+    ("scatter", {"change": totals()}, "short slices have no totals"),
+    (
+        "scatter",
+        LONG
+        | {
+            "change": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)
+        },
+        "long slices are not marked",
+    ),
+    ("scatter_lines", {"change": marks(), "how": how(128)}, MARKED),
+    ("scatter_lines", {"change": windowed(), "how": how(127)}, SCRATCH),
+    ("apply_partitions", {"change": marks(), "how": how(128)}, MARKED),
+    ("apply_partitions", {"change": windowed(), "how": how(127)}, SCRATCH),
+    ("apply_partitions", {"change": windowed(), "data": None, "how": how()}, SCRATCH),
+    ("scatter_units", {"change": windowed(nbytes=48), "how": how(255)}, SCRATCH),
+    ("scatter_units", {"change": windowed(nbytes=48), "how": how()}, TILES),
+    ("scatter_units", {"change": counted(96, 8, 8, 48)}, TILES),
+    ("scatter_units", {"change": marks()}, MARKED),
     ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"change": change(15)}, UPDATES),
@@ -383,13 +421,31 @@ def test_kernels_and_rules_agree() -> None:
     assert shapes.MOST_RANK <= _kernels.MOST_RANK
 
 
+def test_neutral_elements_and_totals_are_complete() -> None:
+    own = _kernels.UpdateCounts(None, 8, True)
+    for reason, counts, neutral, marking in (
+        ("the neutral elements are shorter than a slice", own, buffer(7), False),
+        ("neutral elements are for windows", None, buffer(8), False),
+        ("neutral elements are marked, or totals", None, None, True),
+        ("neutral elements are marked, or totals", own, None, True),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, marking)
+    for counts, each in ((None, 8), (buffer(32), 4)):
+        with pytest.raises(ValueError, match="8 bytes, if its upper half is a total"):
+            _kernels.UpdateCounts(counts, each, True, True)
+
+
 def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
     with pytest.raises(ValueError, match="a count has 1, 4 or 8 bytes"):
         _kernels.UpdateCounts(buffer(8), 2, True)
+    own = _kernels.UpdateCounts(None, 8, True)
+    with pytest.raises(ValueError, match="flags are no"):
+        _kernels.divide_means(own, buffer(32), 8, "float64", True, how())
     for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
         counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", how())
+            _kernels.divide_means(counts, buffer(32), 8, "float64", True, how())
 
 
 def test_no_kernel_takes_more_than_eight_arguments() -> None:

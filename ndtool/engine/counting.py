@@ -10,14 +10,16 @@ import mmap
 from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import KernelOptions, UpdateCounts
+from ndtool._kernels import LINE, KernelOptions, UpdateCounts
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
 from ndtool.machine import scratch
 from ndtool.machine.threads import team
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.reductions import REDUCTIONS
+from ndtool.rules.reductions import REDUCTIONS, neutral
+
+MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 
 class Combining(NamedTuple):
@@ -51,31 +53,54 @@ class Combining(NamedTuple):
         """Whether the updates of each slice are counted."""
         return REDUCTIONS[self.reduction].counts or self.copies_first
 
-    def bytes_each(self, tuples: int) -> int:
-        """Return the bytes of a slice's count; 0 if nothing is counted."""
+    @property
+    def divides(self) -> bool:
+        """Whether sums are divided by the numbers of their summands."""
+        return REDUCTIONS[self.reduction].counts
+
+    def has_totals(self, tuples: int, width: int) -> bool:
+        """Whether totals precede the updates, so that long slices are divided after their last."""
+        return self.divides and width > LINE and tuples < MOST
+
+    def bytes_each(self, tuples: int, width: int) -> int:
+        """Return the bytes of the count of a slice of `width` bytes; 0 if nothing is counted."""
         if not self.is_counted:
             return 0
-        if not REDUCTIONS[self.reduction].counts:
+        if not self.divides:
             return 1  # a flag
-        return 4 if tuples < (1 << 31) - 1 else 8
+        return 8 if tuples >= MOST or self.has_totals(tuples, width) else 4
 
-    def counts(self, buffer: Buffer, tuples: int) -> UpdateCounts | None:
-        """Bind zeros, as many as an output has slices; None if nothing is counted."""
-        each = self.bytes_each(tuples)
-        return UpdateCounts(buffer, each, self.copies_first) if each else None
+    def counts(
+        self, buffer: Buffer | None, tuples: int, width: int, has_totals: bool = False
+    ) -> UpdateCounts | None:
+        """Bind zeros, as many as an output has slices; None if nothing is counted.
 
-    def new_counts(self, tuples: int, slices: int) -> UpdateCounts | None:
+        Without a buffer, each window of the output has its own counts.
+        """
+        each = self.bytes_each(tuples, width)
+        return UpdateCounts(buffer, each, self.copies_first, has_totals) if each else None
+
+    def new_counts(self, tuples: int, slices: int, width: int) -> UpdateCounts | None:
         """Return zeros for the updates by a number of tuples; None if nothing is counted."""
-        each = self.bytes_each(tuples)
-        return self.counts(_zeros(slices * each, 16 * tuples > slices), tuples) if each else None
+        each = self.bytes_each(tuples, width)
+        if not each:
+            return None
+        zeros = _zeros(slices * each, 16 * tuples > slices)
+        return self.counts(zeros, tuples, width, self.has_totals(tuples, width))
+
+    def neutral(self, dtype: Dtype, width: int) -> bytes | None:
+        """Return neutral elements for a slice, if they can replace old values; else None."""
+        if not self.copies_first or self.reduction == "none":
+            return None
+        return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None
 
     def divide(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
         """Divide the sums of a mean by their counts; other reductions are complete."""
-        if counts is not None and REDUCTIONS[self.reduction].counts:
+        if counts is not None and self.divides:
             how = KernelOptions(team(threads, len(out)))
-            _kernels.divide_means(counts, out, width, dtype.name, how)
+            _kernels.divide_means(counts, out, width, dtype.name, self.include_self, how)
 
 
 def _zeros(size: int, most: bool) -> mmap.mmap:

@@ -13,7 +13,7 @@ from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.plans import Plan, Shape
 
 if TYPE_CHECKING:
-    from ndtool.engine.scatters import Scatter
+    from ndtool.engine.updates import Scatter
 
 
 class Gathering(NamedTuple):

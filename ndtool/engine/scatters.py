@@ -7,73 +7,21 @@ reduced at the end), by lines (batches have disjoint outputs), in order (each th
 the long slices), by units (along an axis that is not the last).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import (
-    GROUP,
-    LINE,
-    Addressing,
-    Indices,
-    KernelOptions,
-    RadixPartitions,
-    UpdateCounts,
-    UpdateSpec,
-    WorkItem,
-)
+from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
 from ndtool.engine import check, columns, layouts, narrow, tuning
-from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_rows, bind_runs, bind_units
-from ndtool.engine.counting import Combining
-from ndtool.engine.gathers import ProgressCallback, silent, whole_elements
-from ndtool.machine import scratch
-from ndtool.machine.pool import BufferPool, run_all
+from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_runs, bind_units
+from ndtool.engine.destinations import by_destination
+from ndtool.engine.gathers import whole_elements
+from ndtool.engine.updates import Scatter, copy, counting
 from ndtool.machine.threads import team
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan, Plan
+from ndtool.rules.plans import ElementsPlan
 from ndtool.rules.reductions import identity
-
-
-class Scatter(NamedTuple):
-    """One scatter, bound to buffers.
-
-    data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
-    contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
-    writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    are still to be validated before out changes. counts: of the updates, if they are counted.
-    """
-
-    plan: Plan
-    dtype: Dtype
-    data: Buffer | None
-    indices: Indices
-    updates: Buffer
-    combining: Combining
-    out: Buffer
-    negatives: bool
-    threads: int
-    limit: int | None = None
-    progress: ProgressCallback = silent
-    write: Callable[[int, Buffer], object] | None = None
-    guarded: bool = False
-    counts: UpdateCounts | None = None
-
-    @property
-    def reduction(self) -> str:
-        """The name of the reduction."""
-        return self.combining.reduction
-
-    def change(self, pitch: int) -> UpdateSpec:
-        """Bind the updates, each of `pitch` bytes, to the reduction."""
-        return UpdateSpec(self.updates, pitch, self.reduction, self.dtype.name, self.counts)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the output is too large for the cache."""
-        return len(self.out) >= tuning.STREAMED
 
 
 def scatter(s: Scatter) -> bool:
@@ -88,16 +36,6 @@ def scatter(s: Scatter) -> bool:
         if MODES[s.indices.out_of_bounds].skips:
             return True
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
-    width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
-    counts = s.combining.new_counts(len(s.updates) // width, len(s.out) // width)
-    if not _scatter(s._replace(counts=counts)):
-        return False
-    s.combining.divide(counts, s.out, width, s.dtype, s.threads)
-    return True
-
-
-def _scatter(s: Scatter) -> bool:
-    """Scatter with the algorithm that suits the plan."""
     plan, runs = s.plan, _runs(s)
     if runs is None:
         with _guarded(s) as work:
@@ -115,7 +53,7 @@ def _scatter(s: Scatter) -> bool:
     if many and far and not wide and (one_line or line > tuning.CACHED):
         local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
         if local < tuning.LOCAL_SHARE:
-            return _by_destination(s, runs, rows)
+            return by_destination(s, runs, rows)
     with _guarded(s) as work:
         lines = runs.tuples // runs.per_batch
         if not one_line and (runs.width < tuning.WIDE or lines >= threads):
@@ -141,44 +79,37 @@ def _runs(s: Scatter) -> Runs | None:
     return bind_runs(s.plan, strides, itemsize, s.negatives)
 
 
-def copy(s: Scatter) -> None:
-    """Copy data to out, unless out has them already."""
-    if s.data is None:
-        return
-    size, data, write, step = len(s.data), s.data, s.write, tuning.WRITTEN
-    if write is not None:
-        begins = iter(range(0, size, step))
-        run_all(lambda at: write(at, data[at : at + step]), begins, team(s.threads, size))
-        return
-    for begin in range(0, size, tuning.PIECE):
-        end = min(size, begin + tuning.PIECE)
-        how = KernelOptions(team(s.threads, end - begin), s.streamed)
-        _kernels.copy(data[begin:end], s.out[begin:end], how)
-
-
 def _in_order(s: Scatter) -> bool:
     """Scatter in order: each thread reads all tuples and updates its share of the slices."""
     runs = _runs(s)
     assert runs is not None
-    change, addressing = s.change(runs.width), runs.addressing
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
     how = KernelOptions(threads, s.reduction == "none" and s.streamed)
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
-    window = runs.width if s.counts else whole_elements(runs.itemsize, tuning.PIECE)
-    for first in range(0, runs.tuples, step):
-        n = min(step, runs.tuples - first)
-        for column in range(0, runs.width, window):
-            piece = WorkItem(first, n, column, min(window, runs.width - column))
-            if _kernels.scatter(addressing, s.indices, piece, change, s.out, False, how):
-                return False
-        s.progress((first + n) / runs.tuples)
-    return True
+    whole = s.combining.is_counted
+    window = runs.width if whole else whole_elements(runs.itemsize, tuning.PIECE)
+
+    def apply(change: UpdateSpec) -> int:
+        found = 0
+        for first in range(0, runs.tuples, step):
+            n = min(step, runs.tuples - first)
+            for column in range(0, runs.width, window):
+                piece = WorkItem(first, n, column, min(window, runs.width - column))
+                found |= _kernels.scatter(
+                    runs.addressing, s.indices, piece, change, s.out, False, how
+                )
+            if found & BAD:
+                return found
+            s.progress((first + n) / runs.tuples)
+        return found
+
+    return counting(s, runs.width, apply)
 
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
     small = threads * len(s.out) <= min(tuning.CACHED, len(s.updates))
-    return small and s.counts is None and bool(identity(s.dtype, s.reduction))
+    return small and not s.combining.is_counted and bool(identity(s.dtype, s.reduction))
 
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
@@ -220,24 +151,35 @@ def _by_lines(s: Scatter, line: int) -> bool:
     if scattered or per < tuning.LONG or line > tuning.CACHED:
         copy(s)
         data = None
-    change, addressing = s.change(runs.width), runs.addressing
+    elif data is None and s.combining.is_counted:
+        data = s.out  # counts of a window are in cache
     moved = line + per * (runs.width + runs.entries * s.indices.itemsize)
     threads = min(team(s.threads, lines * moved), lines)
-    windows = None if data is None else memoryview(bytearray(threads * line))
-    how = KernelOptions(threads, data is not None and s.streamed, windows)
     step = max(threads, tuning.PIECE // moved)
-    for first in range(0, lines, step):
-        n = min(step, lines - first)
-        at, count = first * per, n * per
-        if data is None:
-            piece = WorkItem(at, count, 0, runs.width)
-            bad = _kernels.scatter(addressing, s.indices, piece, change, s.out, True, how)
-        else:
-            bad = _kernels.scatter_lines(addressing, s.indices, at, count, change, data, s.out, how)
-        if bad:
-            return False
-        s.progress((first + n) / lines)
-    return True
+    windowed = s.windowed(runs.width)
+    windows = None if data is None else memoryview(bytearray(threads * windowed.window(line)))
+    how = KernelOptions(threads, data is not None and s.streamed, windows)
+
+    def apply(change: UpdateSpec) -> int:
+        found = 0
+        for first in range(0, lines, step):
+            n = min(step, lines - first)
+            at, count = first * per, n * per
+            if data is None:
+                piece = WorkItem(at, count, 0, runs.width)
+                found |= _kernels.scatter(
+                    runs.addressing, s.indices, piece, change, s.out, True, how
+                )
+            else:
+                found |= _kernels.scatter_lines(
+                    runs.addressing, s.indices, at, count, change, data, s.out, how
+                )
+            if found & BAD:
+                return found
+            s.progress((first + n) / lines)
+        return found
+
+    return counting(s, runs.width, apply) if data is None else not apply(windowed)
 
 
 def _by_panels(s: Scatter) -> bool:
@@ -248,7 +190,7 @@ def _by_panels(s: Scatter) -> bool:
     panels = bind_panels(plan, strides, itemsize, s.negatives)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
     covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    if covered and s.write is not None and s.counts is None and columns.suit(panels, panels.size):
+    if covered and s.write is not None and columns.suit(panels, panels.size):
         return _by_columns(s, panels)
     return _by_units(s, panels, covered)
 
@@ -263,12 +205,10 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         units = bind_units(block.panels, (block.first, block.rows, block.width))
         work = units.work + 2 * units.scratch
         threads = team(s.threads, units.grid.units * work)
-        how = KernelOptions(threads, s.streamed, memoryview(bytearray(threads * units.scratch)))
-        indices, updates = (
-            s.indices.since(block.first_index),
-            s.updates[block.first_index * itemsize :],
-        )
-        change = UpdateSpec(updates, itemsize, s.reduction, s.dtype.name)
+        indices, first_update = s.indices.since(block.first_index), block.first_index * itemsize
+        change = s._replace(updates=s.updates[first_update:]).windowed(itemsize)
+        tiles = memoryview(bytearray(threads * change.window(units.scratch)))
+        how = KernelOptions(threads, s.streamed, tiles)
         source, step = data[block.data :], max(threads, tuning.PIECE // work)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
@@ -288,113 +228,28 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     threads = team(s.threads, units.grid.units * units.work)
     units = bind_units(panels, threads=threads)
     total, grid, source, buffer = units.grid.units, units.grid, s.data, units.scratch
-    if source is None or not covered or not buffer or s.counts or len(s.out) <= tuning.TILE:
+    itemsize, counted = s.dtype.itemsize, s.combining.is_counted
+    if source is None or not covered or not buffer or len(s.out) <= tuning.TILE:
         copy(s)
-        packs = units.packs and covered and s.counts is None
+        packs = panels.column_stride == itemsize if counted else units.packs and covered
         source, buffer = s.out, units.scratch if packs else 0
-    change, work = s.change(s.dtype.itemsize), units.work + 2 * buffer
+    work = units.work + 2 * buffer
     threads = team(s.threads, total * work)
-    how = KernelOptions(
-        threads, s.streamed, memoryview(bytearray(threads * buffer)) if buffer else None
-    )
+    windowed = s.windowed(itemsize)
+    tiles = memoryview(bytearray(threads * windowed.window(buffer))) if buffer else None
+    how = KernelOptions(threads, s.streamed, tiles)
     step = max(threads, tuning.PIECE // work)
-    for first in range(0, total, step):
-        stop = min(total, first + step)
-        if _kernels.scatter_units(grid, s.indices, change, source, s.out, first, stop, how):
-            return False
-        s.progress(stop / total)
-    return True
 
+    def apply(change: UpdateSpec) -> int:
+        found = 0
+        for first in range(0, total, step):
+            stop = min(total, first + step)
+            found |= _kernels.scatter_units(
+                grid, s.indices, change, source, s.out, first, stop, how
+            )
+            if found & BAD:
+                return found
+            s.progress(stop / total)
+        return found
 
-def _by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
-    """Scatter by destination: sort tuples by partition of the output, then update each in cache."""
-    width, data = runs.width, s.data
-    shift = _part_shift(rows, width)
-    entry = 4 + (width if width < LINE else 4)
-    threads = team(s.threads, runs.tuples * (runs.entries * s.indices.itemsize + width))
-    buffers = threads * GROUP * (8 + entry)
-    limit = tuning.SCRATCH if s.limit is None else s.limit
-    most = max(1, (limit - buffers) // (GROUP * entry))
-    groups = min(most, -(-runs.tuples // GROUP))
-    large = data is not None and width << shift > tuning.LARGEST_PART
-    if s.guarded and (large or groups * GROUP < runs.tuples):
-        # the output changes before all indices are validated
-        check.check(s.plan, s.indices, s.negatives, s.threads)
-    if large:
-        copy(s)
-        data = None
-    space = scratch.take(groups * GROUP * entry + buffers)
-    windows = None if data is None else memoryview(bytearray(threads * (width << shift)))
-    ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
-    work = Sorted(RadixPartitions(rows, width, shift, space, ends), s.change(width), width << shift)
-    addressing, how = bind_rows(s.plan, s.negatives), KernelOptions(threads, s.streamed, windows)
-    for first in range(0, runs.tuples, groups * GROUP):
-        n = min(groups * GROUP, runs.tuples - first)
-        sorting = KernelOptions(threads, n * entry >= tuning.STREAMED)
-        if _kernels.partition(addressing, s.indices, first, n, work.change, work.parts, sorting):
-            return False
-        if data is not None and s.write is not None:
-            _write_parts(s, work, data, threads)
-        else:
-            _store_parts(s, work, data, how, (first / runs.tuples, n / runs.tuples))
-        data = None  # from now on out has it
-    scratch.keep(space)
-    return True
-
-
-class Sorted(NamedTuple):
-    """Tuples sorted by destination, their updates, and the bytes of a partition."""
-
-    parts: RadixPartitions
-    change: UpdateSpec
-    size: int
-
-
-def _store_parts(
-    s: Scatter, work: Sorted, data: Buffer | None, how: KernelOptions, done: tuple[float, float]
-) -> None:
-    """Update partitions in the output; if `data` are given, from copies of them in cache.
-
-    done: the fraction of all work that is complete, and the fraction that this call does.
-    """
-    before, share_of_all = done
-    parts, change, size = work
-    step = max(how.threads, tuning.PIECE // size)
-    for part in range(0, parts.parts, step):
-        stop = min(parts.parts, part + step)
-        byte_range = parts.byte_range(part, stop)
-        source = None if data is None else data[byte_range]
-        _kernels.apply_partitions(parts, change, source, s.out[byte_range], part, stop, how)
-        s.progress(before + share_of_all * stop / parts.parts)
-
-
-def _write_parts(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
-    """Update partitions in buffers and write those: faster than stores to a mapped file."""
-    parts, change, size = work
-    step, how = max(1, tuning.WRITTEN // size), KernelOptions(1, s.streamed)
-    buffers = BufferPool(step * size)
-
-    def finish(part: int) -> None:
-        stop = min(parts.parts, part + step)
-        byte_range = parts.byte_range(part, stop)
-        buffer = buffers.take()
-        to = buffer[: byte_range.stop - byte_range.start]
-        to[:] = data[byte_range]
-        _kernels.apply_partitions(parts, change, None, to, part, stop, how)
-        assert s.write is not None
-        s.write(byte_range.start, to)
-        buffers.give(buffer)
-        s.progress(stop / parts.parts)
-
-    run_all(finish, iter(range(0, parts.parts, step)), threads)
-
-
-def _part_shift(rows: int, width: int) -> int:
-    """Return log2 of a partition's rows: half a cache, in at most MOST_PARTS partitions.
-
-    Local row numbers have 32 bits, so more than 2^42 rows need more partitions.
-    """
-    shift, half = 0, tuning.CACHED // 2
-    while (width << shift) < half or ((rows >> shift) > tuning.MOST_PARTS and shift < 32):
-        shift += 1
-    return shift
+    return not apply(windowed) if buffer else counting(s, itemsize, apply)

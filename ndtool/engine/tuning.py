@@ -24,6 +24,7 @@ LOCAL_SHARE = 0.75  # fraction of spatially local tuples from which sorting does
 SORTED = 16  # outputs of more than this times CACHED are sorted; twice that on one thread
 MOST_PARTS = 1024  # partitions of an output, if 32 bits can number their rows
 LARGEST_PART = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
+REPEATED = 16  # updates of a slice from which first ones are not prepared for
 SCRATCH = 1 << 27  # scratch bytes for sorting
 FILE_SCRATCH = 48 << 20  # the same in a run on files, whose plan states its memory
 

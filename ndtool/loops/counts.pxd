@@ -6,12 +6,24 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
+from libc.string cimport memchr
+
 from ndtool.loops.arithmetic cimport (
     BFLOAT16, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64, UINT8,
     UINT16, UINT32, bfloat16, bfloat16_to_float, complex64, complex128, float_to_bfloat16,
     float_to_half, half, half_to_float, number, real,
 )
 from ndtool.loops.blocks cimport DROPPED
+from ndtool.loops.indices cimport read_once, row_at
+from ndtool.loops.memory cimport AHEAD    # it defines ndtool_twice
+
+cdef extern from *:
+    """
+    static inline uint64_t ndtool_means_part(void const *, int64_t) ndtool_twice;
+    """
+
+cdef enum:
+    UNROLLED = 16        # tuples
 
 ctypedef fused counter:
     uint8_t     # a flag: only whether there were updates
@@ -25,8 +37,11 @@ cdef struct Counts:
     int bytes_each
     const uint8_t* origin
     Py_ssize_t width          # bytes of a slice
+    int64_t slices
+    bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
     int shift                 # log2 of the width, -1 if it is no power of two
     bint copies_first         # whether the first update replaces the old value
+    bint per_window           # data are a thread's scratch, zeroed for each window
 
 
 cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
@@ -37,6 +52,10 @@ cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept no
 
 cdef inline const uint8_t* count_address(const Counts* c, const uint8_t* at) noexcept nogil:
     return c.data + slice_number(c, at) * c.bytes_each
+
+
+cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
+    return (<uint32_t*> c.data)[n] if c.bytes_each == 4 else (<uint64_t*> c.data)[n]
 
 
 cdef inline bint counted(counter* count) noexcept nogil:
@@ -62,6 +81,32 @@ cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
     return first and c.copies_first
 
 
+cdef struct Turn:
+    # one of the updates of a slice
+    bint first, last
+    uint64_t total
+
+
+cdef inline Turn next_turn(const Counts* c, const uint8_t* at) noexcept nogil:
+    """Count an update of the slice at `at`, of whose updates the total is known."""
+    cdef uint64_t* count = <uint64_t*> c.data + slice_number(c, at)
+    cdef Turn turn
+    turn.first = <uint32_t> count[0] == 0
+    count[0] += 1
+    turn.total = count[0] >> 32
+    turn.last = <uint32_t> count[0] == turn.total
+    return turn
+
+
+cdef inline void add_totals(
+    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n
+) noexcept nogil:
+    """Add n updates to the totals of their slices; none is dropped."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        (<uint64_t*> c.data)[slice_number(c, to + offsets[i])] += <uint64_t> 1 << 32
+
+
 cdef inline bint drops(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
     """Return whether any of n tuples is dropped."""
     cdef Py_ssize_t i
@@ -82,6 +127,57 @@ cdef inline void count_block(
     else:
         for i in range(n):
             counted(<uint64_t*> c.data + slice_number(c, to + offsets[i]))
+
+
+cdef inline bint all_counted(const Counts* c) noexcept nogil:
+    """Return whether every slice has updates."""
+    cdef int64_t n
+    if c.bytes_each == 1:
+        return memchr(c.data, 0, c.slices) == NULL
+    for n in range(c.slices):
+        if count_at(c, n) == 0:
+            return False
+    return True
+
+
+cdef inline void count_rows_of(
+    counter* counts, const uint8_t* rows, int bytes_each, Py_ssize_t n, uint64_t size
+) noexcept nogil:
+    cdef Py_ssize_t i = 0
+    while i + UNROLLED <= n:
+        count_group(counts, rows, bytes_each, i, i + UNROLLED, size)
+        i += UNROLLED
+    count_group(counts, rows, bytes_each, i, n, size)
+
+
+cdef inline void count_group(
+    counter* counts, const uint8_t* rows, int bytes_each, Py_ssize_t i, Py_ssize_t stop,
+    uint64_t size
+) noexcept nogil:
+    cdef uint64_t at
+    for i in range(i, stop):
+        at = row_at(rows, i, bytes_each)
+        if bytes_each != 2:    # not validated
+            read_once(at)
+            if at >= size:    # it changed meanwhile
+                return
+        counts[at] += 1
+
+
+cdef inline void count_rows(
+    const Counts* c, const uint8_t* to, const uint8_t* rows, int bytes_each, Py_ssize_t n,
+    uint64_t size
+) noexcept nogil:
+    """Count n updates by row index from `to` on, of `size` rows; none is dropped or copied."""
+    cdef int64_t first = slice_number(c, to)
+    if c.bytes_each == 8:
+        count_rows_of(<uint64_t*> c.data + first, rows, bytes_each, n, size)
+    elif bytes_each == 2:
+        count_rows_of(<uint32_t*> c.data + first, rows, 2, n, size)
+    elif bytes_each == 4:
+        count_rows_of(<uint32_t*> c.data + first, rows, 4, n, size)
+    else:
+        count_rows_of(<uint32_t*> c.data + first, rows, 8, n, size)
 
 
 cdef struct Divided:
@@ -126,10 +222,6 @@ cdef struct Means:
     int64_t slices, parts
     int code
     bint include_self         # whether the old value counts
-
-
-cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
-    return (<uint32_t*> c.data)[n] if c.bytes_each == 4 else (<uint64_t*> c.data)[n]
 
 
 cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
@@ -177,6 +269,7 @@ cdef inline uint64_t means_typed(
     cdef Py_ssize_t c, elements = m.counts.width // <Py_ssize_t> sizeof(number)
     cdef int64_t n
     cdef uint64_t count
+    cdef number* slice
     if number is float or number is double:
         if elements == 1 and m.counts.bytes_each == 4:
             means_of_elements(m, out, first, stop)
@@ -184,13 +277,16 @@ cdef inline uint64_t means_typed(
     for n in range(first, stop):
         count = count_at(&m.counts, n)
         if count:
+            count += m.include_self
+            slice = out + n * elements
             for c in range(elements):
-                out[n * elements + c] = mean_of(out[n * elements + c], count + m.include_self)
+                slice[c] = mean_of(slice[c], count)
     return 0
 
 
-cdef inline uint64_t means_part(const Means* m, int64_t part) noexcept nogil:
-    """Divide a part of the sums."""
+cdef inline uint64_t means_part "ndtool_means_part"(const void* sums, int64_t part) noexcept nogil:
+    """Divide a part of the sums: of a Means."""
+    cdef const Means* m = <const Means*> sums
     cdef int64_t first = m.slices * part // m.parts, stop = m.slices * (part + 1) // m.parts
     if m.code == INT8:
         return means_typed(m, <int8_t*> m.to, first, stop)

@@ -2,7 +2,7 @@
 # Moves: slices copied from or to the offsets of a block, short ones one by one, longer ones as a
 # stream of full cache lines.
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport DROPPED, LINE
@@ -167,6 +167,36 @@ cdef inline void gather_block(
             if ahead:
                 prefetch_slice(source + offsets[i + ahead], width)
             copy_bytes(to + width * i, source + offsets[i], width)
+
+
+cdef inline void fill_block(
+    uint8_t* out, const int64_t* offsets, const uint8_t* value, Py_ssize_t n, Py_ssize_t width
+) noexcept nogil:
+    """Copy one value of `width` bytes to n offsets; long slices may be DROPPED."""
+    cdef Py_ssize_t i
+    cdef uint8_t v1 = value[0]
+    cdef uint16_t v2
+    cdef uint32_t v4
+    cdef uint64_t v8
+    if width == 4:
+        memcpy(&v4, value, 4)
+        for i in range(n):
+            memcpy(out + offsets[i], &v4, 4)
+    elif width == 8:
+        memcpy(&v8, value, 8)
+        for i in range(n):
+            memcpy(out + offsets[i], &v8, 8)
+    elif width == 2:
+        memcpy(&v2, value, 2)
+        for i in range(n):
+            memcpy(out + offsets[i], &v2, 2)
+    elif width == 1:
+        for i in range(n):
+            out[offsets[i]] = v1
+    else:
+        for i in range(n):
+            if offsets[i] != DROPPED:
+                copy_bytes(out + offsets[i], value, width)
 
 
 cdef inline void scatter_block(

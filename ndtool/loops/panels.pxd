@@ -11,7 +11,9 @@ from ndtool.loops.indices cimport (
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block, prefetch_slices
-from ndtool.loops.scatters cimport SINK, Updates, apply_block, sink_offset
+from ndtool.loops.scatters cimport (
+    BAD, MARK, SINK, Updates, apply_block, complete, marked, marking, of_window, sink_offset,
+)
 from ndtool.loops.views cimport copy_line
 
 cdef enum:
@@ -51,7 +53,8 @@ cdef struct Units:
     const uint8_t* filling    # the fill value: one element
     uint8_t* to
     Updates updates
-    uint8_t* buffers          # a packed tile per thread, or NULL
+    uint8_t* buffers          # a packed tile per thread, `scratch` bytes apart, or NULL
+    Py_ssize_t scratch
     int64_t first
     bint streamed
 
@@ -161,7 +164,7 @@ cdef inline int64_t packed_rows(const Panels* p) noexcept nogil:
 
 
 cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
-    return c.buffers + thread * packed_rows(c.p) * c.p.tile * c.p.itemsize if c.buffers else NULL
+    return c.buffers + thread * c.scratch if c.buffers else NULL
 
 
 cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexcept nogil:
@@ -214,42 +217,59 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexc
 cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noexcept nogil:
     """Update one unit, in row-major order, through a packed copy of data if there are buffers."""
     cdef const Panels* p = c.p
-    cdef const uint8_t* indices = c.index
-    cdef const uint8_t* updates = c.updates.first
     cdef uint8_t* packed = packed_buffer(c, thread)
-    cdef int64_t offsets[BLOCK]
-    cdef int64_t entries[BLOCK]
     cdef Unit u = unit_at(p, c.first + part)
-    cdef int64_t row = 0, rows, start, soon, step = p.step, column_stride = p.column_stride
-    cdef int bytes_each = c.kind & BYTES
-    cdef uint8_t* to = c.to + u.data
-    cdef const int64_t* index
-    cdef int64_t redirect, sink[SINK]
+    cdef Py_ssize_t nbytes = packed_rows(p) * u.columns * p.itemsize
+    cdef uint8_t* to = packed if packed else c.to + u.data
+    cdef Updates updates = c.updates
+    cdef uint64_t nan = 0
+    updates.found = &nan
     if packed:
         pack_tile(p, &u, c.data + u.data, packed)
-        to = packed
-        step = u.columns * p.itemsize
-        column_stride = p.itemsize
+        updates = of_window(&c.updates, packed, packed, nbytes)
+    if packed and updates.neutral:
+        if scatter_tile(c, &u, marking(&updates, &nan), to, True):
+            return BAD
+        marked(&updates, nan)
+    if scatter_tile(c, &u, updates, to, packed != NULL):
+        return BAD
+    if packed:
+        complete(&c.updates, &updates, packed, nbytes)
+        unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
+    return nan if c.updates.op == MARK else 0
+
+
+cdef inline uint64_t scatter_tile(
+    const Units* c, const Unit* u, Updates updates, uint8_t* to, bint packed
+) noexcept nogil:
+    """Apply the updates of a unit, whose first element in the band is at `to`."""
+    cdef const Panels* p = c.p
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t entries[BLOCK]
+    cdef int64_t sink[SINK]
+    cdef int64_t row = 0, rows, start, soon, redirect
+    cdef int64_t step = u.columns * p.itemsize if packed else p.step
+    cdef int64_t column_stride = p.itemsize if packed else p.column_stride
+    cdef int bytes_each = c.kind & BYTES
+    cdef const int64_t* index
     memset(sink, 0, LINE)
-    redirect = sink_offset(&c.updates, sink, to)
+    redirect = sink_offset(&updates, sink, to)
     while row < p.length:
         rows = min(u.rows, p.length - row)
         start = u.index + row * p.index_step
-        index = widened(indices + start * bytes_each, c.kind, rows * u.columns, entries)
+        index = widened(c.index + start * bytes_each, c.kind, rows * u.columns, entries)
         if u.rows == 1 and row + ROWS_AHEAD < p.length:
             soon = start + ROWS_AHEAD * p.index_step
-            prefetch_lines(indices + soon * bytes_each, u.columns * bytes_each)
-            prefetch_lines(updates + soon * p.itemsize, u.columns * p.itemsize)
+            prefetch_lines(c.index + soon * bytes_each, u.columns * bytes_each)
+            prefetch_lines(updates.first + soon * p.itemsize, u.columns * p.itemsize)
         if unit_offsets(
-            c, &u, index, rows, step, column_stride, redirect, offsets
-        ) and resolve_unit(c, &u, start, rows, step, column_stride, redirect, offsets):
-            return 1
+            c, u, index, rows, step, column_stride, redirect, offsets
+        ) and resolve_unit(c, u, start, rows, step, column_stride, redirect, offsets):
+            return BAD
         if p.band < p.size:
-            drop_outside_band(p, &u, rows, offsets)
+            drop_outside_band(p, u, rows, offsets)
         apply_block(
-            &c.updates, to, offsets, updates + start * p.itemsize, rows * u.columns, p.itemsize
+            &updates, to, offsets, updates.first + start * p.itemsize, rows * u.columns, p.itemsize
         )
         row += rows
-    if packed:
-        unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
     return 0

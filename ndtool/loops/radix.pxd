@@ -10,7 +10,9 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
-from ndtool.loops.scatters cimport Updates, apply_block, apply_row
+from ndtool.loops.scatters cimport (
+    Updates, apply_block, apply_row, complete, marked, marking, of_window,
+)
 
 cdef enum:
     GROUP = 32768        # tuples partitioned at once: their destinations fit in L2
@@ -138,7 +140,8 @@ cdef struct Apply:
     Updates updates
     const uint8_t* data       # source of the windows, or NULL to update in place
     uint8_t* to
-    uint8_t* windows          # one per thread, of a partition's bytes
+    uint8_t* windows          # one per thread, of `scratch` bytes
+    Py_ssize_t scratch
     int64_t first
     Py_ssize_t length         # bytes up to the end of the last partition
     bint streamed
@@ -147,15 +150,25 @@ cdef struct Apply:
 cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
     """Apply one partition in place, or in a window, which is written once."""
     cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
+    cdef Py_ssize_t length = min(size, a.length - at)
     cdef uint8_t* window = a.to + at
-    cdef Updates updates = a.updates
+    cdef uint8_t* scratch = a.windows + thread * a.scratch
+    cdef Updates updates = a.updates, marks
+    cdef uint64_t nan = 0
     if a.data:
-        window = a.windows + thread * size
-        memcpy(window, a.data + at, min(size, a.length - at))
-    updates.counts.origin = window - (a.first + partition) * size
+        window = scratch
+        memcpy(window, a.data + at, length)
+    updates = of_window(&a.updates, window, scratch, size)
+    if not a.updates.counts.per_window:
+        updates.counts.origin = window - (a.first + partition) * size
+    if updates.neutral:
+        marks = marking(&updates, &nan)
+        apply_groups(a.sorted, &marks, window, a.first + partition)
+        marked(&updates, nan)
     apply_groups(a.sorted, &updates, window, a.first + partition)
+    complete(&a.updates, &updates, window, length)
     if a.data:
-        write_window(a.to + at, window, min(size, a.length - at), a.streamed)
+        write_window(a.to + at, window, length, a.streamed)
     return 0
 
 

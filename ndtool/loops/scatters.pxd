@@ -10,17 +10,25 @@ from ndtool.loops.blocks cimport (
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, Divided, count_address, count_block, count_slice, divide, drops,
+    Counts, Divided, Means, Turn, add_totals, all_counted, count_address, count_block, count_rows,
+    count_slice, divide, drops, means_part, next_turn,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
-from ndtool.loops.moves cimport copy_bytes, scatter_block
+from ndtool.loops.moves cimport copy_bytes, fill_block, scatter_block
+from ndtool.loops.neutral cimport has_nan
 from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
 
 cdef enum:
     BURST = 32    # short updates between prefetches
     SINK = 8      # int64s of a cache line that receives dropped short updates
+    MARK = -1     # instead of a reduction: the neutral element goes where updates will go
+    EVERY = 4096  # tuples between tests whether all slices have updates
+
+cdef enum:            # bits of the result of a scatter
+    BAD = 1           # an index is out of bounds
+    NAN = 2           # of a pass that marks: an update has a NaN
 
 
 cdef inline Py_ssize_t owned(
@@ -45,6 +53,9 @@ cdef struct Updates:
     Py_ssize_t pitch          # bytes from one to the next
     int code, op              # arithmetic type, and reduction: 0 copies
     Counts counts             # of the slices' updates, if the reduction needs them
+    int means                 # the type of sums to be divided, 0 if there are none
+    const uint8_t* neutral    # a slice of neutral elements, if they can replace old values
+    uint64_t* found           # where a pass that marks sets NAN
 
 
 cdef inline int64_t sink_offset(
@@ -55,6 +66,60 @@ cdef inline int64_t sink_offset(
     Long ones are skipped, and so are those that are counted.
     """
     return <const uint8_t*> sink - to if u.pitch <= LINE and not u.counts.data else DROPPED
+
+
+cdef inline bint goes_by_row(const Updates* u, const Walk* walk) noexcept nogil:
+    """Return whether elements can be reduced by stored row index."""
+    return (
+        u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
+        and not (u.counts.data and u.counts.copies_first)
+    )
+
+
+cdef inline Py_ssize_t window_bytes(Py_ssize_t nbytes) noexcept nogil:
+    """Return the bytes of a window, up to its counts."""
+    return (nbytes + LINE - 1) // LINE * LINE
+
+
+cdef inline Updates of_window(
+    const Updates* u, uint8_t* window, uint8_t* scratch, Py_ssize_t nbytes
+) noexcept nogil:
+    """Return the updates of a window; its own counts are zeroed, behind a window in scratch."""
+    cdef Updates own = u[0]
+    if u.counts.per_window:
+        own.counts.data = scratch + window_bytes(nbytes)
+        own.counts.origin = window
+        memset(own.counts.data, 0, nbytes // u.pitch * u.counts.bytes_each)
+    return own
+
+
+cdef inline Updates marking(const Updates* u, uint64_t* found) noexcept nogil:
+    """Return updates that put the neutral element where `u` goes, and set NAN if `u` has one."""
+    cdef Updates marks = u[0]
+    marks.op = MARK
+    marks.counts.data = NULL
+    marks.found = found
+    return marks
+
+
+cdef inline void marked(Updates* u, uint64_t found) noexcept nogil:
+    """Reduce first updates, too, after neutral elements have replaced the old values."""
+    u.counts.copies_first = found & NAN != 0
+    if not u.counts.copies_first and not u.means:
+        u.counts.data = NULL
+
+
+cdef inline void complete(
+    const Updates* given, const Updates* own, uint8_t* window, Py_ssize_t nbytes
+) noexcept nogil:
+    """Divide the sums of a window that has its own counts."""
+    cdef Means m
+    if given.means and given.counts.per_window:
+        m = Means(
+            own.counts, window, nbytes // given.pitch, 1, given.means,
+            not given.counts.copies_first,
+        )
+        means_part(&m, 0)
 
 
 cdef enum:            # how threads divide a scatter
@@ -117,29 +182,35 @@ cdef inline uint64_t scatter_short(
     cdef const Nd* nd = s.walk.nd
     cdef Walk walk = s.walk
     cdef Cursor at
-    cdef Py_ssize_t width = s.updates.pitch
-    cdef int64_t n, done, known = 0, step = min(block_size(nd), SHORT)
-    cdef bint light = s.updates.op and is_light(s.updates.code)
-    cdef bint by_row = light and nd.in_cache and has_row_indices(&walk, width)
-    by_row = by_row and not s.updates.counts.data
+    cdef Updates updates = s.updates
+    cdef Py_ssize_t width = updates.pitch
+    cdef int64_t n, done, test = t + EVERY, known = 0, step = min(block_size(nd), SHORT)
+    cdef bint by_row = nd.in_cache and goes_by_row(&updates, &walk)
+    cdef uint64_t found = 0
+    updates.found = &found
     memset(sink, 0, LINE)
-    walk.redirect = sink_offset(&s.updates, sink, to)
+    walk.redirect = sink_offset(&updates, sink, to)
     seek(&at, &walk, t)
     while t < stop:
         n = min(step, stop - t)
-        done = reduce_by_row(&s.updates, to, &walk, &at, t, min(BLOCK, stop - t)) if by_row else 0
+        done = reduce_by_row(&updates, to, &walk, &at, t, min(BLOCK, stop - t)) if by_row else 0
         if done:
             t += done
             continue
         if not known and offsets_from(&at, &walk, t, n, offsets):
-            return 1
+            return BAD
         known = 0 if nd.in_cache else min(step, stop - t - n)
         if known and offsets_from(&at, &walk, t + n, known, offsets + n):
-            return 1
-        apply_short(&s.updates, to, offsets, s.updates.first + t * width, n, known)
+            return BAD
+        apply_short(&updates, to, offsets, updates.first + t * width, n, known)
         memcpy(offsets, offsets + n, known * 8)
         t += n
-    return 0
+        if t >= test and updates.op > 0 and updates.counts.copies_first:
+            test = t + max(EVERY, updates.counts.slices)
+            if updates.counts.data and s.sharing != BY_BATCHES and all_counted(&updates.counts):
+                marked(&updates, 0)
+                by_row = nd.in_cache and goes_by_row(&updates, &walk)
+    return found
 
 
 cdef inline uint64_t scatter_rows(
@@ -156,7 +227,7 @@ cdef inline uint64_t scatter_rows(
     while n or t < stop:
         take = min(block_size(s.walk.nd), stop - t)
         if take and offsets_from(&at, &s.walk, t, take, offsets + n):
-            return 1
+            return BAD
         more = owned(offsets + n, positions + n, take, t, owner, owners)
         apply_rows(
             &s.updates, to, offsets, s.updates.first + column, positions, n, more, width, s.streamed
@@ -194,50 +265,65 @@ cdef struct BatchWindows:
     Updates updates
     const uint8_t* data
     uint8_t* to
-    uint8_t* windows          # one per thread, of a span's bytes
-    Py_ssize_t span
+    uint8_t* windows          # one per thread, of `scratch` bytes
+    Py_ssize_t span, scratch
     int64_t batches, parts
     bint streamed
 
 
 cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int thread) noexcept nogil:
     """Copy the span of each batch to the window, update it there, write it once."""
-    cdef const Nd* nd = s.walk.nd
-    cdef uint8_t* window = s.windows + thread * s.span
-    cdef int64_t offsets[BLOCK]
-    cdef int64_t sink[SINK]
-    cdef Walk walk = s.walk
-    cdef Updates updates = s.updates
+    cdef uint8_t* window = s.windows + thread * s.scratch
+    cdef Updates updates
     cdef Cursor at
-    cdef Py_ssize_t width = s.updates.pitch
-    cdef int64_t t = s.batches * part // s.parts * nd.per_batch
-    cdef int64_t stop = s.batches * (part + 1) // s.parts * nd.per_batch
-    cdef int64_t take, done, end, base
-    cdef bint by_row = s.updates.op and is_light(s.updates.code) and has_row_indices(&s.walk, width)
-    cdef double share = nd.span / <double> nd.per_batch
-    by_row = by_row and not updates.counts.data
-    memset(sink, 0, LINE)
-    walk.redirect = sink_offset(&updates, sink, window)
-    seek(&at, &walk, t)
+    cdef int64_t per = s.walk.nd.per_batch, base, t = s.batches * part // s.parts * per
+    cdef int64_t stop = s.batches * (part + 1) // s.parts * per
+    cdef uint64_t nan
+    seek(&at, &s.walk, t)
     while t < stop:
         base, at.base = at.base, 0    # offsets are into the window
         memcpy(window, s.data + base, s.span)
-        updates.counts.origin = window - base
-        end = t + nd.per_batch
-        while t < end:
-            take = min(SHORT, end - t)
-            prefetch_next_batch(&at, nd, s.data + base, take, share)
-            done = reduce_by_row(&s.updates, window, &walk, &at, t, take) if by_row else 0
-            if done:
-                t += done
-                continue
-            if offsets_from(&at, &walk, t, take, offsets):
-                return 1
-            apply_short(&updates, window, offsets, updates.first + t * width, take, 0)
-            t += take
+        updates = of_window(&s.updates, window, window, s.span)
+        if updates.neutral:
+            nan = 0
+            if apply_batch(s, marking(&updates, &nan), window, &at, t, base):
+                return BAD
+            marked(&updates, nan)
+            at.remaining = per
+        if apply_batch(s, updates, window, &at, t, base):
+            return BAD
+        complete(&s.updates, &updates, window, s.span)
         write_window(s.to + base, window, s.span, s.streamed)
+        t += per
         at.base = base
-        next_batch(&at, nd)
+        next_batch(&at, s.walk.nd)
+    return 0
+
+
+cdef inline uint64_t apply_batch(
+    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* at, int64_t t, int64_t base
+) noexcept nogil:
+    """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's span."""
+    cdef const Nd* nd = s.walk.nd
+    cdef int64_t offsets[BLOCK]
+    cdef int64_t sink[SINK]
+    cdef Walk walk = s.walk
+    cdef int64_t take, done, end = t + nd.per_batch
+    cdef double share = nd.span / <double> nd.per_batch
+    cdef bint by_row = goes_by_row(&updates, &walk)
+    memset(sink, 0, LINE)
+    walk.redirect = sink_offset(&updates, sink, window)
+    while t < end:
+        take = min(SHORT, end - t)
+        prefetch_next_batch(at, nd, s.data + base, take, share)
+        done = reduce_by_row(&updates, window, &walk, at, t, take) if by_row else 0
+        if done:
+            t += done
+            continue
+        if offsets_from(at, &walk, t, take, offsets):
+            return BAD
+        apply_short(&updates, window, offsets, updates.first + t * updates.pitch, take, 0)
+        t += take
     return 0
 
 
@@ -248,13 +334,20 @@ cdef inline void apply_rows(
     """Apply n long updates, found by their positions, prefetching the next, `more` after these."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
-    if u.counts.data:
+    if u.op == MARK:
+        add_totals(&u.counts, to, offsets, n)
+        return
+    if u.counts.data and (u.counts.copies_first or u.counts.has_totals):
         for i in range(n):
+            if i + BURST < n + more:
+                prefetch(count_address(&u.counts, to + offsets[i + BURST]))
             if i + ahead < n + more:
                 prefetch_slice(updates + positions[i + ahead] * pitch, width)
                 prefetch_slice(to + offsets[i + ahead], width)
             apply_row(u, to + offsets[i], updates + positions[i] * pitch, width)
         return
+    if u.counts.data:
+        count_block(&u.counts, to, offsets, n)
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
@@ -274,10 +367,14 @@ cdef inline void apply_block(
     Py_ssize_t width,
 ) noexcept nogil:
     """Apply n <= BLOCK short updates."""
-    if u.counts.data:
+    if u.op == MARK:
+        fill_block(to, offsets, u.neutral, n, width)
+        if has_nan(u.code, updates, n * width):
+            u.found[0] |= NAN
+    elif u.counts.data:
         apply_counted(u, to, offsets, updates, n, width)
-        return
-    apply_plain(u.op, u.code, to, offsets, updates, n, width)
+    else:
+        apply_plain(u.op, u.code, to, offsets, updates, n, width)
 
 
 cdef inline void apply_plain(
@@ -370,6 +467,8 @@ cdef inline int64_t reduce_by_row(
         to + at.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, bytes_each, walk.nd.sizes[0]
     )
     done = reduce_elements(u.code, u.op, &r)
+    if u.counts.data:
+        count_rows(&u.counts, to + at.base, rows, bytes_each, done, walk.nd.sizes[0])
     at.remaining -= done
     return done
 
@@ -380,8 +479,23 @@ cdef inline void apply_row(
     """Apply one long update."""
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
-    cdef bint copies = count_slice(&u.counts, to) if u.counts.data else u.op == 0
-    if copies:
+    cdef Counts counts
+    cdef Turn turn = Turn(u.op == 0, False, 0)
+    cdef Means m
+    if u.op == MARK:
+        apply_block(u, to, &zero, update, 1, width)
+        return
+    if u.counts.has_totals:
+        turn = next_turn(&u.counts, to)
+        turn.first &= u.counts.copies_first
+    elif u.counts.data:
+        turn.first = count_slice(&u.counts, to)
+    if turn.first:
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
+    if turn.last:    # still in cache
+        counts = u.counts
+        counts.data = <uint8_t*> &turn.total
+        m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
+        means_part(&m, 0)

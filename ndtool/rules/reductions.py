@@ -14,16 +14,23 @@ _REAL = tuple(name for name in ARITHMETIC if not name.startswith("complex"))
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _NUMBERS = tuple(name for name in ARITHMETIC if name != "bool")
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
+_ONE = {"float16": 0x3C00, "bfloat16": 0x3F80, "float32": 0x3F800000, "float64": 0x3FF << 52}
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def _zero(dtype: Dtype) -> int | None:
-    """Return 0 for integers; sums of floats are rounded, so their order matters."""
+    """Return the bits of 0; of -0 for floats, since +0 would not preserve it."""
+    if dtype.name in _PARTS:
+        half = 4 * dtype.itemsize  # bits
+        return (1 << half | 1) << (half - 1)
+    if dtype.name in _ONE:
+        return 1 << (8 * dtype.itemsize - 1)
     return 0 if dtype.kind in "iu" else None
 
 
 def _one(dtype: Dtype) -> int | None:
-    """Return 1 for integers; products of floats are rounded, so their order matters."""
-    return 1 if dtype.kind in "iu" else None
+    """Return the bits of 1; a complex product with it may alter infinities and -0."""
+    return _ONE.get(dtype.name, 1 if dtype.kind in "iu" else None)
 
 
 def _lowest(dtype: Dtype) -> int | None:
@@ -52,8 +59,8 @@ class Reduction(NamedTuple):
     name: ONNX's name. symbol: the operator sign in explanations. types: the element types that have
     the reduction; empty for all. aliases: the names that other libraries use. idempotent: whether
     applying an update twice has the same result as once. neutral: a function that returns the bits
-    of the neutral element on both sides; None if no such element exists, or if the reduction is
-    not associative. counts: whether the result depends on the number of updates. requires_self:
+    of the element that, combined with an update, leaves its bits (unless it is a NaN); None if no
+    such element exists. counts: whether the result depends on the number of updates. requires_self:
     whether the old value always takes part.
     """
 
@@ -85,7 +92,7 @@ REDUCTIONS = {
         Reduction("div", "/", _FLOATS, ("divide",), False, _none, requires_self=True),
         Reduction("max", "max", _REAL, ("amax", "maximum"), True, _lowest),
         Reduction("min", "min", _REAL, ("amin", "minimum"), True, _highest),
-        Reduction("mean", "+", _NUMBERS, (), False, _none, counts=True),
+        Reduction("mean", "+", _NUMBERS, (), False, _zero, counts=True),
     )
 }
 # Which of several updates of an element "none" assigns; "error": no element has several.
@@ -98,11 +105,20 @@ def of_dtype(dtype: Dtype) -> tuple[str, ...]:
     return tuple(row.name for row in REDUCTIONS.values() if row.takes(dtype))
 
 
-def identity(dtype: Dtype, reduction: str) -> bytes:
+def neutral(dtype: Dtype, reduction: str) -> bytes:
     """Return the bytes of a reduction's neutral element, b"" if it has none.
 
-    Bool has none: combining normalizes bytes other than 0 and 1 to 1. For max and min the order
-    still decides which NaN, and which of equal values, is the result.
+    Bool has none: combining normalizes bytes other than 0 and 1 to 1.
     """
-    neutral = REDUCTIONS[reduction].neutral(dtype)
-    return b"" if neutral is None else neutral.to_bytes(dtype.itemsize, sys.byteorder)
+    bits = REDUCTIONS[reduction].neutral(dtype)
+    return b"" if bits is None else bits.to_bytes(dtype.itemsize, sys.byteorder)
+
+
+def identity(dtype: Dtype, reduction: str) -> bytes:
+    """Return the neutral element of a reduction whose updates may be combined first, else b"".
+
+    Sums and products of floats may not: they are rounded, so their order matters. For max and min
+    the order still decides which NaN, and which of equal values, is the result.
+    """
+    row = REDUCTIONS[reduction]
+    return b"" if row.counts or row.is_rounded(dtype) else neutral(dtype, reduction)

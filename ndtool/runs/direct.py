@@ -148,7 +148,7 @@ def scatter(
     validated: Validated, sink: Sink, progress: ProgressCallback, dry: bool = False
 ) -> Generator[str]:
     """Scatter into a sink: data with the updates applied; yield as `gather` does."""
-    from ndtool.engine import scatters
+    from ndtool.engine.updates import Scatter
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.attributes.reduction
@@ -163,7 +163,7 @@ def scatter(
         yield ""
         if isinstance(origin, Constant):
             origin.fill(out)
-        work = scatters.Scatter(
+        work = Scatter(
             inference.plan, dtype, None, validated.bound, updates, combining, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip

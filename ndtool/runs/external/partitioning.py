@@ -208,7 +208,7 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
-    count = Combining.of(inference.attributes).bytes_each(rows.tuples)
+    count = Combining.of(inference.attributes).bytes_each(rows.tuples, rows.width)
     return rows._replace(over=(rows.height,) if flat else rows.over, count_bytes=count)
 
 

@@ -354,7 +354,7 @@ def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -
         counts = None
         if batches and work.combining.is_counted:
             zeros = memoryview(bytearray(_height(box) * work.partitioning.rows.count_bytes))
-            counts = work.combining.counts(zeros, work.partitioning.rows.tuples)
+            counts = work.combining.counts(zeros, work.partitioning.rows.tuples, width)
         for batch in batches:
             with work.arena() as take:
                 local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)

@@ -1,0 +1,85 @@
+# Copies of whole arrays: packed, spread, in strips, byte-swapped, in parallel.
+
+
+def pack(
+    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t first,
+    int64_t count,
+) -> None:
+    """Copy elements [first, first + count), in row-major order, to contiguous memory."""
+    layout._bind(data.shape[0], origin)
+    if out.shape[0] < count * layout.view.itemsize:
+        raise ValueError("the output buffer is shorter than its shape")
+    cdef const uint8_t* source = &data[0] + origin
+    cdef uint8_t* to = &out[0]
+    with nogil:
+        copy_view(to, source, &layout.view, first, count)
+
+
+def copy_strips(
+    Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
+    int64_t stop, KernelOptions how,
+) -> None:
+    """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
+    cdef Strips c
+    cdef int64_t part
+    layout._bind(data.shape[0], origin)
+    if out.shape[0] < layout.nbytes or stop > layout.strips:
+        raise ValueError("the output buffer is shorter than its shape")
+    c.view = &layout.view
+    c.closest = layout.closest
+    c.source = &data[0] + origin
+    c.to = &out[0]
+    c.first = strip
+    with nogil:
+        for part in prange(stop - strip, num_threads=startable(how.threads), schedule="dynamic"):
+            copy_strip(&c, part)
+
+
+def spread(
+    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions how
+) -> None:
+    """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
+    cdef Spread c
+    cdef int64_t part
+    c.rows = count
+    c.width = rows.shape[0] // max(1, count)
+    c.pitch = pitch
+    if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
+        raise ValueError("the output buffer is shorter than its shape")
+    c.source = &rows[0]
+    c.to = &out[0]
+    c.parts = work_items(how.threads)
+    with nogil:
+        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
+            spread_part(&c, part)
+
+
+def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
+    """Copy all of data to the start of out."""
+    cdef Copy c
+    cdef int64_t part
+    if out.shape[0] < data.shape[0]:
+        raise ValueError("the output buffer is shorter than its shape")
+    c.source = &data[0]
+    c.to = &out[0]
+    c.nbytes = data.shape[0]
+    c.parts = work_items(how.threads)
+    c.streamed = how.streamed
+    with nogil:
+        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
+            copy_part(&c, part)
+
+
+def swap(uint8_t[::1] buffer, int unit) -> None:
+    """Byte-swap every `unit` bytes, in place."""
+    if unit < 1 or buffer.shape[0] % unit:
+        raise ValueError("the buffer is no multiple of the unit")
+    cdef uint8_t* at = &buffer[0]
+    cdef Py_ssize_t n = buffer.shape[0] // unit
+    with nogil:
+        swap_units(at, n, unit)
+
+
+def within_page(const uint8_t[::1] buffer) -> int:
+    """Return the buffer's byte offset within its page."""
+    return <size_t> &buffer[0] % _pages.PAGE

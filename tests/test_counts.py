@@ -1,0 +1,73 @@
+"""Counts of updates: of more updates than one test for slices without any, by each type."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from bits import agree
+from strategies import ARITHMETIC, Array, combinations_of, random_values
+from test_large import expected_scatter
+from thresholds import lowered
+
+import ndtool
+from ndtool.engine import tuning
+
+SLOTS = 60
+
+
+def counted(dtype: np.dtype) -> list[dict[str, Any]]:
+    """Return the combinations that need to know which elements have updates, or how many."""
+    every = combinations_of(dtype)
+    return [c for c in every if c["reduction"] == "mean" or len(c) > 1]
+
+
+def histogram(rng: np.random.Generator, dtype: np.dtype, slots: int) -> tuple[Array, Array, Array]:
+    """Return data, the elements that many updates go to, the last of them late, and updates."""
+    places = rng.integers(0, slots, 20_000)
+    places[:9000] %= slots - 1
+    return random_values(rng, dtype, (SLOTS,)), places, random_values(rng, dtype, (len(places),))
+
+
+@pytest.mark.parametrize("slots", [SLOTS, SLOTS - 9], ids=["every element", "some elements"])
+@pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
+def test_many_updates_of_few_elements(dtype: np.dtype, slots: int) -> None:
+    """From where on all elements have updates, the rest are plain."""
+    data, places, updates = histogram(np.random.default_rng(3), dtype, slots)
+    for combination in counted(dtype):
+        expected = expected_scatter(data, places, updates, **combination)
+        for code in ("i8", "<i4"):
+            actual = ndtool.scatter(data, places.astype(code), updates, **combination)
+            assert agree(actual, expected, combination["reduction"]), (combination, code)
+
+
+@pytest.mark.parametrize("repeated", [0, 1 << 30], ids=["counted", "marked"])
+@pytest.mark.parametrize("dtype", ["f4", "i2", "c16"])
+def test_elements_are_marked_or_counted_first(
+    dtype: str, repeated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neutral elements take the places of old values, unless an update is a NaN."""
+    monkeypatch.setattr(tuning, "REPEATED", repeated)
+    rng, item = np.random.default_rng(4), np.dtype(dtype)
+    for combination in counted(item):
+        for special in (False, True):
+            data, places, updates = histogram(rng, item, SLOTS)
+            if not special:
+                updates = rng.integers(-9, 9, updates.shape).astype(item)
+            expected = expected_scatter(data, places, updates, **combination)
+            actual = ndtool.scatter(data, places, updates, **combination)
+            assert agree(actual, expected, combination["reduction"]), combination
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
+def test_slices_are_divided_after_their_last_update(width: int) -> None:
+    """Slices longer than a cache line know how many updates they will have."""
+    rng = np.random.default_rng(5)
+    data, updates = (random_values(rng, np.dtype("f4"), (n, width)) for n in (300, 900))
+    rows = rng.integers(0, 290, 900)
+    flat = (rows[:, None] * width + np.arange(width)).ravel()
+    for combination in counted(data.dtype):
+        expected = expected_scatter(data, flat, updates, **combination)
+        for tables in ((), ({(tuning, "SMALL"): 0, (tuning, "PIECE"): 1000},)):
+            with lowered(*tables):
+                actual = ndtool.scatter(data, rows, updates, **combination, threads=3)
+            assert agree(actual, expected, combination["reduction"]), combination
