@@ -2,11 +2,14 @@
 
 import logging
 import os
+import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -71,6 +74,29 @@ def serving() -> Iterator[Bucket]:
         yield Bucket(f"http://{host}:{port}")
     finally:
         running.stop()
+
+
+def kind(method: str, path: str) -> str:
+    """Return the kind of a request, as plans count them."""
+    if method == "GET" and re.search(r"[?&](list-type|prefix|delimiter|uploads)\b", path):
+        return "list"
+    if method == "DELETE" or (method == "POST" and re.search(r"[?&]delete\b", path)):
+        return "delete"
+    return {"POST": "put"}.get(method, method.lower())
+
+
+@contextmanager
+def counted() -> Iterator[Counter[tuple[str, str]]]:
+    """Count the requests that the server answers, by kind and key."""
+    serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
+    found: Counter[tuple[str, str]] = Counter()
+
+    def note(handler: Any, *_: Any) -> None:
+        key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
+        found[kind(handler.command, handler.path), key] += 1
+
+    with patch.object(serving.WSGIRequestHandler, "log_request", note):
+        yield found
 
 
 class Proxy:

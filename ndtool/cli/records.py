@@ -170,6 +170,24 @@ def planned(plan: Plan) -> str:
     return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
+def priced(plan: Plan) -> list[str]:
+    """Return the requests of an external plan, and its estimates, as lines of text."""
+    if not plan.requests:
+        return []
+    counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items())
+    lines = [f"requests: {counts}"]
+    for workers, seconds, dollars in plan.estimates:
+        who = "1 worker" if workers == 1 else f"{workers} workers"
+        lines.append(f"estimate: {who}, {lasted(seconds)}, ${dollars:.2f}")
+    return lines
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a JSON object."""
+    record = {key: one for key, one in plan._asdict().items() if key != "partitioning"}
+    return {**record, "estimates": [one._asdict() for one in plan.estimates]}
+
+
 def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
     """Return the numbers of resumed tasks, and of all, as a line of text."""
     counts = [f"{taken[phase]} of {tasks[phase]} {phase} tasks" for phase in taken]

@@ -26,6 +26,7 @@ from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
+    from ndtool.runs.external.estimates import Estimate
     from ndtool.runs.external.partitioning import Partitioning, Rows
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits
@@ -39,7 +40,8 @@ class Plan(NamedTuple):
 
     way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase. read, written,
     spilled: bytes. memory: bytes that the run allocates. reason: why this way. partitioning: the
-    partitioning of external execution.
+    partitioning of external execution. requests: the requests of external execution by kind.
+    estimates: its time and money for some numbers of workers.
     """
 
     way: str
@@ -50,6 +52,8 @@ class Plan(NamedTuple):
     memory: int
     reason: str
     partitioning: Partitioning | None = None
+    requests: dict[str, int] = {}  # noqa: RUF012
+    estimates: list[Estimate] = []  # noqa: RUF012
 
     @property
     def moved(self) -> int:

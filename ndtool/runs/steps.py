@@ -102,7 +102,7 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
         if call.request.on_cluster and call.inference.nbytes:
             yield _on_cluster(call, output, stack)
             return
-        planned = plan.choose(call, call.request.memory, output)
+        planned = _priced(call, plan.choose(call, call.request.memory, output), output)
         first = planned.partitioning is None or output is None
         validated = operands.validate(call) if first else None
         yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
@@ -136,12 +136,21 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     cluster = stack.enter_context(
         dask.connect(request.scheduler, request.workers, call.threads, request.memory)
     )
-    planned = distributed.choose(call, cluster, output, abandoned)
+    planned = _priced(call, distributed.choose(call, cluster, output, abandoned), output, spill)
     assert planned.partitioning is not None, "a cluster executes partitions"
     execution = partial(
         distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned
     )
     return Prepared(call, output, planned, None, execution, abandoned)
+
+
+def _priced(call: OpenCall, planned: Plan, output: Output | None, spill: str | None = None) -> Plan:
+    """Return a plan with its price, if execution is external."""
+    if planned.partitioning is None:
+        return planned
+    from ndtool.runs.external import estimates
+
+    return estimates.priced(call, planned, output, spill)
 
 
 def rehearse(ready: Prepared) -> Outcome:

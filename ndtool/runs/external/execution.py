@@ -58,7 +58,7 @@ def run(
         store = Store(
             partitioning.spilled_total,
             partitioning.held,
-            call.spill,
+            call.spills,
             {"split": 0, "sweep": partitioning.sorted},
         )
         stack.callback(store.close)
@@ -82,7 +82,7 @@ def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
     Raises DuplicatesError if two tuples select the same, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
-    work = Work(call.inference, partitioning, inputs, Store(0, 0, None, {}))
+    work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
     outside = policy.Outside(call.inference)
     fresh = [block for block in range(partitioning.blocks) if lt(*partitioning.fresh(block))]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots

@@ -319,8 +319,8 @@ def _segments(found: Iterable[tuple[str, int]]) -> dict[Segment, int]:
     return sizes
 
 
-def failed(exc: BaseException) -> Any:
+def failed(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-        return descriptors.failure(exc, "temporary file", OutputError)
+        return descriptors.failure(exc, name, OutputError)
     return exc
