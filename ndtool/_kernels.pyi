@@ -226,6 +226,7 @@ def swap(buffer: Any, unit: int) -> None: ...
 @final
 class Boxes:
     parts: int
+    row_bytes: int
     def __new__(cls, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Boxes: ...
 
 def partition_ids(

@@ -52,7 +52,7 @@ def stores(s3: Bucket, workdir: Path) -> None:
 
 def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests of tasks, without those that open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/((split|sweep).*|starts.*|places.*))"
+    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|places|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in found.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))

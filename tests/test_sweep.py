@@ -59,7 +59,7 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def swept(case: Case, budget: int, threads: int, held: int) -> Any:
+def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -69,20 +69,24 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
-        cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+        cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
+        cut = cut._replace(held=held, reach=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         phases = list(execution.run(call, cut, sink, silent, refuse))
-        assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
+        assert [phase for phase in phases if phase != "combine"] == list(cut.tasks)
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300))
+@given(
+    cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300),
+    st.integers(1, 4), st.integers(0, 6),
+)  # fmt: skip
 def test_a_sweep_gives_the_bits_of_the_reference(
-    case: Case, budget: int, threads: int, held: int
+    case: Case, budget: int, threads: int, held: int, levels: int, reach: int
 ) -> None:
-    got = swept(case, budget, threads, held)
+    got = swept(case, budget, threads, held, levels, reach)
     if got is not None:
         assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
@@ -342,11 +346,11 @@ def test_nothing_is_left_of_a_run_that_is_ended(there: Path, phase: str, how: st
 import os, signal, sys
 from ndtool.runs.external import tasks
 before, calls = tasks.{phase}, []
-def end(work, number):
+def end(work, number, depth):
     calls.append(number)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.{how})
-    return before(work, number)
+    return before(work, number, depth)
 tasks.PHASES["{phase}"] = end
 from ndtool.__main__ import main
 sys.exit(main())

@@ -38,10 +38,11 @@ TOGETHER = 64  # tuples sampled at each position
 class Plan(NamedTuple):
     """How a run is executed, and upper bounds of what it takes.
 
-    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase. read, written,
-    spilled: bytes. memory: bytes that the run allocates. reason: why this way. partitioning: the
-    partitioning of external execution. requests: the requests of external execution by kind.
-    estimates: its time and money for some numbers of workers.
+    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
+    most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
+    levels: how often each tuple is partitioned, 0 if direct. partitioning: the partitioning of
+    external execution. requests: the requests of external execution by kind. estimates: its time
+    and money for some numbers of workers.
     """
 
     way: str
@@ -51,6 +52,7 @@ class Plan(NamedTuple):
     spilled: int
     memory: int
     reason: str
+    levels: int = 0
     partitioning: Partitioning | None = None
     requests: dict[str, int] = {}  # noqa: RUF012
     estimates: list[Estimate] = []  # noqa: RUF012
@@ -92,7 +94,7 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
     data, gathers = call.sources["data"], not call.inference.scatters
     own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
-        from ndtool.runs.external.partitioning import chunk_buffers
+        from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         each = max(chunk_buffers(to, True), *map(chunk_buffers, metadata))
@@ -115,11 +117,9 @@ def _counts(call: OpenCall) -> int:
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
     """Return the plan of external execution with a partitioning."""
-    from ndtool.runs.external.partitioning import read_again
+    from ndtool.runs.external.units import read_again
 
-    tasks = {"split": partitioning.blocks, "sweep": partitioning.parts}
-    if partitioning.gathers:
-        tasks["replay"] = partitioning.blocks
+    tasks = partitioning.tasks
     metadata = {role: source.metadata for role, source in call.sources.items()}
     read = (
         sum(_given(call))
@@ -128,8 +128,9 @@ def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -
     )
     written = call.inference.nbytes + partitioning.spilled
     return Plan(
-        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason, partitioning
-    )
+        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason,
+        partitioning.levels, partitioning,
+    )  # fmt: skip
 
 
 def _given(call: OpenCall) -> tuple[int, int]:
@@ -152,7 +153,7 @@ def _partition_chunked(
 
     Direct execution holds all chunks that it reads and writes in memory.
     """
-    from ndtool.runs.external.partitioning import chunk_buffers
+    from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], rows_in(call, to)
@@ -204,7 +205,8 @@ def partition_chunks(
     call: OpenCall, to: ArrayMetadata, at_once: int, budget: int
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
-    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for, units_of
+    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
+    from ndtool.runs.external.units import units_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, to)
@@ -286,23 +288,21 @@ def page_cost(data: ByteRange, ahead: bool) -> int:
     return min(int(each / whole * len(buffer)), tuning.RANDOM)
 
 
-def cost(partitioning: Partitioning) -> int:
+def cost(partitioning: Partitioning, found: int = tuning.RANDOM) -> int:
     """Return the cost of a sweep beyond the reads and writes that direct execution shares.
 
-    Each pair of a partition and a block takes one random read of the temporary file.
+    found: the cost of a random read of the temporary file, which each segment takes, twice in a
+    gather.
     """
-    rows, pieces = partitioning.rows, partitioning.blocks * partitioning.parts
-    found = (
-        2
-        * min(pieces, rows.tuples)
-        * tuning.RANDOM
-        * partitioning.spilled
-        // partitioning.spilled_total
-    )
-    sorting = (rows.tuples + pieces) * tuning.SORTING
+    rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
+    pieces = sum(map(partitioning.segments, depths))
+    finding = 2 * pieces * found * partitioning.spilled // partitioning.spilled_total
+    every = sum(partitioning.blocks_at(depth - 1) * partitioning.fan(depth - 1) for depth in depths)
+    sorting = (rows.tuples * partitioning.levels + every) * tuning.SORTING
     return (
-        rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled + sorting + found
-    )
+        rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled
+        + sorting + finding
+    )  # fmt: skip
 
 
 def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
@@ -315,13 +315,14 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     strict = call.inference.handling == Handling()
     handling = Handling("error" if strict else "clip")
     indices = operands.bound(call.inference, operands.load_indices(call), handling)
-    marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
+    marks, buffer = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER))
+    local = buffer.cast("I")
     found = total = highest = 0
     lowest = rows.height
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, local, starts):
+        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, buffer, starts):
             continue  # out of bounds: the run reports it
         wide = boxes.parts > MAX_BYTE_IDS
         parts = memoryview(marks).cast("H") if wide else marks

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.runs.external import spillfiles, spillstore
-from ndtool.runs.external.partitioning import LOCAL, Partitioning
-from ndtool.runs.external.tasks import NOTE
+from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
+from ndtool.runs.external.results import NOTE
 from ndtool.storage import remote, upload
 
 LISTED = 1000  # objects in the response of a list request, and in a request to delete
@@ -132,8 +132,9 @@ class Run(NamedTuple):
 
     def phases(self) -> list[Costs]:
         """Return the costs of each phase, in order."""
-        found = [self._split(), self._sweep()]
-        return [*found, self._replay()] if self.partitioning.gathers else found
+        depths = range(self.partitioning.levels)
+        replays = map(self._replay, reversed(depths)) if self.partitioning.gathers else ()
+        return [*map(self._split, depths), self._sweep(), *replays]
 
     def requests(self, phases: list[Costs]) -> dict[str, int]:
         """Return the requests of a run by kind, with those that open and close it."""
@@ -153,7 +154,7 @@ class Run(NamedTuple):
     def _opening(self) -> Counter[str]:
         """Return the requests at most to open and close a run."""
         processes = 1 + self.partitioning.workers * self.is_shared
-        found, objects = Counter[str](), 0
+        found = Counter[str]()
         for role, one in self.given.items():
             if one.is_remote:
                 found += Counter({kind: n * processes for kind, n in INPUT.items()})
@@ -162,121 +163,184 @@ class Run(NamedTuple):
         if self.output.is_remote:
             found += OUTPUT + Counter({kind: n * processes for kind, n in WRITER.items()})
         if self.spill == "objects":
-            found += SPILL
-            objects = self._puts("split") + self._puts("sweep")
-            found["list"] += 1 + -(-objects // LISTED)
-            found["delete"] += -(-objects // LISTED)
+            objects = sum(spilled.puts for spilled in self._spilled().values())
+            found += SPILL + Counter(list=1 + -(-objects // LISTED), delete=-(-objects // LISTED))
         return found
 
-    def _split(self) -> Costs:
-        cut, found = self.partitioning, Counter[str]()
-        for role, one in self.given.items():
-            if role != "data":
-                found += one.reads(cut)
-        nbytes = sum(one.nbytes for role, one in self.given.items() if role != "data")
-        trailers = cut.blocks * self._trailer
-        spilled = cut.sorted if self.is_shared else max(0, cut.sorted - cut.held)
-        found += self._written("split", self._blocks_in_files, 2)
+    def _spilled(self) -> dict[str, Spilled]:
+        """Return what each phase spills, by its name."""
+        cut, found = self.partitioning, dict[str, Spilled]()
+        for depth in range(cut.levels):
+            trailer = (8 * (cut.fan(depth) + 1) + NOTE) * self.is_shared
+            found[phase("split", depth)] = Spilled(
+                self._blocks(depth), cut.block, cut.rows.tuples, cut.pitch(depth), trailer
+            )
+        if cut.gathers:
+            mean = -(-cut.rows.tuples // cut.parts)
+            rows = cut.rows.tuples, cut.rows.width
+            found["sweep"] = Spilled(min(cut.parts, rows[0]), mean, *rows)
+            for depth in range(1, cut.levels):
+                found[phase("replay", depth)] = Spilled(self._blocks(depth), cut.block, *rows)
+        return found
+
+    def _split(self, depth: int) -> Costs:
+        cut, name = self.partitioning, phase("split", depth)
+        written, found = self._write(name, 2), Counter[str]()
+        if depth:
+            found, read = self._read_tuples(depth, self._blocks(depth) - self._groups(depth))
+        else:
+            others = [one for role, one in self.given.items() if role != "data"]
+            found = sum((one.reads(cut) for one in others), Counter[str]())
+            # Each worker holds repeated indices.
+            again = self.again + (cut.workers - 1) * cut.indices * self.is_shared
+            read = sum(one.nbytes for one in others) + again
+        fan, groups, blocks = cut.fan(depth), self._groups(depth), self._blocks(depth)
+        nbytes = self._in_file(name) + self._spilled()[name].trailer * blocks
         if self.is_shared:
-            found += self._tables(1, "put")
-        table = 8 * (2 + cut.parts) * cut.blocks * self.is_shared
-        written = spilled + trailers + table
-        # Each worker holds repeated indices.
-        read = nbytes + self.again + (cut.workers - 1) * cut.indices * self.is_shared
-        return Costs("split", cut.blocks, found, read, written, cut.rows.tuples, 2)
+            nbytes += 16 * (groups * fan + 1) + 8 * (2 + fan) * blocks
+            found += self._tables("put", 1 + groups)
+        return Costs(
+            name, blocks, found + written, read, nbytes, cut.rows.tuples, 2 + 2 * (depth > 0)
+        )
 
     def _sweep(self) -> Costs:
-        cut, rows = self.partitioning, self.partitioning.rows
-        n, data = rows.tuples, self.given["data"]
-        pieces = min(self._blocks_in_files * cut.parts, n)
-        found = data.reads(cut) + self._read(pieces, cut.blocks, 0, LOCAL)
-        if not cut.gathers:
-            found += self._read(pieces, cut.blocks, LOCAL, LOCAL + rows.width)
-            found += self.output.writes()
-        lines = 24 * cut.blocks * cut.parts * self.is_shared
-        found += self._tables(2 * cut.parts, "get")
-        spilled, written = self._in_file(cut.sorted, 0), self.output.metadata.nbytes
-        read = data.nbytes + spilled * (LOCAL if cut.gathers else cut.pitch) // cut.pitch
+        cut, data = self.partitioning, self.given["data"]
+        found, read = self._read_tuples(cut.levels, 0)
+        found += data.reads(cut)
+        written = self.output.metadata.nbytes
         if cut.gathers:
-            written = self._in_file(n * rows.width, cut.sorted)
-            piece = max(1, -(-n // (cut.parts * cut.blocks)))  # of a block, in a batch of several
-            batches = -(-cut.blocks // max(1, cut.block // piece))
-            found += self._written("sweep", self._parts_in_files, batches)
-            if self.is_shared:
-                found += self._tables(1, "put")
-                written += 8 * (3 + cut.blocks) * cut.parts
-        return Costs("sweep", cut.parts, found, read + lines, written, n, 4)
+            segments = self._segments(cut.levels)
+            pieces = cut.block // max(1, -(-cut.rows.tuples // segments))  # in a batch
+            batches = -(-segments // cut.parts // max(1, min(PIECES, pieces)))
+            found += self._write("sweep", batches)
+            written = self._in_file("sweep")
+        else:
+            found += self.output.writes()
+        return Costs("sweep", cut.parts, found, read + data.nbytes, written, cut.rows.tuples, 4)
 
-    def _replay(self) -> Costs:
-        cut, rows = self.partitioning, self.partitioning.rows
-        n, ids = rows.tuples, cut.id_bytes
-        found = self._read(self._blocks_in_files, cut.blocks, LOCAL, LOCAL + ids)
-        pieces = min(self._parts_in_files * cut.blocks, n)
-        found += self._read(pieces, 0, 0, 0) + self.output.writes()
-        if self.spill == "objects":  # pieces across the ends of objects
-            found["get"] += n * rows.width // _object()
-        found += self._tables(4 * cut.blocks, "get")
-        lines = 8 * (4 * cut.parts + cut.blocks) * cut.blocks * self.is_shared
-        spilled = self._in_file(cut.sorted, 0)
-        read = spilled - spilled * LOCAL // cut.pitch + self._in_file(n * rows.width, cut.sorted)
-        return Costs("replay", cut.blocks, found, read + lines, self.output.metadata.nbytes, n, 4)
+    def _replay(self, depth: int) -> Costs:
+        cut, name, n = self.partitioning, phase("replay", depth), self.partitioning.rows.tuples
+        fan, groups, blocks = cut.fan(depth), self._groups(depth), self._blocks(depth)
+        split, inner = phase("split", depth), depth + 1 < cut.levels
+        rows = phase("replay", depth + 1) if inner else "sweep"
+        ends = self._blocks(depth + 1) - self._groups(depth + 1) if inner else 0
+        size = cut.local_bytes(depth + 1)
+        found = self._read(split, blocks, size, cut.pitch(depth))
+        found += self._read(rows, min(blocks * fan + ends, n), 0, cut.rows.width)
+        read = self._in_file(split) * cut.id_bytes(depth) // cut.pitch(depth) + self._in_file(rows)
+        written = self._in_file(name) if depth else self.output.metadata.nbytes
+        found += self._write(name, 1) if depth else self.output.writes()
+        if self.is_shared:
+            segments = self._blocks(depth + 1) if inner else cut.parts
+            read += blocks * (16 * (fan + 3) + 16 * fan + 32 * (depth > 0))
+            read += blocks * 8 * (segments + blocks) // groups
+            written += 8 * (segments + fan * (blocks + groups))
+            found += self._tables("get", blocks * (5 + (depth > 0)))
+            found += self._tables("put", 1 + groups)
+        return Costs(name, blocks, found, read, written, n, 4)
 
-    @property
-    def _trailer(self) -> int:
-        return (8 * (self.partitioning.parts + 1) + NOTE) * self.is_shared
-
-    def _in_file(self, nbytes: int, at: int) -> int:
-        """Return how many of the spilled bytes from offset `at` on are not in memory."""
-        held = 0 if self.is_shared else self.partitioning.held
-        return max(0, nbytes - max(0, held - at))
-
-    @property
-    def _blocks_in_files(self) -> int:
-        """The number of blocks whose segments are not completely in memory."""
+    def _groups(self, depth: int) -> int:
+        """Return the number of groups at a depth."""
         cut = self.partitioning
-        return -(-self._in_file(cut.sorted, 0) // max(1, cut.block * cut.pitch))
+        return grid.blocks(cut.rows.over, cut.steps[depth - 1]) if depth else 1
 
-    @property
-    def _parts_in_files(self) -> int:
-        """The number of partitions whose gathered rows are not completely in memory."""
+    def _blocks(self, depth: int) -> int:
+        """Return the number of blocks of all groups at a depth, if groups have equally many."""
+        cut, groups = self.partitioning, self._groups(depth)
+        each = -(-cut.rows.tuples // (groups * cut.block))
+        return min(groups * each, cut.rows.tuples) if depth else cut.blocks
+
+    def _segments(self, depth: int) -> int:
+        """Return the number of segments that groups at a depth read from their parents."""
         cut = self.partitioning
-        nbytes = cut.rows.tuples * cut.rows.width
-        return -(-cut.parts * self._in_file(nbytes, cut.sorted) // max(1, nbytes))
+        return min(self._blocks(depth - 1) * cut.fan(depth - 1), cut.rows.tuples)
 
-    def _written(self, phase: str, segments: int, calls: int) -> Counter[str]:
+    def _read_tuples(self, depth: int, ends: int) -> tuple[Counter[str], int]:
+        """Return the requests and bytes that read the spilled tuples of groups at a depth.
+
+        ends: segments that are read in two pieces, by different tasks.
+        """
+        cut, name = self.partitioning, phase("split", depth - 1)
+        size, pitch, nbytes = cut.local_bytes(depth), cut.pitch(depth - 1), self._in_file(name)
+        pieces = min(self._segments(depth) + ends, cut.rows.tuples)
+        found = self._read(name, pieces, 0, size)
+        if cut.gathers:
+            nbytes = nbytes * size // pitch
+        else:
+            found += self._read(name, pieces, size, pitch)
+        tasks = cut.parts if depth == cut.levels else self._blocks(depth)
+        if self.is_shared:
+            parent_blocks = -(-self._blocks(depth - 1) // self._groups(depth - 1))
+            nbytes += tasks * (32 * (1 + (depth > 1)) + 24 * parent_blocks)
+            found += self._tables("get", tasks * (3 + (depth > 1)))
+        return found, nbytes
+
+    def _in_file(self, name: str) -> int:
+        """Return how many bytes of the segments of a phase are not in memory."""
+        spilled, held = self._spilled()[name], 0 if self.is_shared else self.partitioning.held
+        end = self.partitioning.layout[name] + spilled.nbytes
+        return max(0, min(spilled.nbytes, end - held))
+
+    def _write(self, name: str, calls: int) -> Counter[str]:
         """Return the requests that write the segments of a phase, each by several calls."""
+        spilled = self._spilled()[name]
         if self.spill == "objects":
-            return Counter(put=self._puts(phase))
-        trailer = self.is_shared and phase == "split"
-        return Counter(write=segments * (calls + trailer))
+            return Counter(put=spilled.puts)
+        return Counter(write=self._in_files(name) * (calls + (spilled.trailer > 0)))
 
-    def _puts(self, phase: str) -> int:
-        """Return the number of objects of a phase's segments."""
-        cut, size = self.partitioning, _object()
-        if phase == "sweep":
-            return cut.gathers * (cut.rows.tuples * cut.rows.width // size + cut.parts)
-        last = cut.tuples(cut.blocks - 1) if cut.blocks else 0
-        each, rest = (-(-(n * cut.pitch + self._trailer) // size) for n in (cut.block, last))
-        return max(0, cut.blocks - 1) * each + rest
+    def _in_files(self, name: str) -> int:
+        """Return the number of segments of a phase that are not completely in memory."""
+        spilled = self._spilled()[name]
+        return -(-spilled.segments * self._in_file(name) // max(1, spilled.nbytes))
 
-    def _read(self, pieces: int, segments: int, first: int, stop: int) -> Counter[str]:
-        """Return the requests that read pieces of segments.
+    def _read(self, name: str, pieces: int, first: int, stop: int) -> Counter[str]:
+        """Return the requests that read pieces of the segments of a phase.
 
         first, stop: bytes of a tuple before the pieces and at their end, in each segment; a piece
         across the end of an object takes two requests.
         """
-        if self.spill != "objects":
-            return Counter(read=pieces)
-        block, size = min(self.partitioning.block, self.partitioning.rows.tuples), _object()
-        ends = max(0, block * stop - 1) // size - block * first // size
-        return Counter(get=pieces + segments * max(0, ends))
+        spilled = self._spilled()[name]
+        if self.spill == "objects":
+            return Counter(get=pieces + spilled.ends(first, stop))
+        return Counter(read=-(-pieces * self._in_files(name) // max(1, spilled.segments)))
 
-    def _tables(self, count: int, kind: str) -> Counter[str]:
-        """Return requests of tables, which one process has in memory."""
+    def _tables(self, kind: str, count: int) -> Counter[str]:
+        """Return requests of tables that workers share."""
         if self.spill == "folder":
             kind = {"get": "read", "put": "write"}[kind]
-        return Counter({kind: count}) if self.is_shared else Counter()
+        return Counter({kind: count})
 
 
-def _object() -> int:
-    return spillfiles.OBJECT_BYTES
+class Spilled(NamedTuple):
+    """What a phase spills. segments: their number. each: the tuples of one, the last has fewer.
+
+    tuples: of all. pitch: bytes of a tuple. trailer: bytes at the end of a segment.
+    """
+
+    segments: int
+    each: int
+    tuples: int
+    pitch: int
+    trailer: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all segments, without trailers."""
+        return self.tuples * self.pitch
+
+    @property
+    def puts(self) -> int:
+        """The number of their objects, at most."""
+        size, last = spillfiles.OBJECT_BYTES, self.tuples - (self.segments - 1) * self.each
+        if not self.trailer or last <= 0:  # segments of any sizes
+            return (self.nbytes + self.segments * self.trailer) // size + self.segments
+        each, rest = (-(-(n * self.pitch + self.trailer) // size) for n in (self.each, last))
+        return (self.segments - 1) * each + rest
+
+    def ends(self, first: int, stop: int) -> int:
+        """Return how many ends of objects are between two bytes of each tuple of a segment."""
+        size = spillfiles.OBJECT_BYTES
+        if not self.trailer:
+            return self.nbytes // size
+        n = min(self.each, self.tuples)
+        return self.segments * max(0, max(0, n * stop - 1) // size - n * first // size)

@@ -21,7 +21,7 @@ from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Cluster
-from ndtool.runs.external import execution, policy, resume, spillfiles, worker
+from ndtool.runs.external import execution, phases, resume, spillfiles, worker
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillFolder
@@ -142,7 +142,7 @@ def run(
     abandoned: AbandonedRun | None,
     sink: Any,
     progress: ProgressCallback,
-    note: policy.Note,
+    note: phases.Note,
     dry: bool,
 ) -> Generator[str]:
     """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
@@ -182,7 +182,7 @@ def run(
         if not dry:
             may_wait = resume.write_manifest(store, begun, partitioning) and abandoned is not None
         do = partial(worker.perform, sent)
-        yield from policy.phases(
+        yield from phases.run(
             inference, partitioning, store, cluster, do, progress, note, abandoned
         )
         _raise_any(cluster.everywhere(worker.finish, token), NdtoolError)

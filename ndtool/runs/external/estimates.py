@@ -9,7 +9,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.formats import locators
 from ndtool.runs.external.costs import Costs, Run, Stored
-from ndtool.runs.external.partitioning import positions_of, read_again
+from ndtool.runs.external.units import positions_of, read_again
 from ndtool.runs.prices import Prices
 from ndtool.storage import locations
 

@@ -22,7 +22,7 @@ from ndtool.storage import descriptors, locations, remote
 
 OBJECT_BYTES = 8 << 20  # bytes of an object: each is sent when it is full
 _PART = ".part"  # suffix of incomplete files
-_SEGMENT_NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
+_SEGMENT_NAME = re.compile(r"([a-z]+[0-9]*)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
 _SPILL = "spill"
 
 
