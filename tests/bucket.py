@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -85,15 +85,30 @@ def kind(method: str, path: str) -> str:
     return {"POST": "put"}.get(method, method.lower())
 
 
+class Counted(NamedTuple):
+    """What the server answered: requests, and bytes of objects, by kind and key."""
+
+    requests: Counter[tuple[str, str]]
+    nbytes: Counter[tuple[str, str]]
+
+
 @contextmanager
-def counted() -> Iterator[Counter[tuple[str, str]]]:
-    """Count the requests that the server answers, by kind and key."""
+def counted() -> Iterator[Counted]:
+    """Count the requests that the server answers; `put` sends objects before."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
-    found: Counter[tuple[str, str]] = Counter()
+    found, sizes = Counted(Counter(), Counter()), dict[str, int]()
 
     def note(handler: Any, *_: Any) -> None:
         key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
-        found[kind(handler.command, handler.path), key] += 1
+        what, headers = kind(handler.command, handler.path), handler.headers
+        found.requests[what, key] += 1
+        if what == "put":
+            length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))
+            sizes[key] = int(length or 0)
+            found.nbytes[what, key] += sizes[key]
+        elif what == "get" and key in sizes:
+            first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
+            found.nbytes[what, key] += min(last + 1, sizes[key]) - first
 
     with patch.object(serving.WSGIRequestHandler, "log_request", note):
         yield found

@@ -1,5 +1,6 @@
 """Spilled data in several directories: the bits, the shares, full disks, and the variable."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from limits import disk_of_a_megabyte
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
-from ndtool.errors import UsageError
+from ndtool.errors import ResourceError, UsageError
 from ndtool.runs.external import spillstore
 from ndtool.runs.external.spill import Segment
 from ndtool.runs.external.spillstore import Store
-from ndtool.storage import tempfiles
+from ndtool.storage import descriptors, tempfiles
 
 RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace")
 
@@ -104,15 +105,21 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
     with disk_of_a_megabyte(inputs / "disk"):
         before = state(inputs)
         for more in ((), ("--dry-run",)):
-            ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "a", "--spill", "disk", *more)
+            ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
             assert (ran.status, "temporary file in disk: needs 1" in ran.err) == (6, True)
         assert state(inputs) == before
-        assert (
-            ndtool(
-                *RUN,
-                "--memory",
-                "2MiB",
-                *sum((("--spill", d) for d in ("a", "b", "c", "disk")), ()),
-            ).status
-            == 0
-        )
+        three = [word for name in ("a", "b", "disk") for word in ("--spill", name)]
+        assert ndtool(*RUN, "--memory", "2MiB", *three).status == 0  # a smaller share
+
+
+def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where space cannot be reserved, a write fails."""
+
+    def full(fd: int, start: int, view: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = Store(100, 0, ["a", "b"], {"split": 0})
+    monkeypatch.setattr(descriptors, "write_at", full)
+    with pytest.raises(ResourceError, match="temporary file in a: No space left on device"):
+        store.write(Segment("split", 0, 0), 0, memoryview(bytes(10)))
+    store.close()

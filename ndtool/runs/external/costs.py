@@ -245,10 +245,10 @@ class Run(NamedTuple):
         return grid.blocks(cut.rows.over, cut.steps[depth - 1]) if depth else 1
 
     def _blocks(self, depth: int) -> int:
-        """Return the number of blocks of all groups at a depth, if groups have equally many."""
-        cut, groups = self.partitioning, self._groups(depth)
-        each = -(-cut.rows.tuples // (groups * cut.block))
-        return min(groups * each, cut.rows.tuples) if depth else cut.blocks
+        """Return the number of blocks of all groups at a depth, at most."""
+        return min(
+            self.partitioning.blocks + self._groups(depth) - 1, self.partitioning.rows.tuples
+        )
 
     def _segments(self, depth: int) -> int:
         """Return the number of segments that groups at a depth read from their parents."""

@@ -11,7 +11,7 @@ from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillfiles import failed
 from ndtool.storage import descriptors, tempfiles
 
-STRIPE = 4 << 20  # bytes in one directory before the next one, if there are several
+STRIPE = 1 << 20  # bytes in one directory before the next one, if there are several
 _FILE = "temporary file"
 
 
