@@ -82,7 +82,7 @@ def simulated(operator: str, inputs: tuple[str, ...], how: Any, cut: Any) -> dic
         sink = outputs.create(output)
         try:
             simulator = Simulator(cut.workers, STORE, meter)
-            simulation.run(call, cut, sink, simulator, STORE, lambda _: None)
+            simulation.run(call, cut, sink, simulator, meter, STORE, lambda _: None)
         finally:
             sink.abort()
     return dict(meter.totals)

@@ -122,7 +122,7 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
         cut = partitioning_for(rows_of(call.inference), gathers, 60_000, 2, levels=levels)
         out = np.zeros(call.inference.plan.output, np.float32)
         sink = memory.BufferSink(out.reshape(-1).view(np.uint8).data, call.metadata)
-        simulation.run(call, cut, sink, simulator, STORE, refuse)
+        simulation.run(call, cut, sink, simulator, simulator.meter, STORE, refuse)
     return out, cut
 
 
