@@ -112,6 +112,7 @@ def run(
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width
         each(name, numbers, tables.blocks(depth), nbytes, replays_ended, known)
+        tables.discard_places(depth)
 
 
 def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int]:

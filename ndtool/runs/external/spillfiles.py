@@ -76,6 +76,9 @@ class FolderStore:
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self.note(table.name, numbers)
 
+    def discard(self, table: Table) -> None:
+        pass  # it takes no memory
+
     def note(self, name: str, body: bytes | memoryview) -> None:
         """Store a shared note, or replace it."""
         path = os.path.join(self._path, name)
@@ -179,6 +182,9 @@ class ObjectStore:
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self.note(table.name, numbers)
+
+    def discard(self, table: Table) -> None:
+        pass  # it takes no memory
 
     def note(self, name: str, body: bytes | memoryview) -> None:
         """Store a shared note, or replace it."""
