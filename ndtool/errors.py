@@ -92,9 +92,11 @@ class NdtoolError(Exception):
 
     message: one sentence that ends with the allowed values. places: lines that locate the
     error. hint: a suggested remedy. more: further fields, which `fields()` adds to these for JSON.
+    passing: whether the cause may pass: a full disk, or a server that throttles.
     """
 
     status = Status.BUG
+    passing = False
     message: str
     places: tuple[str, ...]
     hint: str

@@ -15,6 +15,7 @@ from toy_executor import Toy
 from ndtool import _kernels, files
 from ndtool._kernels import Indices, WorkItem
 from ndtool.analysis.oracle import reference
+from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.runs.external import choice, distributed
 from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
@@ -81,14 +82,15 @@ def large(gathers: bool, budget: int, levels: int) -> Partitioning:
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
     tables = [large(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
-    assert tables[0] > 10 * tables[1] > 10 * tables[2]
-    segments = [choice._segments(large(gathers, 1 << 26, levels)) for levels in (1, 2, 3)]
-    assert segments[0] > 10 * segments[1] > 20 * segments[2]
+    assert tables[0] > 5 * tables[1] > 5 * tables[2]
+    segments = [choice._segments(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    assert segments[0] > 10 * segments[1] > 10 * segments[2]
+    assert large(gathers, 1 << 26, 1).levels == 2  # as IDs require
 
 
 def test_the_choice_of_levels() -> None:
     """More levels where memory or the number of segments asks for them, and only there."""
-    for memory, levels in ((1 << 34, 1), (1 << 31, 2), (1 << 29, 2)):
+    for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         allowed = memory // 2
         cut = choice.chosen(lambda *how: large(True, *how), allowed, memory)
         assert cut is not None
@@ -109,7 +111,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(held=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, 1 << 20, distributed._taken)
+    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._taken)
     assert cut is not None
     spilled = sum(map(cut.pitch, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
@@ -147,12 +149,12 @@ def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(
     for dry_run in ((), ("--dry-run",)):
         ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", *dry_run)
         assert ran.status == 6
-        found = re.fullmatch(
+        found = re.search(
             r"error: --memory 1.05 MB is less than the ([0-9.]+ MB) that this run needs at least\n"
             r"  hint: --memory ([0-9]+), or more\n",
             ran.err,
         )
-        assert found
+        assert found, ran.err
         assert state(there) == before
     ran = ndtool(*call, "--memory", found[2], "-o", "out.npy", "--json")
     assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
@@ -191,7 +193,7 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) ->
         assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
-    assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB", "-").status == 0
+    assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import choice, execution, phases, resume, spillfiles, worker
 from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.policy import Troubles
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillFolder
 from ndtool.runs.plan import Plan
@@ -145,6 +146,7 @@ def run(
     where: tuple[str, dict[str, str]],
     cluster: Cluster,
     abandoned: AbandonedRun | None,
+    troubles: Troubles,
     sink: Any,
     progress: ProgressCallback,
     note: phases.Note,
@@ -154,7 +156,7 @@ def run(
 
     where: the location of spilled data, and the inputs' locations on workers. note: takes the
     bounds report if the mode allows indices out of bounds. abandoned: the run to resume; None also
-    means that this run cannot be resumed if it fails.
+    means that this run cannot be resumed if it fails. troubles: counts what the run survives.
     """
     location, named = where
     shared: Shared | None = sink.shared() if hasattr(sink, "shared") else None
@@ -188,8 +190,9 @@ def run(
             may_wait = resume.write_manifest(store, begun, partitioning) and abandoned is not None
         do = partial(worker.perform, sent)
         yield from phases.run(
-            inference, partitioning, store, cluster, do, progress, note, abandoned
-        )
+            inference, partitioning, store, cluster, do, progress, note, abandoned,
+            troubles=troubles,
+        )  # fmt: skip
         _raise_any(cluster.everywhere(worker.finish, token), NdtoolError)
         if resumed and (change := resume.difference(begun, made())):
             raise OutputError(f"{change} during the run")
