@@ -276,7 +276,8 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     few = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
         needed = choice.least(partition)
-        if limit is not None and not few:
+        is_fast = is_bounded(call) and rows.width >= tuning.RANDOM
+        if limit is not None and not (few or is_fast):
             raise choice.refusal(needed, limit)
         return None, f"a sweep would take {needed} bytes of memory, more than {allowed}"
     near, reach = sampled(call, rows)
