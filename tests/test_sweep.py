@@ -108,37 +108,40 @@ def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], out
 
 def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
-    blocks, parts = plan["tasks"]["split"], plan["tasks"]["sweep"]
-    assert list(plan["tasks"]) == ["split", "sweep", "replay"]
-    assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 16))
-    kept, held = 50_000 * (4 + 4 + 1), 1 << 17
+    tasks, levels = plan["tasks"], plan["levels"]
+    assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
+    assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
+    assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
+    kept, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
     assert plan["spilled"] == kept - held
     assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
     assert plan["memory"] <= 1 << 20
     assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
-        "split", "sweep",
+        "split", "split2", "sweep",
     ]  # fmt: skip
     words = ndtool(*GATHER, *LITTLE, "--dry-run").err
-    assert f"plan: sweep, tasks: {blocks} split, {parts} sweep, {blocks} replay; " in words
+    listed = ", ".join(f"{count} {phase}" for phase, count in tasks.items())
+    assert f"plan: sweep, tasks: {listed}; " in words
 
 
 @pytest.mark.parametrize(
-    ("call", "data", "tuples", "limit", "reason"),
+    ("call", "data", "tuples", "limit", "way", "reason"),
     [
-        (GATHER, (1 << 28,), 300_000, "1MiB", "a sweep would take"),
-        (SCATTER, (64, 1 << 20), 16, "1MiB", "a sweep would take"),
-        (GATHER, (1 << 25,), 25_000, "1MiB", "a sweep would take"),
-        (GATHER, (1 << 25,), 500, "2MiB", "access at random takes as long as reading"),
+        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
+        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
+        (GATHER, (1 << 25,), 500, "2MiB", "direct", "access at random takes as long as reading"),
+        (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
-    ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece", "few tuples"],
+    ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],
 )
-def test_small_runs_are_direct(
+def test_the_way_of_small_runs(
     workdir: Path,
     call: tuple[str, ...],
     data: tuple[int, ...],
     tuples: int,
     limit: str,
+    way: str,
     reason: str,
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
@@ -146,8 +149,9 @@ def test_small_runs_are_direct(
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
     how = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
     plan = ndtool(*call, *how).json["plan"]
-    assert plan["way"] == "direct"
+    assert plan["way"] == way
     assert reason in plan["reason"]
+    assert plan["memory"] <= 1 << 20 or way == "direct"
 
 
 def test_layouts_are_independent_of_first_rows(there: Path) -> None:
@@ -261,7 +265,7 @@ def test_a_temporary_file_needs_disk_space(there: Path, call: tuple[str, ...]) -
     save(
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
-    kept = 600_000 * (8 + (call is GATHER)) - (1 << 17)
+    kept = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
     ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
     assert ran.status == 6
     assert f"temporary file: needs {kept} bytes" in ran.err

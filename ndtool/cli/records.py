@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
-from ndtool.errors import printable
+from ndtool.errors import printable, sized
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
 from ndtool.rules.plans import Shape
@@ -37,18 +37,6 @@ _RANGES = tuple(
     )
 )
 _BYTE_ORDERS = {"<": "little", ">": "big"}
-
-
-def sized(count: int) -> str:
-    """Return a size as text: 10.2 kB."""
-    if count < 1000:
-        return "1 byte" if count == 1 else f"{count} bytes"
-    units = ["kB", "MB", "GB", "TB", "PB"]
-    size = count / 1000
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
 
 
 def lasted(seconds: float) -> str:

@@ -16,8 +16,8 @@ from ndtool import __version__
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
 from ndtool.cli.folding import lines
-from ndtool.cli.records import lasted, sized
-from ndtool.errors import NdtoolError, OutputError, Status, counted, printable
+from ndtool.cli.records import lasted
+from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST

@@ -6,6 +6,7 @@ touches fit into memory.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from math import prod
 from time import perf_counter
@@ -17,11 +18,13 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
+from ndtool.errors import ResourceError, called, sized
 from ndtool.machine import memory
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
+from ndtool.runs.direct import PAGE
 from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits
 SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
-PAGE = 1 << 12  # bytes: the system's smallest read
 TOGETHER = 64  # tuples sampled at each position
 
 
@@ -158,11 +160,13 @@ def _partition_chunked(
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], rows_in(call, to)
     gathers = not call.inference.scatters
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if isinstance(data, Flat) and (data.local_range is None or data.metadata.order == "F"):
+        if limit is not None:
+            _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     each = (
         PAGE + rows.width
         if isinstance(data, Flat)
@@ -176,20 +180,37 @@ def _partition_chunked(
     )
     if memory.holds(held, allowed):
         return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
+    from ndtool.runs.external import choice
+
+    budget, needed = min(allowed // 2, tuning.SWEPT), list[int]()
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
-        partitioning = partition_chunks(call, output, at_once, min(allowed // 2, tuning.SWEPT))
-        if partitioning is None:
-            continue
-        chunk = max(partitioning.chunk, chunk_buffers(to, True))  # for the assembled chunks
-        partitioning = partitioning._replace(chunk=chunk).within(allowed)
-        if partitioning.memory <= allowed:
+        written = chunk_buffers(to, True)
+        partition = partial(_for_chunks, call, output, (written, at_once, allowed))
+        if partitioning := choice.chosen(partition, budget, allowed):
             break
+        needed.append(choice.least(partition))
     else:
+        if limit is not None and any(needed):
+            raise choice.refusal(min(filter(None, needed)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     return (
         partitioning,
         f"the {held} bytes that are read and written do not fit in memory of {allowed}",
     )
+
+
+def _for_chunks(
+    call: OpenCall, to: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
+) -> Partitioning | None:
+    """Partition a run with chunked arrays for this process.
+
+    limits: bytes of the buffers that write a chunk, chunks to write at once, bytes of memory.
+    """
+    written, at_once, allowed = limits
+    partitioning = partition_chunks(call, to, at_once, budget, levels)
+    if partitioning is None:
+        return None
+    return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
 
 
 def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
@@ -202,7 +223,7 @@ def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
 
 
 def partition_chunks(
-    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int
+    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
     from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
@@ -213,7 +234,8 @@ def partition_chunks(
     units = units_of(call.inference, metadata, to, _at_once(call, at_once))
     if not metadata["data"].in_chunks and (not call.inference.scatters or not to.in_chunks):
         units = units._replace(box=(1,))
-    partitioning = partitioning_for(rows, not call.inference.scatters, budget, call.threads, units)
+    gathers = not call.inference.scatters
+    partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
     return partitioning if prod(partitioning.step) <= MOST_ROWS else None
 
 
@@ -225,8 +247,12 @@ def _at_once(call: OpenCall, written: int) -> int:
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
-    local_range = data.local_range if isinstance(data, Flat) else None
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    assert isinstance(data, Flat), "no array has chunks"
+    local_range = data.local_range
     if local_range is None or (data.metadata.order == "F" and len(data.metadata.shape) > 1):
+        if limit is not None:
+            _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
     constant = isinstance(data, Constant)
     if constant and not call.inference.scatters:
@@ -237,27 +263,33 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
     size += _counts(call)
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
+    from ndtool.runs.external import choice
     from ndtool.runs.external.partitioning import partitioning_for, rows_of
 
     rows, gathers = rows_of(call.inference), not call.inference.scatters
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    partitioning = partitioning_for(rows, gathers, min(allowed // 2, tuning.SWEPT), call.threads)
-    partitioning = partitioning.within(allowed)
-    if partitioning.memory > allowed:
-        return (
-            None,
-            f"a sweep would take {partitioning.memory} bytes of memory, more than {allowed}",
-        )
+
+    def partition(budget: int, levels: int) -> Partitioning:
+        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
+        return partitioning.within(allowed)
+
+    partitioning = choice.chosen(partition, min(allowed // 2, tuning.SWEPT), allowed)
+    few = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
+    if partitioning is None:
+        needed = choice.least(partition)
+        is_fast = is_bounded(call) and rows.width >= tuning.RANDOM
+        if limit is not None and not (few or is_fast):
+            raise choice.refusal(needed, limit)
+        return None, f"a sweep would take {needed} bytes of memory, more than {allowed}"
     near, reach = sampled(call, rows)
     far = rows.tuples * (1 - near)
     jumps = far * max(1 - allowed / size, 0.25)
     if memory.holds(reach, allowed):
         jumps = min(jumps, reach / PAGE)  # the page cache keeps what was read
-    jump, sweep = tuning.RANDOM, cost(partitioning)
+    jump, sweep = tuning.RANDOM, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < jumps * (jump + rows.width):
         absent = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(far * (PAGE + rows.width)), reach)
@@ -266,7 +298,35 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
             jump = max(PAGE, int(absent * page_cost(local_range, ahead)))
     direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
+    if limit is not None and not (few or is_bounded(call) or memory.holds(reach, allowed)):
+        return partitioning, f"direct access would take more memory than {allowed}"
     return (partitioning if sweep < direct else None), reason
+
+
+def is_bounded(call: OpenCall) -> bool:
+    """Whether direct execution releases the pages of data that it has read, see `direct`."""
+    return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
+
+
+def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
+    """Raise ResourceError if data that cannot be read in parts do not fit in memory.
+
+    A few tuples touch only some pages of a file.
+    """
+    from ndtool.runs.external.partitioning import rows_of
+
+    rows, metadata = rows_of(call.inference), data.metadata
+    pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)
+    if memory.holds(metadata.nbytes, allowed) or (
+        not call.inference.scatters and memory.holds(pages * PAGE, allowed)
+    ):
+        return
+    what = "is in Fortran order" if metadata.order == "F" else "is remote"
+    raise ResourceError(
+        f"{called(data.name)} {what} and larger than --memory {sized(allowed)}, so it cannot be"
+        " read in parts: expected a local file or a store, in C order",
+        hint=f"ndtool convert {called(data.name)} NEW makes one",
+    )
 
 
 def page_cost(data: ByteRange, ahead: bool) -> int:
@@ -286,23 +346,6 @@ def page_cost(data: ByteRange, ahead: bool) -> int:
     data.read(size // 4, buffer)
     each, whole = (found - started) / len(starts), perf_counter() - found
     return min(int(each / whole * len(buffer)), tuning.RANDOM)
-
-
-def cost(partitioning: Partitioning, found: int = tuning.RANDOM) -> int:
-    """Return the cost of a sweep beyond the reads and writes that direct execution shares.
-
-    found: the cost of a random read of the temporary file, which each segment takes, twice in a
-    gather.
-    """
-    rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
-    pieces = sum(map(partitioning.segments, depths))
-    finding = 2 * pieces * found * partitioning.spilled // partitioning.spilled_total
-    every = sum(partitioning.blocks_at(depth - 1) * partitioning.fan(depth - 1) for depth in depths)
-    sorting = (rows.tuples * partitioning.levels + every) * tuning.SORTING
-    return (
-        rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled
-        + sorting + finding
-    )  # fmt: skip
 
 
 def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:

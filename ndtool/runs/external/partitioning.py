@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm, prod
+from operator import add
 from typing import NamedTuple
 
 from ndtool._kernels import MAX_BYTE_IDS
@@ -224,13 +225,17 @@ class Partitioning(NamedTuple):
     @property
     def tables(self) -> int:
         """The bytes of the tables that the phases pass on, see tables.py."""
-        total = 0
-        for depth in range(self.levels):
-            groups, blocks, fan = self.groups(depth), self.blocks_at(depth), self.fan(depth)
-            total += 8 * (fan + 2) * blocks + 16 * (groups * fan + 1)
+        depths, total = range(self.levels), 0
+        starts = [8 * (self.fan(depth) + 2) * self.blocks_at(depth) for depth in depths]
+        for depth in depths:
+            children = self.groups(depth + 1)
             each = self.blocks if depth + 1 < self.levels else 2 * self.ranges
-            total += (8 * fan * (blocks + groups) * self.gathers) + 8 * (groups * fan + each)
-        return total
+            total += 16 * (children + 1) + 8 * (children + each)
+        if not self.gathers:
+            return total + max(map(add, [0, *starts], starts), default=0)
+        fan = max(map(self.fan, depths))  # places replace starts, a group at a time
+        more = 8 * (fan + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
+        return int(total + sum(starts) + more)
 
     @property
     def memory(self) -> int:
@@ -366,10 +371,9 @@ def partitioning_for(
 
 def _steps(over: Shape, step: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
     """Return the shape of a group at each depth, from that of a partition."""
+    count = grid.blocks(over, step)
     while True:
-        fan = 2
-        while (fan + 1) ** levels <= grid.blocks(over, step):
-            fan += 1
+        fan = max(2, round(count ** (1 / levels)))
         steps = [step]
         while len(steps) < levels and steps[0] != over:
             steps.insert(0, _step(over, fan * prod(steps[0]), steps[0], doubles))
@@ -378,7 +382,7 @@ def _steps(over: Shape, step: Shape, doubles: bool, levels: int) -> tuple[Shape,
                 break
         if len(steps) > 1 and steps[0] == over:
             del steps[0]
-        if grid.blocks(over, steps[0]) <= MOST_CHILDREN:
+        if max(map(grid.blocks, [over, *steps], steps)) <= MOST_CHILDREN:
             return tuple(steps)
         levels += 1
 

@@ -16,7 +16,7 @@ from ndtool.rules.inference import Inference
 from ndtool.runs.executors import Executor, Task
 from ndtool.runs.external import policy
 from ndtool.runs.external.partitioning import HOT, Partitioning, phase
-from ndtool.runs.external.policy import Take
+from ndtool.runs.external.policy import Take, Troubles
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillStore
@@ -35,11 +35,12 @@ def run(
     note: Note,
     abandoned: AbandonedRun | None = None,
     in_order: bool = False,
+    troubles: Troubles | None = None,
 ) -> Iterator[str]:
     """Run all phases; yield the name of each before it begins.
 
     do: runs a task. abandoned: the abandoned run to resume. in_order: whether the tasks of the last
-    phase run one at a time, in order.
+    phase run one at a time, in order. troubles: see `policy.complete`.
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
     tables, outside = Collected(partitioning, spills), Outside(inference)
@@ -63,7 +64,7 @@ def run(
         for number, end in known.items():
             ended(number, end)
         new = (Task(do, name, number) for number in numbers if number not in known)
-        policy.complete(executor, new, ended, in_order and name == last)
+        policy.complete(executor, new, ended, in_order and name == last, troubles)
 
     def replays_ended(number: int, end: TaskResult) -> None:
         if depth:
@@ -112,6 +113,7 @@ def run(
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width
         each(name, numbers, tables.blocks(depth), nbytes, replays_ended, known)
+        tables.discard_places(depth)
 
 
 def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int]:

@@ -1,51 +1,193 @@
-"""The policy of external execution: submits tasks, retries lost ones, selects attempts."""
+"""The policy of external execution: which tasks are submitted, which again, which attempt counts.
+
+A lost task is submitted again. So is a late one, while no other task waits for a slot: the first
+attempt to end counts. After an error whose cause may pass, such as a full disk or a server that
+throttles, a task is submitted again later, and fewer run at once meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from statistics import median
 from typing import Any
 
-from ndtool.errors import BoundsError, ResourceError
+from ndtool.errors import NdtoolError, ResourceError, counted
 from ndtool.runs.executors import Executor, Lost, Task
 
 Take = Callable[[int, Any], None]  # takes a task's number and its result
-Note = Callable[[BoundsError], object]  # takes the bounds report
 AHEAD = 16  # tasks submitted at once for each slot
 LOSSES = 3  # losses of a task, at most
+LATE = 5  # times the median duration of a phase from which a task is late
+LEAST_LATE = 5  # seconds that no task is late before
+KNOWN = 3  # tasks that have ended before one can be late
+RECENT = 999  # durations of which the median is
+WAITS = 5  # errors of a task that may pass, at most
+BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
 
 
-def complete(executor: Executor, tasks: Iterable[Task], take: Take, in_order: bool = False) -> None:
+class Troubles:
+    """What a run has survived, for its warnings."""
+
+    def __init__(self) -> None:
+        self._late, self._waits = Counter[str](), Counter[str]()
+
+    def late(self, task: Task) -> None:
+        """Count a task that was started again."""
+        self._late[task.phase] += 1
+
+    def waited(self, error: NdtoolError) -> None:
+        """Count an error after which a task was delayed."""
+        self._waits[error.message] += 1
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each kind of trouble."""
+        late = [
+            f"{counted(count, f'{phase} task')} took {LATE} times as long as others, and"
+            f" {'was' if count == 1 else 'were'} started again elsewhere"
+            for phase, count in self._late.items()
+        ]
+        waits = [
+            f"{message}: {counted(count, 'task')} waited and ran again, with fewer at once"
+            for message, count in self._waits.items()
+        ]
+        return late + waits
+
+
+def complete(
+    executor: Executor,
+    tasks: Iterable[Task],
+    take: Take,
+    in_order: bool = False,
+    troubles: Troubles | None = None,
+) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
-    The first outcome of a task counts.
+    The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
+    end the run without it.
     """
-    waiting, unfinished, losses = iter(tasks), set[Task](), Counter[Task]()
-
-    def submit(count: int) -> None:
-        for task in islice(waiting, count):
-            unfinished.add(task)
-            executor.submit(task)
-
+    run = _Run(executor, iter(tasks), take, 1 if in_order else AHEAD * executor.slots, troubles)
     try:
-        submit(1 if in_order else AHEAD * executor.slots)
-        for task, outcome in executor.completed():
-            if task not in unfinished:  # another attempt counted
-                continue
-            if isinstance(outcome, Lost):
-                losses[task] += outcome.times
-                if losses[task] > LOSSES:
-                    raise ResourceError(
-                        f"workers were lost repeatedly in a {task.phase} task",
-                        hint="a smaller --memory makes tasks smaller",
-                    )
-                executor.submit(task)
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            unfinished.remove(task)
-            take(task.number, outcome)
-            submit(1)
+        run.submit_next()
+        while run.wait():
+            for event in executor.completed():
+                if event is not None:
+                    run.ended(*event)
+                run.submit_next()
     finally:
-        executor.cancel(*unfinished)
+        executor.cancel(*run.unfinished)
+
+
+class _Run:
+    """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
+
+    An executor starts tasks in order, so the first ones in as many as it has slots are running.
+    """
+
+    def __init__(
+        self, executor: Executor, waiting: Iterator[Task], take: Take, most: int,
+        troubles: Troubles | None,
+    ) -> None:  # fmt: skip
+        self.unfinished: dict[Task, int] = {}
+        self._executor, self._waiting, self._take = executor, waiting, take
+        self._most, self._limit, self._troubles = most, most, troubles
+        self._losses, self._waits = Counter[Task](), Counter[Task]()
+        self._running: dict[Task, float] = {}  # when they began
+        self._queued: dict[Task, None] = {}
+        self._delayed: deque[tuple[float, Task]] = deque()
+        self._durations: deque[float] = deque(maxlen=RECENT)
+
+    def submit_next(self) -> None:
+        """Submit tasks that are due, as many as may be unfinished, and late ones again."""
+        now = self._executor.now()
+        for _ in range(len(self._delayed)):
+            due, task = self._delayed.popleft()
+            if due <= now and len(self.unfinished) < self._limit:
+                self._submit(task)
+            else:
+                self._delayed.append((due, task))
+        for task in islice(self._waiting, max(0, self._limit - len(self.unfinished))):
+            self._submit(task)
+        if self._troubles is not None and not self._queued:
+            self._submit_late(now, self._troubles)
+
+    def wait(self) -> bool:
+        """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
+        if not self.unfinished and self._delayed:
+            due = min(due for due, _ in self._delayed)
+            self._executor.wait(max(0.0, due - self._executor.now()))
+            self.submit_next()
+        return bool(self.unfinished or self._delayed)
+
+    def ended(self, task: Task, outcome: Any) -> None:
+        """Take the outcome of an attempt."""
+        if task not in self.unfinished:  # another attempt counted
+            return
+        if isinstance(outcome, Lost):
+            self._losses[task] += outcome.times
+            if self._losses[task] > LOSSES:
+                raise ResourceError(
+                    f"workers were lost repeatedly in a {task.phase} task",
+                    hint="a smaller --memory makes tasks smaller",
+                )
+            self._executor.submit(task)
+            return
+        if isinstance(outcome, BaseException):
+            if self.unfinished[task] > 1:  # the other attempt may succeed
+                self.unfinished[task] -= 1
+                return
+            self._delay(task, outcome)
+            return
+        began = self._remove(task)
+        if began is not None:
+            self._durations.append(self._executor.now() - began)
+        self._limit = min(self._most, self._limit + 1)
+        self._take(task.number, outcome)
+
+    def _submit(self, task: Task) -> None:
+        self.unfinished[task] = 1
+        self._queued[task] = None
+        self._start()
+        self._executor.submit(task)
+
+    def _start(self) -> None:
+        """Note the tasks that begin when others have ended."""
+        while self._queued and len(self._running) < self._executor.slots:
+            task = next(iter(self._queued))
+            del self._queued[task]
+            self._running[task] = self._executor.now()
+
+    def _remove(self, task: Task) -> float | None:
+        """Remove a task; return when it began, None if that is unknown."""
+        if self.unfinished.pop(task) > 1:
+            self._executor.cancel(task)
+        self._queued.pop(task, None)
+        began = self._running.pop(task, None)
+        self._start()
+        return began
+
+    def _delay(self, task: Task, error: BaseException) -> None:
+        """Submit a task again later, if the cause of its error may pass; else raise the error."""
+        passing = isinstance(error, NdtoolError) and error.passing
+        self._waits[task] += 1
+        if self._troubles is None or not passing or self._waits[task] > WAITS:
+            raise error
+        assert isinstance(error, NdtoolError)
+        self._troubles.waited(error)
+        self._remove(task)
+        self._limit = max(1, min(self._limit, self._executor.slots) // 2)
+        due = self._executor.now() + BACKOFF * 2.0 ** (self._waits[task] - 1)
+        self._delayed.append((due, task))
+
+    def _submit_late(self, now: float, troubles: Troubles) -> None:
+        """Submit late tasks again, if slots are free."""
+        free = self._executor.slots - sum(self.unfinished.values())
+        if free <= 0 or self._delayed or len(self._durations) < KNOWN:
+            return
+        most = max(LATE * median(self._durations), LEAST_LATE)
+        late = [task for task, began in self._running.items() if now - began > most]
+        for task in [task for task in late if self.unfinished[task] == 1][:free]:
+            self.unfinished[task] += 1
+            troubles.late(task)
+            self._executor.submit(task)

@@ -82,6 +82,9 @@ class Store:
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self._tables[table.name] = numbers
 
+    def discard(self, table: Table) -> None:
+        self._tables.pop(table.name, None)
+
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         return self._tables[table.name][first * table.columns : stop * table.columns]
 

@@ -5,7 +5,8 @@
     starts{d}-{g}   the attempts of the blocks of a group; then for each child, and for the end,
                     its offset in each block in tuples
     attempts{d}     the attempts of the segments of rows of all groups at depth d
-    places{d}-{g}   for each block of a group, and for the end, its offset in each child in tuples
+    places{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
+                    child in tuples; made of starts{d}-{g}, which no task reads then
 
 The rows are those gathered, or the combined updates of a hot partition.
 """
@@ -60,8 +61,12 @@ class Tuples(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the gathered rows of a block are: its offsets in each child, and their segments."""
+    """Where the gathered rows of a block are: its offsets in each child, and their segments.
 
+    attempt: that which spilled the tuples of the block.
+    """
+
+    attempt: int
     children: list[Group]
     attempts: memoryview
     before: memoryview
@@ -94,20 +99,15 @@ class Tables:
         first = group.segment
         return self._spills.lines(_attempts(group.depth), first, first + count)
 
-    def split_attempt(self, group: Group, block: int) -> int:
-        """Return the attempt that spilled the tuples of a block."""
-        attempt: int = self._spills.lines(_starts(group), 0, 1)[block]
-        return attempt
-
     def places(self, group: Group, block: int) -> Places:
         """Return where the gathered rows of a block are."""
         count = self._partitioning.children(group.number, group.depth)
         first = group.number * self._partitioning.fan(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
         end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
-        both = self._spills.lines(Table(_places(group), count), block, block + 2)
+        both = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
         attempts = self.attempts(children[0], end.segment - children[0].segment)
-        return Places(children, attempts, both[:count], both[count:])
+        return Places(both[0], children, attempts, both[1 : 1 + count], both[2 + count :])
 
     def _groups(self, depth: int, first: int, count: int, after: bool = False) -> Iterator[Group]:
         """Yield successive groups; after: what follows them instead."""
@@ -191,6 +191,14 @@ class Collected:
         self._spills.tabulate(_offsets(depth + 1), offsets)
         for group in self.groups(depth):
             self._spills.tabulate(_starts(group), self._starts[depth][group.number])
+        if depth and not partitioning.gathers:
+            for group in self.groups(depth - 1):
+                self._forget(group)
+
+    def _forget(self, group: Group) -> None:
+        """Release the starts of a group, which no task reads any more."""
+        del self._starts[group.depth][group.number]
+        self._spills.discard(_starts(group))
 
     def _firsts(self, depth: int, fan: int) -> Iterator[int]:
         """Yield the first tuple of each child of all groups at a depth, and the end."""
@@ -222,13 +230,22 @@ class Collected:
         for group in self.groups(depth):
             starts, blocks = self._starts[depth][group.number], group.blocks
             count = len(starts) // blocks - 2
-            table, before = _numbers((1 + blocks) * count), [0] * count
+            line = 1 + count
+            table, before = _numbers((1 + blocks) * line), [0] * count
             for block in range(blocks):
-                table[block * count : (block + 1) * count] = _line(before)
+                table[block * line : (block + 1) * line] = _line([starts[block], *before])
                 here = starts[blocks + block :: blocks].tolist()
                 before = list(map(add, before, map(sub, here[1:], here)))
-            table[blocks * count :] = _line(before)
-            self._spills.tabulate(Table(_places(group), count), table)
+            table[blocks * line :] = _line([0, *before])
+            self._spills.tabulate(Table(_places(group), line), table)
+            del starts
+            self._forget(group)
+
+    def discard_places(self, depth: int) -> None:
+        """Release the tables that restored the rows of blocks at a depth."""
+        for group in self.groups(depth):
+            line = 1 + self._partitioning.children(group.number, depth)
+            self._spills.discard(Table(_places(group), line))
 
 
 def _starts(group: Group) -> Table:

@@ -263,9 +263,8 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
     first = group.first + block * group.block
     with work.arena() as take:
         ids, found, out = take(n * partitioning.id_bytes(depth)), take(n * width), take(n * width)
-        attempt = work.tables.split_attempt(group, block)
         split_phase, pitch = phase("split", depth), partitioning.pitch(depth)
-        piece = spill.Segment(split_phase, number, first * pitch, attempt)
+        piece = spill.Segment(split_phase, number, first * pitch, places.attempt)
         spills.read(piece, n * partitioning.local_bytes(depth + 1), ids)
         _read_rows(work, places, found)
         if _drops(work, depth):
