@@ -93,6 +93,22 @@ def test_faults_take_time_and_lose_nothing() -> None:
     assert simulated(200, steps, 4, faults=faults, seed=8).now() != one
 
 
+def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
+    steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, times=100.0)
+    meter, troubles, found = Meter(), policy.Troubles(), list[int]()
+    simulator = Simulator(8, PLAIN, meter, faults, seed=3, tick=1.0)
+
+    def do(phase: str, number: int) -> int:
+        meter.add(steps[0])
+        return number
+
+    tasks = (Task(do, "sweep", number) for number in range(100))
+    policy.complete(simulator, tasks, lambda number, end: found.append(end), troubles=troubles)
+    assert (sorted(found), len(troubles.warnings())) == (list(range(100)), 1)
+    alone = simulated(100, steps, 8, faults=faults, seed=3).now()
+    assert 130.0 <= simulator.now() < alone / 2
+
+
 def test_time_passes_while_nothing_completes() -> None:
     simulator = Simulator(1, PLAIN, Meter(), tick=1.0)
     simulator.submit(Task(lambda *_: simulator.meter.add(Step("a", seconds=3.5)), "split", 0))

@@ -104,7 +104,8 @@ class Simulator:
         self._waiting.append(task)
 
     def completed(self) -> Iterator[Any]:
-        while self._waiting or self._running:
+        # Attempts that do not count any more keep their slots, and are not waited for.
+        while self._waiting or len(self._running) > len(self._cancelled):
             while self._waiting and len(self._running) < self.slots:
                 self._begin(self._waiting.popleft())
             end, number, task, outcome = self._running[0]

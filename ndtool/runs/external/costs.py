@@ -232,10 +232,10 @@ class Run(NamedTuple):
         found += self._write(name, 1) if depth else self.output.writes()
         if self.is_shared:
             segments = self._blocks(depth + 1) if inner else cut.parts
-            read += blocks * (16 * (fan + 3) + 16 * fan + 32 * (depth > 0))
-            read += blocks * 8 * (segments + blocks) // groups
-            written += 8 * (segments + fan * (blocks + groups))
-            found += self._tables("get", blocks * (5 + (depth > 0)))
+            read += blocks * (16 * (fan + 3) + 16 * (fan + 1) + 32 * (depth > 0))
+            read += blocks * 8 * segments // groups
+            written += 8 * (segments + (fan + 1) * (blocks + groups))
+            found += self._tables("get", blocks * (4 + (depth > 0)))
             found += self._tables("put", 1 + groups)
         return Costs(name, blocks, found, read, written, n, 4)
 

@@ -101,6 +101,9 @@ class _MeteredStore:
         self._meter.add(Step("table", puts=1, nbytes=numbers.nbytes))
         self._store.tabulate(table, numbers)
 
+    def discard(self, table: Table) -> None:
+        self._store.discard(table)
+
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         found = self._store.lines(table, first, stop)
         self._meter.add(Step(f"line {table.name} {first}", gets=1, nbytes=found.nbytes))
