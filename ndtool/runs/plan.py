@@ -370,5 +370,8 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
         steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
         found += sum(step <= tuning.RANDOM for step in steps)
         total += len(steps)
+    source = call.sources["indices"]
+    if isinstance(source, Flat) and source.local_range is not None:
+        source.local_range.advise("dontneed")  # or its pages stay in memory during the run
     reach = max(0, highest + 1 - lowest) * rows.width
     return found / total if total else 0.0, reach
