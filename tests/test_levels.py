@@ -283,7 +283,7 @@ def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind:
             resumed.append(result.resumed)
         except ResourceError as error:
             failed += error.hint == "--resume continues this run"
-    assert failed > 1
+    assert failed
     assert resumed[-1] > 40
     expected = (
         reference.gather_nd(data, idx)
@@ -343,8 +343,8 @@ def test_a_hot_partition_is_shared_by_tasks(
         expected = reference.scatter_nd(data, idx, upd, **how)
     assert same(np.load("out.npy"), expected)
     assert list(toy.tasks) == phases
-    counted = how in ({"reduction": "mean"}, {"reduction": "max", "include_self": False})
-    parts = rows * data.itemsize * (1 + counted) >> 17  # of 128 KiB with counts
+    counts = {"mean": 4, "max": 1}.get((how or {}).get("reduction", ""), 0)
+    parts = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
     if "combine" in phases:
         assert 1 < len(toy.tasks["combine"]) < 5
     assert len(toy.tasks["sweep"]) >= parts
