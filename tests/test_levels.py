@@ -18,6 +18,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
+from ndtool.runs.executors import Task
 from ndtool.runs.external import choice, distributed
 from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
 from ndtool.runs.external.units import Units
@@ -245,3 +246,106 @@ def test_levels_on_a_cluster_give_the_bits_of_the_reference(
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
     assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+
+
+class Failing(Toy):
+    """Fails every task after a number of them, as if workers were out of memory."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        super().__init__(seed)
+        self._left = count
+
+    def _attempts(self, task: Task) -> list[Any]:
+        self._left -= 1
+        return super()._attempts(task) if self._left >= 0 else [ResourceError("no memory")]
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
+def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind: str) -> None:
+    """It ends again and again, and uses what all runs before it have spilled."""
+    leveled(levels)
+    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
+    if kind == "hot":
+        data, idx, upd = data.view(np.int32), np.tile(idx, (6, 1, 1)), np.tile(upd, (6, 1))
+        upd = upd.view(np.int32)
+        idx[50:] = 7, 9
+        save(data=data, idx=idx, upd=upd)
+    before, resumed, failed, how = state(there), [0], 0, {"out": "out.npy", "resume": True}
+    while not Path("out.npy").exists():
+        toy = Failing(failed, 40)
+        try:
+            if kind == "gather":
+                result = files.gather_nd("data.npy", "idx.npy", scheduler=toy, **how)
+            else:
+                call = ("data.npy", "idx.npy", "upd.npy")
+                result = files.scatter_nd(*call, reduction="add", scheduler=toy, **how)
+            resumed.append(result.resumed)
+        except ResourceError as error:
+            failed += error.hint == "--resume continues this run"
+    assert failed
+    assert resumed[-1] > 40
+    expected = (
+        reference.gather_nd(data, idx)
+        if kind == "gather"
+        else reference.scatter_nd(data, idx, upd, reduction="add")
+    )
+    assert same(np.load("out.npy"), expected)
+    assert state(there).keys() - before.keys() == {"out.npy"}
+
+
+class Noting(Toy):
+    """Notes the numbers of the tasks of each phase."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.tasks: dict[str, set[int]] = {}
+
+    def submit(self, task: Task) -> None:
+        self.tasks.setdefault(task.phase, set()).add(task.number)
+        super().submit(task)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how", "phases"),
+    [
+        ("i4", None, ["split", "sweep", "replay"]),
+        ("i4", {"reduction": "add"}, ["split", "combine", "sweep"]),
+        ("u1", {"reduction": "mul"}, ["split", "combine", "sweep"]),
+        (">i8", {"reduction": "min"}, ["split", "combine", "sweep"]),
+        ("f4", {"reduction": "add"}, ["split", "sweep"]),
+        ("i4", {"reduction": "none"}, ["split", "sweep"]),
+        ("i4", {"reduction": "max", "include_self": False}, ["split", "sweep"]),
+        ("i4", {"reduction": "mean"}, ["split", "sweep"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["one row", "power law"])
+def test_a_hot_partition_is_shared_by_tasks(
+    workdir: Path, leveled: Any, kind: str, dtype: str, how: dict[str, Any] | None,
+    phases: list[str],
+) -> None:  # fmt: skip
+    """In ranges of its tuples, if their order does not matter; else one task takes all."""
+    leveled(1)
+    rng, count, rows = np.random.default_rng(2), 200_000, 1 << 20
+    idx = rng.integers(0, rows, (count, 1))
+    if kind == "one row":
+        idx[rng.random(count) < 0.7] = rows // 3
+    else:
+        idx = np.minimum((rng.pareto(0.3, (count, 1)) * 100).astype(np.int64), rows - 1)
+    data, upd = (rng.integers(0, 99, n).astype(dtype) for n in (rows, count))
+    save(data=data, idx=idx, upd=upd)
+    toy = Noting(3)
+    if how is None:
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=toy)
+        expected = reference.gather_nd(data, idx)
+    else:
+        files.scatter_nd("data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=toy, **how)
+        expected = reference.scatter_nd(data, idx, upd, **how)
+    assert same(np.load("out.npy"), expected)
+    assert list(toy.tasks) == phases
+    counts = {"mean": 4, "max": 1}.get((how or {}).get("reduction", ""), 0)
+    parts = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
+    if "combine" in phases:
+        assert 1 < len(toy.tasks["combine"]) < 5
+    assert len(toy.tasks["sweep"]) >= parts
+    assert (len(toy.tasks["sweep"]) > parts) == (how is None)

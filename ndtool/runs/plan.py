@@ -362,7 +362,11 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     local = buffer.cast("I")
     found = total = highest = 0
     lowest = rows.height
+    source = call.sources["indices"]
+    mapped = source.local_range if isinstance(source, Flat) else None
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
+        if mapped is not None:
+            mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
         piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, buffer, starts):

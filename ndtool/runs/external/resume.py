@@ -167,6 +167,8 @@ class AbandonedRun:
     def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
         found = dict[int, TaskResult]()
+        if self.folder is None:
+            return found
 
         def read(segment: Segment) -> None:
             if end := self._result(segment, depth, tables):
