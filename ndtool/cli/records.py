@@ -160,14 +160,14 @@ def planned(plan: Plan) -> str:
 
 def priced(plan: Plan) -> list[str]:
     """Return the requests of an external plan, and its estimates, as lines of text."""
-    if not plan.requests:
+    if not plan.estimates:
         return []
-    counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items())
-    lines = [f"requests: {counts}"]
-    for workers, seconds, dollars in plan.estimates:
-        who = "1 worker" if workers == 1 else f"{workers} workers"
-        lines.append(f"estimate: {who}, {lasted(seconds)}, ${dollars:.2f}")
-    return lines
+    counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
+    each = [
+        f"{workers} worker{'s' * (workers > 1)} {lasted(seconds)}, ${dollars:.2f}"
+        for workers, seconds, dollars in plan.estimates
+    ]
+    return [f"requests: {counts}", f"estimates: {'; '.join(each)}"]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
