@@ -17,17 +17,18 @@ from typing import NamedTuple
 
 CALLS = {
     "gather of scalars": "ndtool.gather(data, indices, out=out, threads=THREADS)",
-    "scatter add of scalars": "ndtool.scatter(out, indices, updates, reduction='add', out=out,"
+    "scatter add of scalars": "ndtool.scatter(data, indices, updates, reduction='add', out=data,"
     " threads=THREADS)",
-}  # fmt: skip
-TUPLES, ROWS = 1 << 21, 1 << 23
-SETUP = """
+}
+TUPLES, ROWS = 1 << 19, 1 << 26
+SETUP = f"""
 import numpy as np, ndtool
 rng = np.random.default_rng(0)
-data, out = np.zeros(ROWS, np.float32), np.zeros(SIZE, np.float32)
-indices, updates = rng.integers(0, ROWS, TUPLES), np.ones(TUPLES, np.float32)
+data, out = np.zeros({ROWS}, np.float32), np.zeros({TUPLES}, np.float32)
+indices, updates = rng.integers(0, {ROWS}, {TUPLES}), np.ones({TUPLES}, np.float32)
 ndtool.gather(data, indices[:8], out=out[:8])
 """
+CACHE = "--LL=33554432,16,64"  # of 32 MiB, of which data are eight times as large
 LINE = 64
 
 
@@ -57,23 +58,21 @@ CORE = 4e9, 1.2e8
 SOCKET = Machine("64 cores, 8 channels", 64, *CORE, 164e9)
 
 
-def counted(call: str, threads: int) -> Counts:
-    """Count a call with cachegrind."""
-    size = ROWS if "scatter" in call else TUPLES
-    setup = (
-        SETUP.replace("SIZE", str(size)).replace("ROWS", str(ROWS)).replace("TUPLES", str(TUPLES))
-    )
-    both = [_counts(setup + more.replace("THREADS", str(threads))) for more in (call, "pass")]
-    return Counts(*(a - b for a, b in zip(*both, strict=True)))
+def counted(call: str, threads: int, before: Counts) -> Counts:
+    """Count a call with cachegrind. before: the counts of a process without it."""
+    after = _counts(SETUP + call.replace("THREADS", str(threads)))
+    return Counts(*(a - b for a, b in zip(after, before, strict=True)))
 
 
 def _counts(program: str) -> Counts:
+    """Count a process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "counts")
         command = [
             "valgrind",
             "--tool=cachegrind",
             "--cache-sim=yes",
+            CACHE,
             f"--cachegrind-out-file={out}",
         ]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
@@ -117,10 +116,11 @@ if __name__ == "__main__":
     print(f"{TUPLES} tuples of {ROWS} float32: counted per tuple")
     print("| call | threads | instructions | bytes read | bytes written |")
     print("|---|---|---|---|---|")
-    counts = {}
+    counts: dict[str, Counts] = {}
+    nothing = _counts(SETUP)
     for name, call in CALLS.items():
         for threads in (1, 2):
-            one = counted(call, threads)
+            one = counted(call, threads, nothing)
             counts.setdefault(name, one)
             per = (one.instructions, LINE * one.read, LINE * one.written)
             print(
