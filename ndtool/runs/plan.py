@@ -161,7 +161,7 @@ def _partition_chunked(
     data, rows = call.sources["data"], rows_in(call, to)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
-    if isinstance(data, Flat) and (data.local_range is None or data.metadata.order == "F"):
+    if isinstance(data, Flat) and not _is_readable_in_parts(data):
         if limit is not None:
             _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
@@ -250,7 +250,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     assert isinstance(data, Flat), "no array has chunks"
     local_range = data.local_range
-    if local_range is None or (data.metadata.order == "F" and len(data.metadata.shape) > 1):
+    if local_range is None or not _is_readable_in_parts(data):
         if limit is not None:
             _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
@@ -306,6 +306,12 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
 def is_bounded(call: OpenCall) -> bool:
     """Whether direct execution releases the pages of data that it has read, see `direct`."""
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
+
+
+def _is_readable_in_parts(data: Flat) -> bool:
+    """Whether partitions of flat data are byte ranges of a local file."""
+    is_turned = data.metadata.order == "F" and len(data.metadata.shape) > 1
+    return data.local_range is not None and not is_turned
 
 
 def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:

@@ -221,9 +221,8 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
     new = spillfiles.create_folder(location, sweeps)
     if not locations.is_url(location):
         try:
-            files = (
-                partitioning.blocks + partitioning.parts * partitioning.gathers
-            )  # one for each task that spills
+            *spilling, _ = partitioning.tasks.values()  # one file for each task but the last ones
+            files = sum(spilling)
             descriptors.require_space(
                 new.inside, files, partitioning.spilled_total, 0, "temporary files"
             )

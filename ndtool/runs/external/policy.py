@@ -93,6 +93,7 @@ class _Run:
         self._executor, self._waiting, self._take = executor, waiting, take
         self._most, self._limit, self._troubles = most, most, troubles
         self._losses, self._waits = Counter[Task](), Counter[Task]()
+        self._failures = Counter[Task]()
         self._running: dict[Task, float] = {}  # when they began
         self._queued: dict[Task, None] = {}
         self._delayed: deque[tuple[float, Task]] = deque()
@@ -134,7 +135,8 @@ class _Run:
             self._executor.submit(task)
             return
         if isinstance(outcome, BaseException):
-            if self.unfinished[task] > 1:  # the other attempt may succeed
+            self._failures[task] += 1
+            if self.unfinished[task] > 1 == self._failures[task]:  # the other may succeed
                 self.unfinished[task] -= 1
                 return
             self._delay(task, outcome)
