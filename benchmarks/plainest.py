@@ -23,7 +23,7 @@ from problems import Array, Problem
 from timing import clock_of, seconds
 
 HERE = Path(__file__).parent
-SOURCES = [HERE / "limits.c", HERE / "limits_elements.c"]
+SOURCES = [HERE / "limits.c", HERE / "limits_elements.c", HERE / "stream.c"]
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-shared", "-fPIC"]
 FOLDER = HERE.parent / "build" / "bench"
 

@@ -237,6 +237,7 @@ def swap(buffer: Any, unit: int) -> None: ...
 @final
 class Boxes:
     parts: int
+    row_bytes: int
     def __new__(cls, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Boxes: ...
 
 def partition_ids(

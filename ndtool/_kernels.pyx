@@ -515,13 +515,14 @@ def will_need(
 
 def partition_ids(
     Addressing a, Indices indices, int64_t origin, WorkItem piece, Boxes boxes,
-    uint8_t[::1] ids, uint32_t[::1] local, int64_t[::1] starts,
+    uint8_t[::1] ids, uint8_t[::1] local, int64_t[::1] starts,
 ) -> int:
     """Write the partition ID of each tuple of a work item, and its row index in that partition.
 
     `a` addresses rows. origin: the tuple at which indices begin. starts: zeros, one more than there
     are partitions; becomes the partition offsets. Tuples out of bounds that are dropped or filled
-    form an additional, last partition. IDs have two bytes beyond MAX_BYTE_IDS of them, else one.
+    form an additional, last partition. IDs have two bytes beyond MAX_BYTE_IDS of them, else one;
+    row indices have boxes.row_bytes.
     """
     cdef Walk walk
     cdef uint64_t bad
@@ -533,7 +534,7 @@ def partition_ids(
     walk.first = first
     if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != partitions + 1:
         raise ValueError("more rows than the partitions hold")
-    if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count:
+    if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count * boxes.row_bytes:
         raise ValueError("the scratch buffer is too short")
     with nogil:
         bad = assign_partitions(

@@ -519,9 +519,9 @@ cdef class Boxes:
                 raise ValueError("a box is within the rows")
             self.partitioning.sizes[d], self.partitioning.steps[d] = size, step
             held, parts, rows = held * step, parts * -(-size // step), rows * size
-        if held > 1 << 32 or parts > 65536 or rows > PY_SSIZE_T_MAX:
+        if parts > 65536 or rows > PY_SSIZE_T_MAX:
             raise ValueError("more rows than the partitions hold")
-        self.partitioning.partitions, self.rows = parts, rows
+        self.partitioning.partitions, self.partitioning.held, self.rows = parts, held, rows
         power = len(sizes) == 1 and held & (held - 1) == 0
         self.partitioning.shift = held.bit_length() - 1 if power else -1
 
@@ -529,3 +529,8 @@ cdef class Boxes:
     def parts(self) -> int:
         """The number of partitions."""
         return self.partitioning.partitions
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row's index in its partition."""
+        return 8 if self.partitioning.held > <int64_t> 1 << 32 else 4

@@ -75,14 +75,28 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" + "s" * (count != 1)
 
 
+def sized(count: int) -> str:
+    """Return a size as text: 10.2 kB."""
+    if count < 1000:
+        return "1 byte" if count == 1 else f"{count} bytes"
+    units = ["kB", "MB", "GB", "TB", "PB"]
+    size = count / 1000
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
 class NdtoolError(Exception):
     """Base class of all errors that ndtool raises.
 
     message: one sentence that ends with the allowed values. places: lines that locate the
     error. hint: a suggested remedy. more: further fields, which `fields()` adds to these for JSON.
+    passing: whether the cause may pass: a full disk, or a server that throttles.
     """
 
     status = Status.BUG
+    passing = False
     message: str
     places: tuple[str, ...]
     hint: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypedDict
 
 from ndtool.arguments import integer, word
@@ -23,9 +23,10 @@ class Options(TypedDict, total=False):
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
     standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
     in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit in bytes, including mapped files.
-    spill: the directory of temporary files; with a cluster also a URL. scheduler: the client of a
-    dask cluster, the address of its scheduler, or another executor. workers: the number of
-    processes to start as a cluster. resume: whether to reuse what a killed run wrote to `spill`.
+    spill: the directory of temporary files, or a sequence of several; with a cluster one, or a URL.
+    scheduler: the client of a dask cluster, the address of its scheduler, or another executor.
+    workers: the number of processes to start as a cluster. resume: whether to reuse what a killed
+    run wrote to `spill`.
     clobber: whether `out` may replace an existing file. only: whether the output archive drops its
     other members. sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr
     output, or without shards of an HDF5 output. text: whether indices and updates in no known
@@ -43,7 +44,7 @@ class Options(TypedDict, total=False):
     include_self: bool
     duplicates: Duplicates
     memory: int | None
-    spill: str | None
+    spill: str | Sequence[str] | None
     scheduler: Any
     workers: int | None
     resume: bool
@@ -100,9 +101,14 @@ def path(name: str, value: Any) -> str:
         raise UsageError(f"{name} is {shown(value)}: it must be a str or a path") from None
 
 
+def _directories(name: str, value: Any) -> tuple[str, ...]:
+    many = isinstance(value, list | tuple)
+    return tuple(path(name, one) for one in (value if many else [value]))
+
+
 _TAKEN: dict[str, Callable[[str, Any], Any]] = {
     "spec": word, "dtype": word, "codec": _codec, "threads": _whole, "workers": _whole,
-    "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": path,
+    "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
 

@@ -2,11 +2,14 @@
 
 import logging
 import os
+import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -71,6 +74,44 @@ def serving() -> Iterator[Bucket]:
         yield Bucket(f"http://{host}:{port}")
     finally:
         running.stop()
+
+
+def kind(method: str, path: str) -> str:
+    """Return the kind of a request, as plans count them."""
+    if method == "GET" and re.search(r"[?&](list-type|prefix|delimiter|uploads)\b", path):
+        return "list"
+    if method == "DELETE" or (method == "POST" and re.search(r"[?&]delete\b", path)):
+        return "delete"
+    return {"POST": "put"}.get(method, method.lower())
+
+
+class Counted(NamedTuple):
+    """What the server answered: requests, and bytes of objects, by kind and key."""
+
+    requests: Counter[tuple[str, str]]
+    nbytes: Counter[tuple[str, str]]
+
+
+@contextmanager
+def counted() -> Iterator[Counted]:
+    """Count the requests that the server answers; `put` sends objects before."""
+    serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
+    found, sizes = Counted(Counter(), Counter()), dict[str, int]()
+
+    def note(handler: Any, *_: Any) -> None:
+        key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
+        what, headers = kind(handler.command, handler.path), handler.headers
+        found.requests[what, key] += 1
+        if what == "put":
+            length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))
+            sizes[key] = int(length or 0)
+            found.nbytes[what, key] += sizes[key]
+        elif what == "get" and key in sizes:
+            first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
+            found.nbytes[what, key] += min(last + 1, sizes[key]) - first
+
+    with patch.object(serving.WSGIRequestHandler, "log_request", note):
+        yield found
 
 
 class Proxy:

@@ -26,6 +26,7 @@ import problems  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
 import shares  # noqa: E402
+import spatter  # noqa: E402
 
 EVERY = [*cases.CASES, *cases.LADDER, *cases.CI]
 NAMED = {
@@ -150,6 +151,42 @@ def test_the_baseline_has_every_case() -> None:
         keys = ["np.take"] if name == ci.SMALL else ["numpy 1", "numpy 2", "aligned 1", "aligned 2"]
         assert list(ratios) == keys
         assert all(0 < ratio < 20 for ratio in ratios.values())
+
+
+def test_the_patterns_of_the_spatter_suite() -> None:
+    found = [(one.application, one.kernel) for one in spatter.PATTERNS]
+    assert {
+        kind: found.count(kind) for kind in dict.fromkeys(found) if "stride" not in kind[0]
+    } == {
+        ("AMG", "gather"): 2,
+        ("LULESH", "scatter"): 4,
+        ("LULESH", "gather"): 8,
+        ("Nekbone", "gather"): 3,
+        ("PENNANT", "gather"): 16,
+        ("PENNANT", "scatter"): 1,
+    }
+    pennant = [one.offsets for one in spatter.PATTERNS if one.application == "PENNANT"]
+    assert pennant[3] == (2, 484, 482, 0, 4, 486, 484, 2, 6, 488, 486, 4, 8, 490, 488, 6)
+    assert pennant[14] == (2, 0, 0, 0) * 4
+    one = spatter.Pattern("stride 2", "gather", (0, 2), 4, 3)
+    assert one.indices(100).tolist() == [0, 2, 4, 6, 8, 10]
+    assert one.indices(5).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("number", range(len(spatter.PATTERNS)))
+def test_spatter_patterns_give_the_bits_of_numpy(number: int, threads: int) -> None:
+    assert spatter.calls(spatter.PATTERNS[number], 160, threads).verified()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_spatter_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spatter, "PATTERNS", spatter.PATTERNS[6:8] + spatter.PATTERNS[-3:])
+    lines = spatter.run(320, 2, 1, 1 << 10)
+    assert [line.split(" | ")[0] for line in lines[3:]] == [
+        "| stride 64", "| stride 1", "| PENNANT, fewer than 65536 elements",
+    ]  # fmt: skip
+    assert "all results verified" in lines[0]
 
 
 SHARE = {

@@ -461,7 +461,9 @@ def test_json_of_a_run(workdir):
     assert {"rule": "rank(data) >= 1", "with": "2 >= 1", "result": "ok"} in report["trace"]
     assert (report["threads"], report["dry_run"]) == (3, False)
     plan = report["plan"]
-    assert list(plan) == ["way", "tasks", "read", "written", "spilled", "memory", "reason"]
+    keys = ["way", "tasks", "read", "written", "spilled", "memory", "reason", "levels"]
+    assert list(plan) == [*keys, "requests", "estimates"]
+    assert (plan["requests"], plan["estimates"]) == ({}, [])
     assert (plan["way"], plan["tasks"], plan["spilled"]) == ("direct", {}, 0)
     assert (plan["read"], plan["written"]) == (8 + 12, 12)
     assert report["seconds"] > 0

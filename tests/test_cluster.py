@@ -59,8 +59,8 @@ def noted(kind, before, at):
     return after
 
 def follow_orders(phase, before):
-    def after(work, number):
-        end = before(work, number)
+    def after(work, number, depth):
+        end = before(work, number, depth)
         try:
             with open(ORDER) as order:
                 what, where = order.read().split()

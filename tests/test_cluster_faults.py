@@ -35,9 +35,9 @@ def noted(phase, what):
         notes.write(f"{{what}} {{phase}} {{os.getpid()}}\\n")
 
 def follow_orders(phase, before):
-    def after(work, number):
+    def after(work, number, depth):
         noted(phase, "begin")
-        end = before(work, number)
+        end = before(work, number, depth)
         try:
             with open(HERE + "/order") as order:
                 what, where = order.read().split()

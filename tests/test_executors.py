@@ -38,9 +38,12 @@ def refuse(outside: BoundsError) -> None:
 
 @pytest.mark.slow("tasks may end in any order and be repeated")
 @settings(max_examples=200, deadline=None)
-@given(cases, st.sampled_from((1, 600, 4000)), st.integers(0, 1 << 32))
+@given(
+    cases, st.sampled_from((1, 600, 4000)), st.integers(0, 1 << 32), st.integers(1, 3),
+    st.integers(0, 6),
+)  # fmt: skip
 def test_another_executor_gives_the_bits_of_the_reference(
-    case: Case, budget: int, seed: int
+    case: Case, budget: int, seed: int, levels: int, reach: int
 ) -> None:
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -49,7 +52,8 @@ def test_another_executor_gives_the_bits_of_the_reference(
         rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return
-        cut = partitioning_for(rows, not call.inference.scatters, budget, 2)
+        cut = partitioning_for(rows, not call.inference.scatters, budget, 2, None, levels)
+        cut = cut._replace(reach=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):

@@ -128,8 +128,13 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
     st.sampled_from((1, 3)),
     st.sampled_from((1, 600, 4000)),
     st.integers(0, 300),
+    st.integers(1, 3),
+    st.integers(0, 6),
 )
-def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int) -> None:
+def test_files(
+    limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int, levels: int,
+    reach: int,
+) -> None:  # fmt: skip
     """Direct execution and a sweep, on a run's kinds of sources."""
     case, rule = drawn
     roles = OPERATORS[case.operator].inputs
@@ -155,9 +160,9 @@ def test_files(limits: None, drawn: tuple[Case, str], threads: int, budget: int,
                 with steps.prepared(call, None) as ready:
                     steps.execute(ready, sink=sink)
             elif rows.tuples and rows.width and rows.height > 1:
-                cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(
-                    held=held
-                )
+                gathers = "updates" not in sources
+                cut = partitioning_for(rows, gathers, budget, threads, None, levels)
+                cut = cut._replace(held=held, reach=reach)
                 counted: list[BoundsError] = []
                 assert list(execution.run(call, cut, sink, silent, counted.append))
                 before = validated.outside

@@ -51,16 +51,20 @@ def request(operator: str, suffix: str, updates: str | None, **how: Any) -> Requ
 
 
 @pytest.mark.usefixtures("stores")
-@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
+@pytest.mark.parametrize(("suffix", "memory", "levels"), [
+    (".npy", 3 << 20, 1), (".npy", 1 << 20, 2), (".zarr", 3 << 20, 1),
+])  # fmt: skip
 @pytest.mark.parametrize(("operator", "updates"), CALLS)
-def test_a_sweep_moves_the_planned_bytes(operator: str, updates: str | None, suffix: str) -> None:
+def test_a_sweep_moves_the_planned_bytes(
+    operator: str, updates: str | None, suffix: str, memory: int, levels: int
+) -> None:
     for _ in range(2):  # modules are read the first time
-        requested = request(operator, suffix, updates, memory=3 << 20, threads=2)
+        requested = request(operator, suffix, updates, memory=memory, threads=2)
         with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
             plan, before = ready.plan, moved()
             steps.execute(ready)
             after = moved()
-    assert plan.way == "sweep"
+    assert (plan.way, plan.levels >= levels) == ("sweep", True)
     assert 0 <= after["rchar"] - before["rchar"] - plan.read < OWN
     assert 0 <= after["wchar"] - before["wchar"] - plan.written < OWN
 
@@ -97,7 +101,10 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
                     plan, before = ready.plan, (total("rchar"), total("wchar"))
                     steps.execute(ready)
                     after = total("rchar"), total("wchar")
-            assert plan.partitioning is not None
-            tables = 16 * (plan.partitioning.blocks + 3) * (plan.partitioning.parts + 3)
-            assert 0 <= after[0] - before[0] - plan.read < tables + 4 * OWN
-            assert 0 <= after[1] - before[1] - plan.written < OWN
+            cut = plan.partitioning
+            assert cut is not None
+            # The client writes the tables.
+            tables = 8 * (2 + cut.parts) * cut.blocks
+            tables += 8 * (3 + cut.blocks) * cut.parts * cut.gathers
+            assert 0 <= after[0] - before[0] - plan.read < 4 * OWN
+            assert 0 <= after[1] - before[1] - (plan.written - tables) < OWN

@@ -13,7 +13,7 @@ import ndtool as ndtool_package
 from ndtool import ops
 from ndtool.analysis import infer, values
 from ndtool.cli import records
-from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, sized
 from ndtool.rules import dtypes, specs
 from ndtool.rules.operators import Attributes
 
@@ -24,7 +24,7 @@ from ndtool.rules.operators import Attributes
      (999_500, "1 MB"), (5 << 40, "5.5 TB"), (10**18, "1000 PB")],
 )  # fmt: skip
 def test_sizes(count, text):
-    assert records.sized(count) == text
+    assert sized(count) == text
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def swept(case: Case, budget: int, threads: int, held: int) -> Any:
+def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -69,20 +69,24 @@ def swept(case: Case, budget: int, threads: int, held: int) -> Any:
         rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
-        cut = partitioning_for(rows, "updates" not in sources, budget, threads)._replace(held=held)
+        cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
+        cut = cut._replace(held=held, reach=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         phases = list(execution.run(call, cut, sink, silent, refuse))
-        assert phases == ["split", "sweep", "replay"][: 2 + cut.gathers]
+        assert [phase for phase in phases if phase != "combine"] == list(cut.tasks)
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300))
+@given(
+    cases, st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3), st.integers(0, 300),
+    st.integers(1, 4), st.integers(0, 6),
+)  # fmt: skip
 def test_a_sweep_gives_the_bits_of_the_reference(
-    case: Case, budget: int, threads: int, held: int
+    case: Case, budget: int, threads: int, held: int, levels: int, reach: int
 ) -> None:
-    got = swept(case, budget, threads, held)
+    got = swept(case, budget, threads, held, levels, reach)
     if got is not None:
         assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
@@ -104,37 +108,40 @@ def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], out
 
 def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
-    blocks, parts = plan["tasks"]["split"], plan["tasks"]["sweep"]
-    assert list(plan["tasks"]) == ["split", "sweep", "replay"]
-    assert (blocks > 1, parts) == (True, (4 << 20) // (1 << 16))
-    kept, held = 50_000 * (4 + 4 + 1), 1 << 17
+    tasks, levels = plan["tasks"], plan["levels"]
+    assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
+    assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
+    assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
+    kept, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
     assert plan["spilled"] == kept - held
     assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
     assert plan["memory"] <= 1 << 20
     assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
-        "split", "sweep",
+        "split", "split2", "sweep",
     ]  # fmt: skip
     words = ndtool(*GATHER, *LITTLE, "--dry-run").err
-    assert f"plan: sweep, tasks: {blocks} split, {parts} sweep, {blocks} replay; " in words
+    listed = ", ".join(f"{count} {phase}" for phase, count in tasks.items())
+    assert f"plan: sweep, tasks: {listed}; " in words
 
 
 @pytest.mark.parametrize(
-    ("call", "data", "tuples", "limit", "reason"),
+    ("call", "data", "tuples", "limit", "way", "reason"),
     [
-        (GATHER, (1 << 28,), 300_000, "1MiB", "a sweep would take"),
-        (SCATTER, (64, 1 << 20), 16, "1MiB", "a sweep would take"),
-        (GATHER, (1 << 25,), 25_000, "1MiB", "a sweep would take"),
-        (GATHER, (1 << 25,), 500, "2MiB", "access at random takes as long as reading"),
+        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
+        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
+        (GATHER, (1 << 25,), 500, "2MiB", "direct", "access at random takes as long as reading"),
+        (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
-    ids=["many blocks and parts", "rows larger than memory", "a tuple to a piece", "few tuples"],
+    ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],
 )
-def test_small_runs_are_direct(
+def test_the_way_of_small_runs(
     workdir: Path,
     call: tuple[str, ...],
     data: tuple[int, ...],
     tuples: int,
     limit: str,
+    way: str,
     reason: str,
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
@@ -142,8 +149,9 @@ def test_small_runs_are_direct(
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
     how = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
     plan = ndtool(*call, *how).json["plan"]
-    assert plan["way"] == "direct"
+    assert plan["way"] == way
     assert reason in plan["reason"]
+    assert plan["memory"] <= 1 << 20 or way == "direct"
 
 
 def test_layouts_are_independent_of_first_rows(there: Path) -> None:
@@ -257,7 +265,7 @@ def test_a_temporary_file_needs_disk_space(there: Path, call: tuple[str, ...]) -
     save(
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
-    kept = 600_000 * (8 + (call is GATHER)) - (1 << 17)
+    kept = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
     ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
     assert ran.status == 6
     assert f"temporary file: needs {kept} bytes" in ran.err
@@ -342,11 +350,11 @@ def test_nothing_is_left_of_a_run_that_is_ended(there: Path, phase: str, how: st
 import os, signal, sys
 from ndtool.runs.external import tasks
 before, calls = tasks.{phase}, []
-def end(work, number):
+def end(work, number, depth):
     calls.append(number)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.{how})
-    return before(work, number)
+    return before(work, number, depth)
 tasks.PHASES["{phase}"] = end
 from ndtool.__main__ import main
 sys.exit(main())

@@ -74,9 +74,12 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3))
+@given(
+    st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
+    st.integers(1, 3),
+)  # fmt: skip
 def test_chunks_give_the_bits_of_the_reference(
-    given: Any, drawn: tuple[Case, str], budget: int, threads: int
+    given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
 ) -> None:
     case, rule = drawn
     expected = outcome(
@@ -106,7 +109,7 @@ def test_chunks_give_the_bits_of_the_reference(
             if isinstance(one, Chunks):
                 one.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        cut = plan.partition_chunks(call, to, 1, budget)
+        cut = plan.partition_chunks(call, to, 1, budget, levels)
         if cut is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)

@@ -30,7 +30,7 @@ class Toy:
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
 
-    def completed(self) -> Iterator[tuple[Task, Any]]:
+    def completed(self) -> Iterator[tuple[Task, Any] | None]:
         while self._waiting:
             task = self._waiting.pop(self._random.randrange(len(self._waiting)))
             self._clock += 1  # a task takes a second
@@ -39,6 +39,9 @@ class Toy:
 
     def cancel(self, *tasks: Task) -> None:
         self._waiting = [task for task in self._waiting if task not in tasks]
+
+    def wait(self, seconds: float) -> None:
+        self._clock += seconds
 
     def now(self) -> float:
         return self._clock

@@ -318,6 +318,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.THREADS,
             options.MEMORY,
             options.SPILL,
+            options.PRICES,
             options.SCHEDULER,
             options.WORKERS,
             options.RESUME,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from ndtool.errors import OutputError
+from ndtool.errors import OutputError, sized
 from ndtool.storage.descriptors import write_next
 
 _PIECE = 1 << 16  # characters to write at a time
@@ -89,8 +89,8 @@ class Progress:
         self._drawn = True
         words = [self._phase]
         if nbytes:
-            words.append(f"{records.sized(round(share * nbytes))} of {records.sized(nbytes)}")
-            words += [f"{records.sized(round(rate * nbytes))}/s"] * (rate > 0)
+            words.append(f"{sized(round(share * nbytes))} of {sized(nbytes)}")
+            words += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
             words.append(f"{records.lasted(max(1, round((1 - share) / rate)))} left")
         say(styled.progress(share, ", ".join(filter(None, words))))

@@ -15,8 +15,7 @@ from ndtool.analysis.verify import OTHERWISE, Comparison, Difference
 from ndtool.cli import records
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
-from ndtool.cli.records import sized
-from ndtool.errors import counted
+from ndtool.errors import counted, sized
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 

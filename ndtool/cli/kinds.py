@@ -43,6 +43,19 @@ class Kind(click.ParamType):  # type: ignore[type-arg]
         return offered
 
 
+class Directories(Kind):
+    """A directory or URL; a variable has several, separated as in PATH, or one URL."""
+
+    def __init__(self) -> None:
+        super().__init__("file", str, "arrays")
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the directories in a variable."""
+        from ndtool.storage import locations
+
+        return [rv] if locations.is_url(rv) else [one for one in rv.split(os.pathsep) if one]
+
+
 class Flag(click.types.BoolParamType):
     """A flag: without a value on the command line, with one of a few in its variable."""
 
@@ -146,6 +159,13 @@ def position(word: str) -> tuple[int, ...]:
     if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", word):
         raise UsageError(f"{word!r} is not a position: expected one such as 3,0")
     return tuple(map(int, word.split(","))) if word else ()
+
+
+def prices(word: str) -> Any:
+    """Return the prices in a file."""
+    from ndtool.runs import prices
+
+    return prices.read(word)
 
 
 def memory(word: str) -> int:

@@ -160,10 +160,18 @@ MEMORY = _option(
 )
 SPILL = _option(
     "--spill",
-    "Directory for temporary files; on a cluster also a URL. Default: TMPDIR; on a cluster the"
-    " directory of the output.",
-    type=FILE,
+    "Directory for temporary files; may be repeated, for spilled data on several disks; on a"
+    " cluster one, or a URL. Default: TMPDIR; on a cluster the directory of the output.",
+    type=kinds.Directories(),
+    multiple=True,
     metavar="DIR",
+)
+PRICES = _option(
+    "--prices",
+    "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
+    " a machine (machine_hour), for the estimates of a plan.",
+    type=Kind("prices", kinds.prices),
+    metavar="FILE.json",
 )
 SCHEDULER = _option(
     "--scheduler",
@@ -287,6 +295,6 @@ GROUPS = {  # in the help; options without a group come first
     "Other engines": ENGINES,
     "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
     "Types and standards": (SPEC, DTYPE, TEXT),
-    "Threads and memory": (THREADS, MEMORY, SPILL),
+    "Threads and memory": (THREADS, MEMORY, SPILL, PRICES),
     "Cluster": (SCHEDULER, WORKERS, RESUME),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
-from ndtool.errors import printable
+from ndtool.errors import printable, sized
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
 from ndtool.rules.plans import Shape
@@ -37,18 +37,6 @@ _RANGES = tuple(
     )
 )
 _BYTE_ORDERS = {"<": "little", ">": "big"}
-
-
-def sized(count: int) -> str:
-    """Return a size as text: 10.2 kB."""
-    if count < 1000:
-        return "1 byte" if count == 1 else f"{count} bytes"
-    units = ["kB", "MB", "GB", "TB", "PB"]
-    size = count / 1000
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
 
 
 def lasted(seconds: float) -> str:
@@ -168,6 +156,24 @@ def planned(plan: Plan) -> str:
     moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
     way = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
     return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
+
+
+def priced(plan: Plan) -> list[str]:
+    """Return the requests of an external plan, and its estimates, as lines of text."""
+    if not plan.estimates:
+        return []
+    counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
+    each = [
+        f"{workers} worker{'s' * (workers > 1)} {lasted(seconds)}, ${dollars:.2f}"
+        for workers, seconds, dollars in plan.estimates
+    ]
+    return [f"requests: {counts}", f"estimates: {'; '.join(each)}"]
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a JSON object."""
+    record = {key: one for key, one in plan._asdict().items() if key != "partitioning"}
+    return {**record, "estimates": [one._asdict() for one in plan.estimates]}
 
 
 def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:

@@ -16,8 +16,8 @@ from ndtool import __version__
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
 from ndtool.cli.folding import lines
-from ndtool.cli.records import lasted, sized
-from ndtool.errors import NdtoolError, OutputError, Status, counted, printable
+from ndtool.cli.records import lasted
+from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST
@@ -105,9 +105,7 @@ class Reporter:
                     **records.run_record(call, outcome),
                     "seconds": seconds,
                     "threads": call.threads,
-                    "plan": {
-                        key: one for key, one in plan._asdict().items() if key != "partitioning"
-                    },
+                    "plan": records.plan_record(plan),
                     "dry_run": dry_run,
                     "warnings": warnings,
                 }
@@ -121,7 +119,8 @@ class Reporter:
         if self.json or self.quiet:
             return
         if dry_run:
-            _tell(records.planned(plan))
+            for line in (records.planned(plan), *records.priced(plan)):
+                _tell(line)
         if outcome.resumed:
             _tell(records.resumed(outcome.resumed, plan.tasks))
         if outcome.preserved and not dry_run:

@@ -24,8 +24,9 @@ def drop_idle(output: str, given: dict[str, Any]) -> None:
     """Drop cluster and chunk options from variables if they do not apply."""
     if "workers" in given:
         _drop_idle_cluster(output, given)
-    if given.get("spill") is not None and is_by_variable("spill"):
-        _require_directory(given["spill"])
+    if given.get("spill") and is_by_variable("spill"):
+        for spill in given["spill"]:
+            _require_directory(spill)
     idle = list(filter(is_by_variable, STORING))
     if not idle:
         return
@@ -63,12 +64,16 @@ def _drop_idle_cluster(output: str, given: dict[str, Any]) -> None:
     by_variable = set(filter(is_by_variable, clusters))
     if by_variable != clusters or not _is_for_workers(output):
         given.update(dict.fromkeys(by_variable))
-    if given["scheduler"] is not None or given["workers"] is not None:
-        return
-    if is_by_variable("resume"):
+    on_cluster = given["scheduler"] is not None or given["workers"] is not None
+    spills = given["spill"] if is_by_variable("spill") else ()
+    if (
+        len(spills) > 1
+        if on_cluster
+        else any(map(locations.is_url, map(locations.local_path, spills)))
+    ):
+        given["spill"] = ()
+    if not on_cluster and is_by_variable("resume"):
         given["resume"] = False
-    if is_by_variable("spill") and locations.is_url(locations.local_path(given["spill"])):
-        given["spill"] = None
 
 
 def _require_directory(spill: str) -> None:

@@ -1,6 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Boxes: the partition of a large array that each tuple addresses, and rows permuted by partition.
-# A partition is a box in a grid of rows, or 2^shift consecutive rows. Its ID has one byte or two.
+# A partition is a box in a grid of rows, or 2^shift consecutive rows. Its ID has one byte or two,
+# and the index of a row in it four bytes or eight.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -18,6 +19,7 @@ cdef struct Partitioning:
     int rank
     int shift    # log2 of a partition's consecutive rows, -1 for boxes
     int64_t partitions
+    int64_t held    # rows of a partition
     int64_t sizes[MOST_RANK]
     int64_t steps[MOST_RANK]
 
@@ -45,7 +47,7 @@ cdef inline int64_t partition_id(const uint8_t* ids, bint wide, int64_t t) noexc
 
 cdef inline uint64_t assign_partitions(
     const Walk* walk, int64_t count, const Partitioning* p, int64_t partitions,
-    uint8_t* ids, uint32_t* local, int64_t* begins
+    uint8_t* ids, uint8_t* local, int64_t* begins
 ) noexcept nogil:
     """Write each tuple's partition ID and local row index; non-zero if an index is out of bounds.
 
@@ -55,7 +57,7 @@ cdef inline uint64_t assign_partitions(
     cdef int64_t offsets[BLOCK]
     cdef int64_t t = 0, take, i, partition, row
     cdef int shift = p.shift
-    cdef bint wide = partitions > BYTE_IDS
+    cdef bint wide = partitions > BYTE_IDS, long_rows = p.held > <int64_t> 1 << 32
     cdef Cursor at
     seek(&at, walk, 0)
     while t < count:
@@ -75,7 +77,10 @@ cdef inline uint64_t assign_partitions(
                 (<uint16_t*> ids)[t + i] = <uint16_t> partition
             else:
                 ids[t + i] = <uint8_t> partition
-            local[t + i] = <uint32_t> row
+            if long_rows:
+                (<int64_t*> local)[t + i] = row
+            else:
+                (<uint32_t*> local)[t + i] = <uint32_t> row
             begins[partition + 1] += 1
         t += take
     for partition in range(partitions):

@@ -31,9 +31,10 @@ class OpenCall:
     change afterwards: each later step takes it and returns a new value.
 
     sources: all inputs by role. inference: the trace and the plan of shapes. asked: the inference
-    to report; of a lowered operator that of the user's call. threads: the maximum
-    number of threads. spill: the directory of temporary files, None for TMPDIR. started: the start
-    time by time.perf_counter. passed: the roles of inputs that the caller had open.
+    to report; of a lowered operator that of the user's call. threads: the maximum number of
+    threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
+    temporary files, the first of them or None. started: the start time by time.perf_counter.
+    passed: the roles of inputs that the caller had open.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class OpenCall:
     ) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve(request.threads)
-        self.spill = request.spill_directory
+        self.spills = request.spill_locations
+        self.spill = self.spills[0] if self.spills else None
         self.passed = frozenset(given or ())
         self.sources: dict[str, Source] = {}
         try:

@@ -21,6 +21,8 @@ from ndtool.runs import operands
 from ndtool.runs.operands import Loaded, Validated
 from ndtool.storage.local import ByteRange
 
+PAGE = 1 << 12  # bytes: the system's smallest read
+
 
 @contextmanager
 def whole_output(
@@ -75,8 +77,7 @@ def gather(
         chosen = choose()
     if chosen.slices is not None and sink.metadata.grid == sink.metadata.shape:
         yield ""
-        one_by_one = _read_ahead(byte_range, chosen.slices, nbytes)
-        _gather_pieces(validated, chosen.slices, data, sink, progress, one_by_one)
+        _gather_pieces(validated, chosen.slices, byte_range, data, sink, progress)
         return
     with whole_output(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
@@ -97,16 +98,24 @@ def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
 def _gather_pieces(
     validated: Validated,
     runs: Runs,
+    byte_range: ByteRange,
     data: Operand,
     sink: Sink,
     progress: ProgressCallback,
-    one_by_one: bool,
 ) -> None:
-    """Gather in work items, each written when complete; one_by_one: prefetch for each of them."""
+    """Gather in work items, each written when complete.
+
+    With --memory, pages of a mapped file are released after each work item.
+    """
     inference, indices = validated.call.inference, validated.bound
     nbytes, threads = inference.nbytes, validated.call.threads
     writers = 1 if sink.streamed else team(threads, nbytes)
-    each = threads if writers == 1 else 1
+    each, most = threads if writers == 1 else 1, tuning.WRITTEN
+    one_by_one = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
+    limit = validated.call.request.memory
+    releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
+    if limit is not None and releases:  # a page for each tuple may be in memory at a time
+        most = min(most, max(1, limit // 4 // writers // (PAGE + runs.width)) * runs.width)
 
     def move(piece: WorkItem) -> None:
         if one_by_one:
@@ -115,13 +124,15 @@ def _gather_pieces(
         to = buffer[: piece.tuples * piece.width]
         if not gathers.gather_piece(runs, data, indices, piece, to, each):
             raise operands.changed(inference)
-        byte_range = piece.byte_range(runs.width)
-        sink.write(byte_range.start, to)
+        if releases:
+            byte_range.advise("dontneed")
+        written = piece.byte_range(runs.width)
+        sink.write(written.start, to)
         buffers.give(buffer)
-        progress(byte_range.stop / nbytes)
+        progress(written.stop / nbytes)
 
-    buffers = BufferPool(min(nbytes, max(tuning.WRITTEN, runs.itemsize)))
-    run_all(move, gathers.pieces(runs, tuning.WRITTEN), writers)
+    buffers = BufferPool(min(nbytes, max(most, runs.itemsize)))
+    run_all(move, gathers.pieces(runs, most), writers)
 
 
 def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:

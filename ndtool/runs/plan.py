@@ -6,6 +6,7 @@ touches fit into memory.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from math import prod
 from time import perf_counter
@@ -17,29 +18,33 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
+from ndtool.errors import ResourceError, called, sized
 from ndtool.machine import memory
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
+from ndtool.runs.direct import PAGE
 from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
+    from ndtool.runs.external.estimates import Estimate
     from ndtool.runs.external.partitioning import Partitioning, Rows
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits
 SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
-PAGE = 1 << 12  # bytes: the system's smallest read
 TOGETHER = 64  # tuples sampled at each position
 
 
 class Plan(NamedTuple):
     """How a run is executed, and upper bounds of what it takes.
 
-    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase. read, written,
-    spilled: bytes. memory: bytes that the run allocates. reason: why this way. partitioning: the
-    partitioning of external execution.
+    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
+    most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
+    levels: how often each tuple is partitioned, 0 if direct. partitioning: the partitioning of
+    external execution. requests: the requests of external execution by kind. estimates: its time
+    and money for some numbers of workers.
     """
 
     way: str
@@ -49,7 +54,10 @@ class Plan(NamedTuple):
     spilled: int
     memory: int
     reason: str
+    levels: int = 0
     partitioning: Partitioning | None = None
+    requests: dict[str, int] = {}  # noqa: RUF012
+    estimates: list[Estimate] = []  # noqa: RUF012
 
     @property
     def moved(self) -> int:
@@ -88,7 +96,7 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
     data, gathers = call.sources["data"], not call.inference.scatters
     own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
-        from ndtool.runs.external.partitioning import chunk_buffers
+        from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         each = max(chunk_buffers(to, True), *map(chunk_buffers, metadata))
@@ -111,11 +119,9 @@ def _counts(call: OpenCall) -> int:
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
     """Return the plan of external execution with a partitioning."""
-    from ndtool.runs.external.partitioning import read_again
+    from ndtool.runs.external.units import read_again
 
-    tasks = {"split": partitioning.blocks, "sweep": partitioning.parts}
-    if partitioning.gathers:
-        tasks["replay"] = partitioning.blocks
+    tasks = partitioning.tasks
     metadata = {role: source.metadata for role, source in call.sources.items()}
     read = (
         sum(_given(call))
@@ -124,8 +130,9 @@ def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -
     )
     written = call.inference.nbytes + partitioning.spilled
     return Plan(
-        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason, partitioning
-    )
+        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason,
+        partitioning.levels, partitioning,
+    )  # fmt: skip
 
 
 def _given(call: OpenCall) -> tuple[int, int]:
@@ -148,16 +155,18 @@ def _partition_chunked(
 
     Direct execution holds all chunks that it reads and writes in memory.
     """
-    from ndtool.runs.external.partitioning import chunk_buffers
+    from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], rows_in(call, to)
     gathers = not call.inference.scatters
-    if isinstance(data, Flat) and (data.local_range is None or data.metadata.order == "F"):
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    if isinstance(data, Flat) and not _is_readable_in_parts(data):
+        if limit is not None:
+            _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     each = (
         PAGE + rows.width
         if isinstance(data, Flat)
@@ -171,20 +180,37 @@ def _partition_chunked(
     )
     if memory.holds(held, allowed):
         return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
+    from ndtool.runs.external import choice
+
+    budget, needed = min(allowed // 2, tuning.SWEPT), list[int]()
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
-        partitioning = partition_chunks(call, output, at_once, min(allowed // 2, tuning.SWEPT))
-        if partitioning is None:
-            continue
-        chunk = max(partitioning.chunk, chunk_buffers(to, True))  # for the assembled chunks
-        partitioning = partitioning._replace(chunk=chunk).within(allowed)
-        if partitioning.memory <= allowed:
+        written = chunk_buffers(to, True)
+        partition = partial(_for_chunks, call, output, (written, at_once, allowed))
+        if partitioning := choice.chosen(partition, budget, allowed):
             break
+        needed.append(choice.least(partition))
     else:
+        if limit is not None and any(needed):
+            raise choice.refusal(min(filter(None, needed)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     return (
         partitioning,
         f"the {held} bytes that are read and written do not fit in memory of {allowed}",
     )
+
+
+def _for_chunks(
+    call: OpenCall, to: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
+) -> Partitioning | None:
+    """Partition a run with chunked arrays for this process.
+
+    limits: bytes of the buffers that write a chunk, chunks to write at once, bytes of memory.
+    """
+    written, at_once, allowed = limits
+    partitioning = partition_chunks(call, to, at_once, budget, levels)
+    if partitioning is None:
+        return None
+    return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
 
 
 def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
@@ -197,17 +223,19 @@ def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
 
 
 def partition_chunks(
-    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int
+    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
-    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for, units_of
+    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
+    from ndtool.runs.external.units import units_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, to)
     units = units_of(call.inference, metadata, to, _at_once(call, at_once))
     if not metadata["data"].in_chunks and (not call.inference.scatters or not to.in_chunks):
         units = units._replace(box=(1,))
-    partitioning = partitioning_for(rows, not call.inference.scatters, budget, call.threads, units)
+    gathers = not call.inference.scatters
+    partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
     return partitioning if prod(partitioning.step) <= MOST_ROWS else None
 
 
@@ -219,8 +247,12 @@ def _at_once(call: OpenCall, written: int) -> int:
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
-    local_range = data.local_range if isinstance(data, Flat) else None
-    if local_range is None or (data.metadata.order == "F" and len(data.metadata.shape) > 1):
+    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    assert isinstance(data, Flat), "no array has chunks"
+    local_range = data.local_range
+    if local_range is None or not _is_readable_in_parts(data):
+        if limit is not None:
+            _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
     constant = isinstance(data, Constant)
     if constant and not call.inference.scatters:
@@ -231,27 +263,33 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
     size += _counts(call)
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
+    from ndtool.runs.external import choice
     from ndtool.runs.external.partitioning import partitioning_for, rows_of
 
     rows, gathers = rows_of(call.inference), not call.inference.scatters
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    partitioning = partitioning_for(rows, gathers, min(allowed // 2, tuning.SWEPT), call.threads)
-    partitioning = partitioning.within(allowed)
-    if partitioning.memory > allowed:
-        return (
-            None,
-            f"a sweep would take {partitioning.memory} bytes of memory, more than {allowed}",
-        )
+
+    def partition(budget: int, levels: int) -> Partitioning:
+        partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
+        return partitioning.within(allowed)
+
+    partitioning = choice.chosen(partition, min(allowed // 2, tuning.SWEPT), allowed)
+    few = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
+    if partitioning is None:
+        needed = choice.least(partition)
+        is_fast = is_bounded(call) and rows.width >= tuning.RANDOM
+        if limit is not None and not (few or is_fast):
+            raise choice.refusal(needed, limit)
+        return None, f"a sweep would take {needed} bytes of memory, more than {allowed}"
     near, reach = sampled(call, rows)
     far = rows.tuples * (1 - near)
     jumps = far * max(1 - allowed / size, 0.25)
     if memory.holds(reach, allowed):
         jumps = min(jumps, reach / PAGE)  # the page cache keeps what was read
-    jump, sweep = tuning.RANDOM, cost(partitioning)
+    jump, sweep = tuning.RANDOM, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < jumps * (jump + rows.width):
         absent = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(far * (PAGE + rows.width)), reach)
@@ -260,7 +298,41 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
             jump = max(PAGE, int(absent * page_cost(local_range, ahead)))
     direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
+    if limit is not None and not (few or is_bounded(call) or memory.holds(reach, allowed)):
+        return partitioning, f"direct access would take more memory than {allowed}"
     return (partitioning if sweep < direct else None), reason
+
+
+def is_bounded(call: OpenCall) -> bool:
+    """Whether direct execution releases the pages of data that it has read, see `direct`."""
+    return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
+
+
+def _is_readable_in_parts(data: Flat) -> bool:
+    """Whether partitions of flat data are byte ranges of a local file."""
+    is_turned = data.metadata.order == "F" and len(data.metadata.shape) > 1
+    return data.local_range is not None and not is_turned
+
+
+def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
+    """Raise ResourceError if data that cannot be read in parts do not fit in memory.
+
+    A few tuples touch only some pages of a file.
+    """
+    from ndtool.runs.external.partitioning import rows_of
+
+    rows, metadata = rows_of(call.inference), data.metadata
+    pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)
+    if memory.holds(metadata.nbytes, allowed) or (
+        not call.inference.scatters and memory.holds(pages * PAGE, allowed)
+    ):
+        return
+    what = "is in Fortran order" if metadata.order == "F" else "is remote"
+    raise ResourceError(
+        f"{called(data.name)} {what} and larger than --memory {sized(allowed)}, so it cannot be"
+        " read in parts: expected a local file or a store, in C order",
+        hint=f"ndtool convert {called(data.name)} NEW makes one",
+    )
 
 
 def page_cost(data: ByteRange, ahead: bool) -> int:
@@ -282,25 +354,6 @@ def page_cost(data: ByteRange, ahead: bool) -> int:
     return min(int(each / whole * len(buffer)), tuning.RANDOM)
 
 
-def cost(partitioning: Partitioning) -> int:
-    """Return the cost of a sweep beyond the reads and writes that direct execution shares.
-
-    Each pair of a partition and a block takes one random read of the temporary file.
-    """
-    rows, pieces = partitioning.rows, partitioning.blocks * partitioning.parts
-    found = (
-        2
-        * min(pieces, rows.tuples)
-        * tuning.RANDOM
-        * partitioning.spilled
-        // partitioning.spilled_total
-    )
-    sorting = (rows.tuples + pieces) * tuning.SORTING
-    return (
-        rows.height * rows.width * partitioning.gathers + 2 * partitioning.spilled + sorting + found
-    )
-
-
 def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
 
@@ -311,13 +364,18 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     strict = call.inference.handling == Handling()
     handling = Handling("error" if strict else "clip")
     indices = operands.bound(call.inference, operands.load_indices(call), handling)
-    marks, local = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER)).cast("I")
+    marks, buffer = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER))
+    local = buffer.cast("I")
     found = total = highest = 0
     lowest = rows.height
+    source = call.sources["indices"]
+    mapped = source.local_range if isinstance(source, Flat) else None
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
+        if mapped is not None:
+            mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
         piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
         starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, local, starts):
+        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, buffer, starts):
             continue  # out of bounds: the run reports it
         wide = boxes.parts > MAX_BYTE_IDS
         parts = memoryview(marks).cast("H") if wide else marks

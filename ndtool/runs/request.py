@@ -1,11 +1,13 @@
 """The request of a run: the user's arguments, before any of them is opened."""
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ndtool.errors import UsageError, called
 from ndtool.formats import locators
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
+from ndtool.runs.prices import Prices
 from ndtool.storage import locations
 
 
@@ -14,11 +16,12 @@ class Request(NamedTuple):
 
     dtype: the actual type of void elements. output: None for no output. only: whether to drop the
     other members of the output's archive. memory: the limit in bytes, including pages of files;
-    None for available memory. spill: the directory of temporary files, on a cluster also a URL;
-    None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client. workers: the
-    number of processes to start, None for none. resume: whether a cluster reuses the spilled data
-    of a killed run. text: whether indices and updates in no known format are text. chunks, shards,
-    codec: see Encoding in publish/targets.py.
+    None for available memory. spill: the directory of temporary files, or several; on a cluster
+    one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
+    workers: the number of processes to start, None for none. resume: whether a cluster reuses the
+    spilled data of a killed run. text: whether indices and updates in no known format are text.
+    chunks, shards, codec: see Encoding in publish/targets.py. prices: by which the plan is
+    estimated.
     """
 
     operator: str
@@ -34,7 +37,7 @@ class Request(NamedTuple):
     sync: bool = False
     only: bool = False
     memory: int | None = None
-    spill: str | None = None
+    spill: str | Sequence[str] | None = None
     scheduler: Any = None
     workers: int | None = None
     resume: bool = False
@@ -42,6 +45,7 @@ class Request(NamedTuple):
     shards: tuple[int, ...] | None = None
     codec: str | None = None
     text: bool = False
+    prices: Prices | None = None
 
     @property
     def on_cluster(self) -> bool:
@@ -64,19 +68,29 @@ class Request(NamedTuple):
         }
 
     @property
-    def spill_directory(self) -> str | None:
-        """The location of temporary files, None for TMPDIR; UsageError if it is unusable."""
+    def spill_locations(self) -> tuple[str, ...]:
+        """The locations of temporary files, none for TMPDIR; UsageError if one is unusable."""
         if self.resume and not self.on_cluster:
             raise UsageError(
                 "--resume: only a run on a cluster can be resumed: expected --scheduler or"
                 " --workers"
             )
-        where = None if self.spill is None else locations.local_path(self.spill)
-        if where is not None and locations.is_url(where) and not self.on_cluster:
+        given = [self.spill] if isinstance(self.spill, str) else self.spill or ()
+        if self.on_cluster and len(given) > 1:
             raise UsageError(
-                f"--spill {called(where)}: only a cluster spills to a URL: expected a directory"
+                f"--spill is given {len(given)} times: a cluster spills to one directory or URL,"
+                " which all workers share"
             )
-        if where is not None and not locations.is_url(where) and not os.path.isdir(where):
+        return tuple(map(self._spill_location, given))
+
+    def _spill_location(self, given: str) -> str:
+        where = locations.local_path(given)
+        if locations.is_url(where):
+            if not self.on_cluster:
+                raise UsageError(
+                    f"--spill {called(where)}: only a cluster spills to a URL: expected a directory"
+                )
+        elif not os.path.isdir(where):
             what = "is not a directory" if os.path.lexists(where) else "does not exist"
             raise UsageError(f"--spill {called(where)} {what}: expected an existing directory")
         return where

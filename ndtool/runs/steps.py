@@ -28,6 +28,7 @@ from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
+    from ndtool.runs.external.policy import Troubles
     from ndtool.runs.external.resume import AbandonedRun
     from ndtool.runs.request import Request
 
@@ -47,7 +48,7 @@ class Prepared(NamedTuple):
     output: None if the output goes to no file. validated: None for an external plan, which
     validates each block of indices before anything is published. execution: a function of a sink, a
     progress callback, a callback for the bounds report, and whether it is a dry run. resumed: the
-    abandoned run that a cluster resumes.
+    abandoned run that a cluster resumes. troubles: counts what a run on a cluster survives.
     """
 
     call: OpenCall
@@ -56,6 +57,7 @@ class Prepared(NamedTuple):
     validated: Validated | None
     execution: Execution
     resumed: AbandonedRun | None = None
+    troubles: Troubles | None = None
 
 
 class Outcome(NamedTuple):
@@ -102,7 +104,7 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
         if call.request.on_cluster and call.inference.nbytes:
             yield _on_cluster(call, output, stack)
             return
-        planned = plan.choose(call, call.request.memory, output)
+        planned = _priced(call, plan.choose(call, call.request.memory, output), output)
         first = planned.partitioning is None or output is None
         validated = operands.validate(call) if first else None
         yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
@@ -123,6 +125,7 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     """Connect to a cluster, until the stack is closed, and plan a run for it."""
     from ndtool.runs.executors import dask
     from ndtool.runs.external import distributed
+    from ndtool.runs.external.policy import Troubles
 
     request, abandoned = call.request, None
     named = distributed.arguments(
@@ -136,12 +139,22 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     cluster = stack.enter_context(
         dask.connect(request.scheduler, request.workers, call.threads, request.memory)
     )
-    planned = distributed.choose(call, cluster, output, abandoned)
+    planned = _priced(call, distributed.choose(call, cluster, output, abandoned), output, spill)
     assert planned.partitioning is not None, "a cluster executes partitions"
+    troubles = Troubles()
     execution = partial(
-        distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned
+        distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned, troubles
     )
-    return Prepared(call, output, planned, None, execution, abandoned)
+    return Prepared(call, output, planned, None, execution, abandoned, troubles)
+
+
+def _priced(call: OpenCall, planned: Plan, output: Output | None, spill: str | None = None) -> Plan:
+    """Return a plan with its price, if execution is external."""
+    if planned.partitioning is None:
+        return planned
+    from ndtool.runs.external import estimates
+
+    return estimates.priced(call, planned, output, spill)
 
 
 def rehearse(ready: Prepared) -> Outcome:
@@ -238,7 +251,7 @@ def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
         )
     if ready.resumed is not None and ready.resumed.reason:
         found.append(f"nothing is resumed: {ready.resumed.reason}")
-    return found
+    return found + (ready.troubles.warnings() if ready.troubles else [])
 
 
 def _handled(found: Inference, outside: BoundsError) -> str:

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 WAIT = 60  # timeout in seconds, without a byte
 TRIES = 3
+THROTTLED = (429, 503)  # HTTP statuses of a server that asks for fewer requests
 BACKOFF = 0.2  # seconds before the second try; each further delay is four times as long
 _NETWORK = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _MISSING = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
@@ -120,7 +121,9 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     if isinstance(exc, CutShortError) or kinds & {"ClientPayloadError", "ServerDisconnectedError"}:
         return kind(f"{name}: the connection was lost {TRIES} times")
     if status is not None and status >= 400:
-        return kind(f"{name}: the server answers {status}{_reason(exc)}")
+        error = kind(f"{name}: the server answers {status}{_reason(exc)}")
+        error.passing = status in THROTTLED
+        return error
     return kind(f"{name}: {words(getattr(exc, 'strerror', None) or exc)}")
 
 

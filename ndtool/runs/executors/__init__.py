@@ -36,20 +36,27 @@ class Lost(NamedTuple):
 
 
 class Executor(Protocol):
-    """Runs tasks, in any order and possibly twice; slots: the number of concurrent tasks."""
+    """Starts tasks in the order of submission; slots: the number of concurrent tasks.
+
+    A task may run twice.
+    """
 
     @property
     def slots(self) -> int: ...
 
     def submit(self, task: Task) -> None:
-        """Queue a task to run when a slot is free."""
+        """Queue a task to run when a slot is free; elsewhere, if it is running."""
 
-    def completed(self) -> Iterator[tuple[Task, Any]]:
+    def completed(self) -> Iterator[tuple[Task, Any] | None]:
         """Yield each task with its outcome, in order of completion, until none is unfinished.
 
         An outcome is the call's result, its exception, or Lost. Tasks can be submitted meanwhile.
-        Raises ResourceError if no worker is left.
+        An executor that runs attempts elsewhere yields None from time to time while it waits, so
+        that late tasks are noticed. Raises ResourceError if no worker is left.
         """
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass while no task is unfinished."""
 
     def cancel(self, *tasks: Task) -> None:
         """Cancel tasks that have not begun, and discard the outcomes of the others."""

@@ -45,17 +45,21 @@ class Cluster:
         self._tasks: dict[Any, Task] = {}  # by future
         self._done = library().as_completed(loop=client.loop, with_results=True, raise_errors=False)
         self._token, self._submitted = os.urandom(8).hex(), 0
+        self._alone = 0.0  # seconds without a worker
 
     def submit(self, task: Task) -> None:
         self._submitted += 1
         key = f"ndtool-{task.phase}-{task.number}-{self._token}-{self._submitted}"
-        future = self._asked(self._client.submit, *task, key=key, pure=False)
+        options = {"key": key, "pure": False, **self._elsewhere(task)}
+        future = self._asked(self._client.submit, *task, **options)
         self._tasks[future] = task
         self._done.add(future)
 
-    def completed(self) -> Iterator[tuple[Task, Any]]:
+    def completed(self) -> Iterator[tuple[Task, Any] | None]:
         while self._tasks:
-            self._wait()
+            if not self._is_ready():
+                yield None
+                continue
             future, outcome = next(self._done)
             if future not in self._tasks:  # it was cancelled
                 continue
@@ -69,6 +73,15 @@ class Cluster:
                 raise _no_workers()
             yield self._tasks.pop(future), outcome
 
+    def _elsewhere(self, task: Task) -> dict[str, Any]:
+        """Return options that prefer other workers than those which are running a task."""
+        keys = {future.key for future, one in self._tasks.items() if one == task}
+        if not keys:
+            return {}
+        running = self._asked(self._client.processing)
+        others = [name for name, tasks in running.items() if not keys.intersection(tasks)]
+        return {"workers": others, "allow_other_workers": True} if others else {}
+
     def cancel(self, *tasks: Task) -> None:
         dropped = set(tasks)
         futures = [future for future, task in self._tasks.items() if task in dropped]
@@ -77,21 +90,25 @@ class Cluster:
         if futures:
             self._client.cancel(futures, force=True, reason="the run ended")
 
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def now(self) -> float:
         return time.monotonic()
 
-    def _wait(self) -> None:
-        """Wait for a completed task; ResourceError if no worker is left."""
-        changed, alone = self._done.thread_condition, 0.0
-        while True:
-            with changed:
-                if changed.wait_for(self._done.has_ready, CHECK_INTERVAL):
-                    return
-            alone = 0.0 if self._identity(0)["n_workers"] else alone + CHECK_INTERVAL
-            if alone > WORKER_TIMEOUT:
-                raise ResourceError(
-                    f"no worker is left, and none has joined in {WORKER_TIMEOUT} seconds"
-                )
+    def _is_ready(self) -> bool:
+        """Wait a while for a completed task; ResourceError if no worker is left."""
+        changed = self._done.thread_condition
+        with changed:
+            if changed.wait_for(self._done.has_ready, CHECK_INTERVAL):
+                self._alone = 0.0
+                return True
+        self._alone = 0.0 if self._identity(0)["n_workers"] else self._alone + CHECK_INTERVAL
+        if self._alone > WORKER_TIMEOUT:
+            raise ResourceError(
+                f"no worker is left, and none has joined in {WORKER_TIMEOUT} seconds"
+            )
+        return False
 
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, with that of `workers` workers; -1 for all."""

@@ -51,6 +51,9 @@ class Threads:
         with self._changed:
             self._waiting = deque(task for task in self._waiting if task not in dropped)
 
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def now(self) -> float:
         return time.monotonic()
 

@@ -1,50 +1,84 @@
-"""Batches: the spilled tuples of a partition, read from several blocks at a time."""
+"""Batches: the spilled tuples of a group, read from several blocks of its parent at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ndtool.runs.external import spill
-from ndtool.runs.external.partitioning import LOCAL, Partitioning
+from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
 from ndtool.runs.external.spill import SpillStore
+from ndtool.runs.external.tables import Tuples
 
-Batch = list[tuple[int, int, int]]  # (block, first, stop) of its sorted tuples
+Piece = tuple[int, int, int]  # (block, first, stop) of its sorted tuples
 Take = Callable[[int], memoryview]
 
 
-def batches(begins: memoryview, ends: memoryview, most: int) -> Iterator[Batch]:
-    """Yield the tuples of a partition in batches of at most `most`."""
-    batch: Batch = []
+class Batch(NamedTuple):
+    """Successive tuples of a group, in several blocks. tuples: their number."""
+
+    pieces: list[Piece]
+    tuples: int
+
+
+def batches(tuples: Tuples, first: int, stop: int, most: int) -> Iterator[Batch]:
+    """Yield tuples first..stop of a group in batches of at most `most`, and PIECES blocks."""
+    pieces: list[Piece] = []
     held = 0
-    for block, (first, stop) in enumerate(zip(begins, ends, strict=True)):
-        if held + stop - first > most:
-            yield batch
-            batch, held = [], 0
-        if stop > first:
-            batch.append((block, first, stop))
-            held += stop - first
-    if batch:
-        yield batch
+    for piece in _pieces(tuples, first, stop):
+        count = piece[2] - piece[1]
+        if held + count > most or len(pieces) == PIECES:
+            yield Batch(pieces, held)
+            pieces, held = [], 0
+        pieces.append(piece)
+        held += count
+    if pieces:
+        yield Batch(pieces, held)
 
 
-def fetched(
-    partitioning: Partitioning,
-    store: SpillStore,
-    batch: Batch,
-    attempts: memoryview,
-    what: str,
-    take: Take,
-) -> tuple[memoryview, int]:
-    """Read the spilled row numbers ("local") or updates ("rows") of a batch, and their count."""
-    size = LOCAL if what == "local" else partitioning.rows.width
-    n = sum(stop - first for _, first, stop in batch)
-    buffer = take(n * size)
-    wanted = []
-    for block, first, stop in batch:
-        segment = spill.Segment(
-            "split", block, block * partitioning.block * partitioning.pitch, attempts[block]
-        )
-        before = 0 if what == "local" else partitioning.tuples(block) * LOCAL
-        wanted.append((segment, before + first * size, (stop - first) * size))
-    spill.read_all(store, wanted, buffer)
-    return buffer, n
+def _pieces(tuples: Tuples, first: int, stop: int) -> Iterator[Piece]:
+    """Yield the blocks that have tuples first..stop of a group, and where in each."""
+    at = 0
+    for block, (begin, end) in enumerate(zip(tuples.begins, tuples.ends, strict=True)):
+        count = end - begin
+        if count and at + count > first:
+            yield block, begin + max(0, first - at), min(end, begin + stop - at)
+        at += count
+        if at >= stop:
+            return
+
+
+class SpilledTuples:
+    """The tuples of a group at a depth, as the blocks of its parent spilled them."""
+
+    def __init__(self, partitioning: Partitioning, store: SpillStore, tuples: Tuples) -> None:
+        self._store, self._tuples, self._partitioning = store, tuples, partitioning
+        depth = tuples.parent.depth
+        self._phase, self._pitch = phase("split", depth), partitioning.pitch(depth)
+        self.local_bytes = partitioning.local_bytes(depth + 1)
+
+    def batches(self, first: int, stop: int) -> Iterator[Batch]:
+        """Yield tuples first..stop in batches of a block at most."""
+        return batches(self._tuples, first, stop, self._partitioning.block)
+
+    def read_local(self, batch: Batch, buffer: memoryview) -> None:
+        """Read the row numbers of a batch."""
+        self._read(batch, self.local_bytes, False, buffer)
+
+    def read_rows(self, batch: Batch, buffer: memoryview) -> None:
+        """Read the updates of a batch."""
+        self._read(batch, self._partitioning.rows.width, True, buffer)
+
+    def _read(self, batch: Batch, size: int, follows: bool, buffer: memoryview) -> None:
+        wanted = []
+        for block, first, stop in batch.pieces:
+            before = self.local_bytes * self._tuples.parent.tuples_of(block) if follows else 0
+            segment = self.segment(block)
+            wanted.append((segment, before + first * size, (stop - first) * size))
+        spill.read_all(self._store, wanted, buffer)
+
+    def segment(self, block: int) -> spill.Segment:
+        """Return the segment of a block of the parent."""
+        parent = self._tuples.parent
+        number, first = parent.task(block, self._partitioning), parent.first + block * parent.block
+        return spill.Segment(self._phase, number, first * self._pitch, self._tuples.attempts[block])

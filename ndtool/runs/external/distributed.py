@@ -10,6 +10,7 @@ from typing import Any
 from ndtool import __version__
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Flat, Source
+from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import NdtoolError, OutputError, ResourceError, UsageError, called, printable
 from ndtool.formats import locators
@@ -21,8 +22,9 @@ from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Cluster
-from ndtool.runs.external import execution, policy, resume, spillfiles, worker
+from ndtool.runs.external import choice, execution, phases, resume, spillfiles, worker
 from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.policy import Troubles
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillFolder
 from ndtool.runs.plan import Plan
@@ -104,7 +106,13 @@ def choose(
             32 * rows.tuples * (rows.width + 4) // each,
         ),
     )
-    partitioning = plan.partition_chunks(call, to, output.at_once, budget)
+
+    def partition(budget: int, levels: int) -> Partitioning | None:
+        found = plan.partition_chunks(call, to, output.at_once, budget, levels)
+        return found and found._replace(held=0, workers=cluster.slots).in_ranges()
+
+    partitioning = choice.chosen(partition, budget, cluster.memory, tuning.REQUEST, _taken)
+    partitioning = partitioning or partition(budget, 1)
     if partitioning is not None and abandoned is not None and abandoned.folder is not None:
         was = abandoned.partitioning(partitioning)
         if _taken(was) <= cluster.memory and execution.suits(call, to, was):
@@ -124,9 +132,7 @@ def choose(
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
-    return plan.planned(
-        "cluster", call, partitioning._replace(held=0, workers=cluster.slots), "a cluster was given"
-    )
+    return plan.planned("cluster", call, partitioning, "a cluster was given")
 
 
 def _taken(partitioning: Partitioning) -> int:
@@ -140,16 +146,17 @@ def run(
     where: tuple[str, dict[str, str]],
     cluster: Cluster,
     abandoned: AbandonedRun | None,
+    troubles: Troubles,
     sink: Any,
     progress: ProgressCallback,
-    note: policy.Note,
+    note: phases.Note,
     dry: bool,
 ) -> Generator[str]:
     """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
 
     where: the location of spilled data, and the inputs' locations on workers. note: takes the
     bounds report if the mode allows indices out of bounds. abandoned: the run to resume; None also
-    means that this run cannot be resumed if it fails.
+    means that this run cannot be resumed if it fails. troubles: counts what the run survives.
     """
     location, named = where
     shared: Shared | None = sink.shared() if hasattr(sink, "shared") else None
@@ -182,9 +189,10 @@ def run(
         if not dry:
             may_wait = resume.write_manifest(store, begun, partitioning) and abandoned is not None
         do = partial(worker.perform, sent)
-        yield from policy.phases(
-            inference, partitioning, store, cluster, do, progress, note, abandoned
-        )
+        yield from phases.run(
+            inference, partitioning, store, cluster, do, progress, note, abandoned,
+            troubles=troubles,
+        )  # fmt: skip
         _raise_any(cluster.everywhere(worker.finish, token), NdtoolError)
         if resumed and (change := resume.difference(begun, made())):
             raise OutputError(f"{change} during the run")
@@ -213,9 +221,8 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
     new = spillfiles.create_folder(location, sweeps)
     if not locations.is_url(location):
         try:
-            files = (
-                partitioning.blocks + partitioning.parts * partitioning.gathers
-            )  # one for each task that spills
+            *spilling, _ = partitioning.tasks.values()  # one file for each task but the last ones
+            files = sum(spilling)
             descriptors.require_space(
                 new.inside, files, partitioning.spilled_total, 0, "temporary files"
             )

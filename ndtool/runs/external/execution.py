@@ -29,11 +29,12 @@ from ndtool.runs import direct, operands
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.runs.executors import Task
 from ndtool.runs.executors.threads import Threads
-from ndtool.runs.external import policy
-from ndtool.runs.external.partitioning import Partitioning, positions_of, units_of
-from ndtool.runs.external.policy import Note
+from ndtool.runs.external import phases, policy
+from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.phases import Note
 from ndtool.runs.external.spillstore import Store
 from ndtool.runs.external.tasks import Arrays, Work
+from ndtool.runs.external.units import positions_of, units_of
 from ndtool.storage.local import ByteRange
 
 
@@ -55,16 +56,12 @@ def run(
     with ExitStack() as stack:
         output = _output(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
-        store = Store(
-            partitioning.spilled_total,
-            partitioning.held,
-            call.spill,
-            {"split": 0, "sweep": partitioning.sorted},
-        )
+        layout = partitioning.layout
+        store = Store(layout[""], partitioning.held, call.spills, layout)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
         threads = stack.enter_context(Threads(partitioning.workers))
-        yield from policy.phases(
+        yield from phases.run(
             call.inference,
             partitioning,
             store,
@@ -82,8 +79,8 @@ def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
     Raises DuplicatesError if two tuples select the same, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
-    work = Work(call.inference, partitioning, inputs, Store(0, 0, None, {}))
-    outside = policy.Outside(call.inference)
+    work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
+    outside = phases.Outside(call.inference)
     fresh = [block for block in range(partitioning.blocks) if lt(*partitioning.fresh(block))]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
         checks = (Task(work.do, "check", block) for block in fresh)

@@ -4,30 +4,40 @@ A row is the contiguous slice of row-major data that an index tuple selects. In 
 are alike: tuples in order, a row of data for each. Rows are numbered over the leading axes of data.
 A partition is a box of rows made of complete chunks, or a range of rows of a flat array. A block is
 a range of tuples.
+
+Levels: all rows are divided into groups, groups into smaller groups, the last ones into partitions.
+`split` runs once for each level, on the tuples of a group in their order, block by block. With I
+blocks of tuples and G partitions, one level reads I x G segments, and its tables have as many
+offsets. With L levels, a group has about f = G^(1/L) children, and a level at most (I + f^d) x f of
+them, where f^d is the number of groups at its depth d: a group has one incomplete block at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import lcm, prod
+from operator import add
 from typing import NamedTuple
 
 from ndtool._kernels import MAX_BYTE_IDS
-from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine.counting import Combining
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
+from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.reductions import identity
+from ndtool.runs.external.units import Units
 
-LOCAL = 4  # bytes of a row's number within its partition
-ENTRY = 512  # bytes of a task's bookkeeping for a partition or a block
-COPIES = 4  # buffers of a chunk's size to decode or encode it, with any codec
-PLAIN = 2  # the same without a codec
-INNER = 1 << 12  # bytes of the zarr package for each chunk of a shard that it writes
-INDEXED = 64  # the same for each chunk of a shard that it reads from
-MOST_PARTS = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
-MOST_ROWS = 1 << 32  # of a partition
+ENTRY = 512  # bytes of a task's bookkeeping for a segment that it reads
+CHILD = 128  # the same for a child of a group
+LINE = 32  # the same for a block of a group: its attempt and offsets
+PIECES = 256  # segments that a task reads together, at most
+MOST_CHILDREN = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
+SHORT = 1 << 32  # rows of a group whose numbers have 4 bytes; larger numbers have 8
+MOST_ROWS = SHORT  # of a partition
+MOST_LEVELS = 6
 MOST_WORKERS = 4
+HOT = 4  # times the tuples of a mean partition from which one is swept in ranges of tuples
 
 
 class Rows(NamedTuple):
@@ -36,7 +46,8 @@ class Rows(NamedTuple):
     tuples: their number. entry: bytes of a tuple. over: the shape of the axes that number the rows.
     width: bytes of a row. strays: whether tuples may be dropped. period, repeats: the tuples of a
     batch, and how many successive batches share them, stored once. count_bytes: bytes of the number
-    of a row's updates, 0 if they are not counted.
+    of a row's updates, 0 if they are not counted. combines: whether updates can be combined before
+    they are applied, in any order.
     """
 
     tuples: int
@@ -47,6 +58,7 @@ class Rows(NamedTuple):
     period: int = 1
     repeats: int = 1
     count_bytes: int = 0
+    combines: bool = False
 
     @property
     def height(self) -> int:
@@ -67,44 +79,41 @@ class Rows(NamedTuple):
         return group * self.period + min(rest, self.period)
 
 
-class Units(NamedTuple):
-    """The units of partitions and blocks, so that chunks are not divided.
-
-    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
-    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
-    the number of chunks to read or write concurrently.
-    """
-
-    box: Shape
-    written: int
-    read: int
-    held: int
-    at_once: int = 1
-
-
 class Partitioning(NamedTuple):
-    """The partitioning of a run. block: the tuples of a block. step: the shape of a partition.
+    """The partitioning of a run. block: the tuples of a block.
 
-    gathers: whether rows are gathered, else updated. held: spilled bytes that stay in memory.
-    chunk: bytes of the buffers that read or write a chunk. workers: the number of concurrent tasks.
-    indices: bytes of repeated indices that are held in memory, 0 if each block reads its own.
-    at_once: the number of chunks that a task reads or writes concurrently.
+    steps: the shape of a group at each depth, of a partition at the last. gathers: whether rows are
+    gathered, else updated. held: spilled bytes that stay in memory. chunk: bytes of the buffers
+    that read or write a chunk. workers: the number of concurrent tasks. indices: bytes of repeated
+    indices that are held in memory, 0 if each block reads its own. at_once: the number of chunks
+    that a task reads or writes concurrently. reach: the tuples of a partition that one task sweeps,
+    at most; 0 for all.
     """
 
     rows: Rows
     gathers: bool
     block: int
-    step: Shape
+    steps: tuple[Shape, ...]
     held: int
     chunk: int
     workers: int
     indices: int = 0
     at_once: int = 1
+    reach: int = 0
+
+    @property
+    def levels(self) -> int:
+        """The number of levels."""
+        return len(self.steps)
+
+    @property
+    def step(self) -> Shape:
+        """The shape of a partition."""
+        return self.steps[-1]
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
+        """The number of blocks of all tuples; no group has more."""
         return -(-self.rows.tuples // self.block)
 
     @property
@@ -123,32 +132,79 @@ class Partitioning(NamedTuple):
         return prod(self.step) * self.rows.count_bytes
 
     @property
-    def id_count(self) -> int:
-        """The number of partition IDs: with dropped tuples one more, the last."""
-        return self.parts + self.rows.strays
+    def ranges(self) -> int:
+        """The number of ranges of tuples that a partition is swept in, at most."""
+        return max(1, -(-self.rows.tuples // self.reach)) if self.reach else 1
 
-    @property
-    def id_bytes(self) -> int:
-        """The bytes of a partition ID."""
-        return 1 if self.id_count <= MAX_BYTE_IDS else 2
+    def fan(self, depth: int) -> int:
+        """Return the number of children that a group at a depth has, at most."""
+        return grid.blocks(self.steps[depth - 1] if depth else self.rows.over, self.steps[depth])
 
-    @property
-    def pitch(self) -> int:
-        """The bytes that split spills for a tuple.
+    def groups(self, depth: int) -> int:
+        """Return how many numbers groups at a depth have; smaller groups do not use all."""
+        return prod(map(self.fan, range(depth)))
 
-        They are the row's number in its partition, and the update or the partition ID.
+    def blocks_at(self, depth: int) -> int:
+        """Return the number of blocks of all groups at a depth, at most."""
+        return self.blocks + self.groups(depth) - 1
+
+    def segments(self, depth: int) -> int:
+        """Return the number of segments that groups at a depth read from their parents, at most."""
+        return min(self.blocks_at(depth - 1) * self.fan(depth - 1), self.rows.tuples)
+
+    def span(self, depth: int) -> int:
+        """Return the tuples of a segment of gathered rows of a group at a depth."""
+        return self.block if depth < self.levels else self.reach or self.rows.tuples
+
+    def local_bytes(self, depth: int) -> int:
+        """Return the bytes of a row's number within its group at a depth."""
+        return 4 if prod(self.steps[depth - 1]) <= SHORT else 8
+
+    def id_count(self, depth: int) -> int:
+        """Return the number of partition IDs: with dropped tuples one more, the last."""
+        return self.fan(depth) + (self.rows.strays and not depth)
+
+    def id_bytes(self, depth: int) -> int:
+        """Return the bytes of a partition ID."""
+        return 1 if self.id_count(depth) <= MAX_BYTE_IDS else 2
+
+    def pitch(self, depth: int) -> int:
+        """Return the bytes that split spills for a tuple of a group at a depth.
+
+        They are the row's number in the child, and the update or the partition ID.
         """
-        return LOCAL + (self.id_bytes if self.gathers else self.rows.width)
+        return self.local_bytes(depth + 1) + (
+            self.id_bytes(depth) if self.gathers else self.rows.width
+        )
 
     @property
-    def sorted(self) -> int:
-        """The bytes that split spills for all blocks; gathered rows follow them."""
-        return self.rows.tuples * self.pitch
+    def tasks(self) -> dict[str, int]:
+        """The number of tasks by phase: of deeper levels at most, and without hot partitions."""
+        depths = range(self.levels)
+        splits = {phase("split", depth): self.blocks_at(depth) for depth in depths}
+        replays = {phase("replay", depth): self.blocks_at(depth) for depth in reversed(depths)}
+        return {**splits, "sweep": self.parts, **(replays if self.gathers else {})}
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The offset of the segments of each phase in a file of all, and of its end as ""."""
+        depths, each, offsets = range(self.levels), dict[str, int](), dict[str, int]()
+        each |= {phase("split", depth): self.rows.tuples * self.pitch(depth) for depth in depths}
+        if self.gathers:
+            sizes = dict.fromkeys(["sweep"], self.rows.tuples * self.rows.width)
+            each |= sizes | {phase("replay", d): sizes["sweep"] for d in depths[1:]}
+        elif self.reach and self.rows.combines:
+            each["combine"] = 2 * (self.rows.tuples // self.reach) * self.part
+        end = 0
+        for name, nbytes in each.items():
+            offsets[name], end = end, end + nbytes
+        return {**offsets, "": end}
 
     @property
     def spilled_total(self) -> int:
-        """The bytes that all tasks spill, in memory or to a file."""
-        return self.sorted + self.rows.tuples * self.rows.width * self.gathers
+        """The bytes that all tasks spill, in memory or to a file, but for hot partitions."""
+        pitches = sum(map(self.pitch, range(self.levels)))
+        return self.rows.tuples * (pitches + self.rows.width * self.gathers * self.levels)
 
     @property
     def spilled(self) -> int:
@@ -159,19 +215,41 @@ class Partitioning(NamedTuple):
     def scratch(self) -> int:
         """The bytes of a task's scratch buffer."""
         entry = self.rows.entry * (1 if self.rows.repeats == 1 else 3)  # as stored, and expanded
-        each = entry + 2 * (self.rows.width + LOCAL) + self.id_bytes
+        each = 0
+        for depth in range(self.levels):
+            given = self.local_bytes(depth) if depth else entry
+            both = self.rows.width + self.local_bytes(depth + 1)
+            each = max(each, given + 2 * both + self.id_bytes(depth))
         return min(self.block, self.rows.tuples) * each + 1024
+
+    @property
+    def tables(self) -> int:
+        """The bytes of the tables that the phases pass on, see tables.py."""
+        depths, total = range(self.levels), 0
+        starts = [8 * (self.fan(depth) + 2) * self.blocks_at(depth) for depth in depths]
+        for depth in depths:
+            children = self.groups(depth + 1)
+            each = self.blocks if depth + 1 < self.levels else 2 * self.ranges
+            total += 16 * (children + 1) + 8 * (children + each)
+        if not self.gathers:
+            return total + max(map(add, [0, *starts], starts), default=0)
+        fan = max(map(self.fan, depths))  # places replace starts, a group at a time
+        more = 8 * (fan + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
+        return int(total + sum(starts) + more)
 
     @property
     def memory(self) -> int:
         """The maximum bytes of memory of the run."""
-        tables = 8 * (self.parts + 3) * (self.blocks + 2) * (1 + self.gathers)
-        return tables + self.indices + min(self.held, self.spilled_total) + self.workers * self.task
+        held = min(self.held, self.spilled_total)
+        return self.tables + self.indices + held + self.workers * self.task
 
     @property
     def task(self) -> int:
         """The maximum bytes of memory of a task."""
-        entries = ENTRY * (self.parts + self.blocks)
+        fan, pieces = max(map(self.fan, range(self.levels))), 0
+        for depth in range(self.levels):
+            pieces = max(pieces, min(PIECES, max(self.fan(depth), self.blocks)))
+        entries = CHILD * fan + LINE * self.blocks + ENTRY * pieces
         return entries + self.part + self.counts + self.scratch + self.chunk * self.at_once
 
     def within(self, allowed: int) -> Partitioning:
@@ -183,8 +261,19 @@ class Partitioning(NamedTuple):
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
 
+    def in_ranges(self) -> Partitioning:
+        """Return the partitioning with hot partitions swept in ranges, by several tasks.
+
+        A range has so many tuples that reading the partition again adds a quarter to its bytes.
+        """
+        if not (self.gathers or self.rows.combines):
+            return self
+        mean = -(-self.rows.tuples // self.parts)
+        reach = HOT * max(self.block, mean, self.part // self.pitch(self.levels - 1))
+        return self._replace(reach=reach if reach < self.rows.tuples else 0)
+
     def tuples(self, block: int) -> int:
-        """Return the number of tuples of a block."""
+        """Return the number of tuples of a block of all tuples."""
         return min(self.block, self.rows.tuples - block * self.block)
 
     def fresh(self, block: int) -> tuple[int, int]:
@@ -192,9 +281,42 @@ class Partitioning(NamedTuple):
         first = block * self.block
         return self.rows.fresh(first), self.rows.fresh(first + self.tuples(block))
 
-    def box(self, part: int) -> Box:
-        """Return the start and stop of a partition along every axis of the rows."""
-        return grid.box(self.rows.over, self.step, part)
+    def box(self, number: int, depth: int | None = None) -> Box:
+        """Return the start and stop of a group along every axis; depth: None for a partition."""
+        depth = self.levels if depth is None else depth
+        if not depth:
+            return tuple((0, size) for size in self.rows.over)
+        group, child = divmod(number, self.fan(depth - 1))
+        outer = self.box(group, depth - 1)
+        sizes = grid.sizes(outer)
+        inner = grid.box(sizes, tuple(map(min, self.steps[depth - 1], sizes)), child)
+        return tuple((at + a, at + b) for (at, _), (a, b) in zip(outer, inner, strict=True))
+
+    def height(self, number: int, depth: int | None = None) -> int:
+        """Return the number of rows of a group; depth: None for a partition."""
+        return prod(grid.sizes(self.box(number, depth)))
+
+    def is_combined(self, tuples: int) -> bool:
+        """Whether the updates of a partition with so many are combined before they are applied."""
+        return self.rows.combines and 0 < self.reach < tuples
+
+    def children(self, number: int, depth: int) -> int:
+        """Return the number of children of a group at a depth."""
+        return grid.blocks(grid.sizes(self.box(number, depth)), self.steps[depth])
+
+    def used(self, depth: int) -> Iterator[int]:
+        """Yield the numbers of all groups at a depth."""
+        if not depth:
+            yield 0
+            return
+        for group in self.used(depth - 1):
+            first = group * self.fan(depth - 1)
+            yield from range(first, first + self.children(group, depth - 1))
+
+
+def phase(kind: str, depth: int) -> str:
+    """Return the name of a phase, which that of the first level shares with its kind."""
+    return f"{kind}{depth + 1}" if depth else kind
 
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
@@ -208,113 +330,33 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
-    count = Combining.of(inference.attributes).bytes_each(rows.tuples, rows.width)
-    return rows._replace(over=(rows.height,) if flat else rows.over, count_bytes=count)
-
-
-def units_of(
-    inference: Inference, sources: dict[str, ArrayMetadata], output: ArrayMetadata, at_once: int = 1
-) -> Units:
-    """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
-    plan = inference.plan
-    axes = len(plan.data if isinstance(plan, ElementsPlan) else plan.batch + plan.sizes)
-    steps = [_files(sources["data"])]
-    gathers = not inference.scatters
-    if not gathers:
-        steps.append(_files(output))
-    box = tuple(
-        min(size, lcm(*(step[d] for step in steps if step)))
-        for d, size in enumerate(plan.data[:axes])
+    combining, dtype = Combining.of(inference.attributes), inference.dtype
+    neutral = identity(dtype, combining.reduction) if inference.scatters else b""
+    return rows._replace(
+        over=(rows.height,) if flat else rows.over,
+        count_bytes=combining.bytes_each(rows.tuples, rows.width),
+        combines=bool(neutral) and dtype.kind in "iu" and not combining.is_counted,
     )
-    positions = positions_of(plan) if gathers else ()
-    slabs = {"indices": plan.positions, "updates": positions_of(plan)}
-    if not isinstance(plan, ElementsPlan) and plan.repeats > 1:
-        del slabs["indices"]
-    read = [_slab(_files(sources[role]), over) for role, over in slabs.items() if role in sources]
-    written = _slab(_files(output), positions) if gathers else 1
-    held = max(chunk_buffers(output, True), *(chunk_buffers(one) for one in sources.values()))
-    return Units(box, written, lcm(*read), held, at_once)
-
-
-def positions_of(plan: Plan) -> Shape:
-    """Return the shape of all tuples, the leading axes of a gather's output, or of updates.
-
-    Plain indices are repeated for the batches that share them.
-    """
-    return plan.unrolled.positions if isinstance(plan, NdPlan) else plan.positions
-
-
-def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
-    """Return the bytes of the buffers that read, or write, a chunk of an array."""
-    if not metadata.in_chunks:
-        return 0
-    layout, nbytes = metadata.layout, prod(metadata.grid) * metadata.dtype.itemsize
-    if layout is not None and layout.is_plain:
-        return PLAIN * nbytes
-    count = grid.blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
-    return COPIES * nbytes + count * (INNER if written else INDEXED)
-
-
-def read_again(
-    inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
-) -> int:
-    """Return the maximum bytes of indices and updates that are read again.
-
-    The next block reads a chunk again in which a block ends; every batch reads repeated indices
-    again that are not held.
-    """
-    again, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
-    for role, metadata in sources.items():
-        if role == "data" or (role == "indices" and partitioning.indices):
-            continue
-        over = inference.plan.positions if role == "indices" else positions_of(inference.plan)
-        slab = _slab(_files(metadata), over)
-        if role == "indices" and rows.repeats > 1:
-            read = rows.tuples
-            if (
-                rows.period * rows.repeats == rows.tuples
-            ):  # one group: a period is read once a block
-                read = ends * min(partitioning.block, rows.period) + min(
-                    partitioning.tuples(ends), rows.period
-                )
-            again += (read + 2 * partitioning.blocks * (slab - 1)) * rows.entry - metadata.nbytes
-        else:
-            within = ends - ends * partitioning.block // lcm(partitioning.block, slab)
-            again += within * slab * (metadata.nbytes // rows.tuples)
-    return again
-
-
-def _files(metadata: ArrayMetadata) -> Shape | None:
-    """Return the shape of the array in one file, a chunk or shard; None for a flat array."""
-    return metadata.unit if metadata.in_chunks else None
-
-
-def _slab(step: Shape | None, positions: Shape) -> int:
-    """Return the smallest number of successive positions that make complete chunks."""
-    if step is None or not prod(positions):
-        return 1
-    for d, length in enumerate(positions):
-        if min(step[d], length) > 1:
-            if d and length % step[d]:  # lines end in an incomplete chunk
-                return prod(positions[d:])
-            return min(step[d], length) * prod(positions[d + 1 :])
-    return 1
 
 
 def partitioning_for(
-    rows: Rows, gathers: bool, budget: int, threads: int, units: Units | None = None
+    rows: Rows,
+    gathers: bool,
+    budget: int,
+    threads: int,
+    units: Units | None = None,
+    levels: int = 1,
 ) -> Partitioning:
     """Partition a run to take about `budget` bytes of memory, or as much as chunks need.
 
     A quarter is for spilled data; a worker has an eighth for a partition, and half of that for
-    scratch. Repeated indices are held if they take no more than an eighth.
+    scratch. Repeated indices are held if they take no more than an eighth. levels: fewer if there
+    are few partitions, more if IDs require it.
     """
-    buffer = budget // 8
-    step = _step(rows, buffer, units)
-    while grid.blocks(rows.over, step) > MOST_PARTS:
-        buffer *= 2
-        step = _step(rows, buffer, units)
-    block = max(1, budget // 16 // (2 * (rows.width + LOCAL) + 2))
+    most = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
+    doubles, box = units is None, (1,) if units is None else units.box
+    steps = _steps(rows.over, _step(rows.over, most, box, doubles), doubles, levels)
+    block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
     if units is not None:
         both = lcm(units.read, units.written)
         unit = both if both <= block else units.written
@@ -324,22 +366,35 @@ def partitioning_for(
     repeated = rows.tuples // rows.repeats * rows.entry
     indices = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
     at_once = 1 if units is None else units.at_once
-    return Partitioning(rows, gathers, block, step, budget // 4, chunk, workers, indices, at_once)
+    return Partitioning(rows, gathers, block, steps, budget // 4, chunk, workers, indices, at_once)
 
 
-def _step(rows: Rows, buffer: int, units: Units | None) -> Shape:
-    """Return the shape of a partition of about `buffer` bytes."""
-    most = max(1, buffer // max(1, rows.width + rows.count_bytes))
-    if units is None:
-        step = 1
-        while step * 2 <= most and step < rows.height:
-            step *= 2
-        return (min(step, rows.height),)
-    shape = list(units.box)
+def _steps(over: Shape, step: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
+    """Return the shape of a group at each depth, from that of a partition."""
+    count = grid.blocks(over, step)
+    while True:
+        fan = max(2, round(count ** (1 / levels)))
+        steps = [step]
+        while len(steps) < levels and steps[0] != over:
+            steps.insert(0, _step(over, fan * prod(steps[0]), steps[0], doubles))
+            if steps[0] == steps[1]:
+                del steps[0]
+                break
+        if len(steps) > 1 and steps[0] == over:
+            del steps[0]
+        if max(map(grid.blocks, [over, *steps], steps)) <= MOST_CHILDREN:
+            return tuple(steps)
+        levels += 1
+
+
+def _step(over: Shape, most: int, unit: Shape, doubles: bool) -> Shape:
+    """Return the shape of about `most` rows, a multiple of a unit; doubles: by a power of two."""
+    shape = list(unit)
     for d in reversed(range(len(shape))):
         times = most // prod(shape)
         if times > 1:
-            shape[d] = min(rows.over[d], shape[d] * times)
-        if shape[d] < rows.over[d]:
+            times = 1 << (times.bit_length() - 1) if doubles else times
+            shape[d] = min(over[d], shape[d] * times)
+        if shape[d] < over[d]:
             break
     return tuple(shape)

@@ -1,203 +1,195 @@
-"""The policy of external execution: submits tasks, retries lost ones, selects attempts.
+"""The policy of external execution: which tasks are submitted, which again, which attempt counts.
 
-It drives the phases of a run on any executor, and passes the tables that the next phase needs.
-`tasks.py` defines the tasks.
+A lost task is submitted again. So is a late one, while no other task waits for a slot: the first
+attempt to end counts. After an error whose cause may pass, such as a full disk or a server that
+throttles, a task is submitted again later, and fewer run at once meanwhile.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, islice
-from operator import add, sub
+from itertools import islice
+from statistics import median
 from typing import Any
 
-from ndtool.engine import check as indices
-from ndtool.engine.gathers import ProgressCallback
-from ndtool.errors import BoundsError, OutputError, ResourceError
-from ndtool.rules.inference import Inference
+from ndtool.errors import NdtoolError, ResourceError, counted
 from ndtool.runs.executors import Executor, Lost, Task
-from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.resume import AbandonedRun
-from ndtool.runs.external.spill import SpillStore, Table
-from ndtool.runs.external.tasks import OutOfBounds, TaskResult
 
 Take = Callable[[int, Any], None]  # takes a task's number and its result
-Note = Callable[[BoundsError], object]  # takes the bounds report
 AHEAD = 16  # tasks submitted at once for each slot
 LOSSES = 3  # losses of a task, at most
+LATE = 5  # times the median duration of a phase from which a task is late
+LEAST_LATE = 5  # seconds that no task is late before
+KNOWN = 3  # tasks that have ended before one can be late
+RECENT = 999  # durations of which the median is
+WAITS = 5  # errors of a task that may pass, at most
+BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
 
 
-def complete(executor: Executor, tasks: Iterable[Task], take: Take, in_order: bool = False) -> None:
+class Troubles:
+    """What a run has survived, for its warnings."""
+
+    def __init__(self) -> None:
+        self._late, self._waits = Counter[str](), Counter[str]()
+
+    def late(self, task: Task) -> None:
+        """Count a task that was started again."""
+        self._late[task.phase] += 1
+
+    def waited(self, error: NdtoolError) -> None:
+        """Count an error after which a task was delayed."""
+        self._waits[error.message] += 1
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each kind of trouble."""
+        late = [
+            f"{counted(count, f'{phase} task')} took {LATE} times as long as others, and"
+            f" {'was' if count == 1 else 'were'} started again elsewhere"
+            for phase, count in self._late.items()
+        ]
+        waits = [
+            f"{message}: {counted(count, 'task')} waited and ran again, with fewer at once"
+            for message, count in self._waits.items()
+        ]
+        return late + waits
+
+
+def complete(
+    executor: Executor,
+    tasks: Iterable[Task],
+    take: Take,
+    in_order: bool = False,
+    troubles: Troubles | None = None,
+) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
-    The first outcome of a task counts.
+    The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
+    end the run without it.
     """
-    waiting, unfinished, losses = iter(tasks), set[Task](), Counter[Task]()
-
-    def submit(count: int) -> None:
-        for task in islice(waiting, count):
-            unfinished.add(task)
-            executor.submit(task)
-
+    run = _Run(executor, iter(tasks), take, 1 if in_order else AHEAD * executor.slots, troubles)
     try:
-        submit(1 if in_order else AHEAD * executor.slots)
-        for task, outcome in executor.completed():
-            if task not in unfinished:  # another attempt counted
-                continue
-            if isinstance(outcome, Lost):
-                losses[task] += outcome.times
-                if losses[task] > LOSSES:
-                    raise ResourceError(
-                        f"workers were lost repeatedly in a {task.phase} task",
-                        hint="a smaller --memory makes tasks smaller",
-                    )
-                executor.submit(task)
-                continue
-            if isinstance(outcome, BaseException):
-                raise outcome
-            unfinished.remove(task)
-            take(task.number, outcome)
-            submit(1)
+        run.submit_next()
+        while run.wait():
+            for event in executor.completed():
+                if event is not None:
+                    run.ended(*event)
+                run.submit_next()
     finally:
-        executor.cancel(*unfinished)
+        executor.cancel(*run.unfinished)
 
 
-def phases(
-    inference: Inference,
-    partitioning: Partitioning,
-    spills: SpillStore,
-    executor: Executor,
-    do: Callable[[str, int], Any],
-    progress: ProgressCallback,
-    note: Note,
-    abandoned: AbandonedRun | None = None,
-    in_order: bool = False,
-) -> Iterator[str]:
-    """Run all phases; yield the name of each before it begins.
+class _Run:
+    """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
 
-    do: runs a task. abandoned: the abandoned run to resume. in_order: whether the tasks of the last
-    phase run one at a time, in order.
+    An executor starts tasks in order, so the first ones in as many as it has slots are running.
     """
-    tables, outside, rows = _Tables(partitioning), Outside(inference), partitioning.rows
-    moved = (
-        rows.tuples * (rows.entry + rows.width * partitioning.gathers) + rows.height * rows.width
-    )
-    done, last = 0.0, "replay" if partitioning.gathers else "sweep"
 
-    def each(phase: str, count: int, nbytes: int, known: dict[int, TaskResult], take: Take) -> None:
-        """Run a phase whose tasks move `nbytes` in total; known: results of resumed tasks."""
+    def __init__(
+        self, executor: Executor, waiting: Iterator[Task], take: Take, most: int,
+        troubles: Troubles | None,
+    ) -> None:  # fmt: skip
+        self.unfinished: dict[Task, int] = {}
+        self._executor, self._waiting, self._take = executor, waiting, take
+        self._most, self._limit, self._troubles = most, most, troubles
+        self._losses, self._waits = Counter[Task](), Counter[Task]()
+        self._failures = Counter[Task]()
+        self._running: dict[Task, float] = {}  # when they began
+        self._queued: dict[Task, None] = {}
+        self._delayed: deque[tuple[float, Task]] = deque()
+        self._durations: deque[float] = deque(maxlen=RECENT)
 
-        def ended(number: int, end: Any) -> None:
-            nonlocal done
-            take(number, end)
-            done += nbytes / count
-            progress(min(1.0, done / moved))
+    def submit_next(self) -> None:
+        """Submit tasks that are due, as many as may be unfinished, and late ones again."""
+        now = self._executor.now()
+        for _ in range(len(self._delayed)):
+            due, task = self._delayed.popleft()
+            if due <= now and len(self.unfinished) < self._limit:
+                self._submit(task)
+            else:
+                self._delayed.append((due, task))
+        for task in islice(self._waiting, max(0, self._limit - len(self.unfinished))):
+            self._submit(task)
+        if self._troubles is not None and not self._queued:
+            self._submit_late(now, self._troubles)
 
-        for number, end in known.items():
-            ended(number, end)
-        new = (Task(do, phase, number) for number in range(count) if number not in known)
-        complete(executor, new, ended, in_order and phase == last)
+    def wait(self) -> bool:
+        """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
+        if not self.unfinished and self._delayed:
+            due = min(due for due, _ in self._delayed)
+            self._executor.wait(max(0.0, due - self._executor.now()))
+            self.submit_next()
+        return bool(self.unfinished or self._delayed)
 
-    def splits_ended(block: int, end: TaskResult | OutOfBounds) -> None:
-        if isinstance(end, TaskResult):
-            tables.add(block, end)
-        outside.add(block, end.outside if isinstance(end, TaskResult) else end)
-
-    def swept(part: int, end: TaskResult) -> None:
-        if partitioning.gathers:
-            table[part] = end.attempt
-
-    yield "split"
-    each(
-        "split",
-        partitioning.blocks,
-        rows.tuples * rows.entry,
-        abandoned.splits() if abandoned else {},
-        splits_ended,
-    )
-    outside.tell(note)
-    spills.tabulate(Table("starts", partitioning.blocks), tables.starts)
-    yield "sweep"
-    table = tables.table() if partitioning.gathers else memoryview(b"")
-    known = (
-        abandoned.sweeps(partitioning, table[-partitioning.parts :])
-        if abandoned and partitioning.gathers
-        else {}
-    )
-    each("sweep", partitioning.parts, rows.height * rows.width, known, swept)
-    if partitioning.gathers:
-        spills.tabulate(Table("places", partitioning.parts), table)
-        yield "replay"
-        each("replay", partitioning.blocks, rows.tuples * rows.width, {}, lambda *_: None)
-
-
-class Outside:
-    """Collects the bounds report of a run from its tasks."""
-
-    def __init__(self, inference: Inference) -> None:
-        self._inference = inference
-        self._first: tuple[int, OutOfBounds] | None = None  # with the number of its block
-        self._count = 0
-
-    def add(self, block: int, end: OutOfBounds | None) -> None:
-        """Add the report of a block."""
-        if end is not None:
-            self._count += end.tuples
-            if self._first is None or block < self._first[0]:
-                self._first = block, end
-
-    def tell(self, note: Note) -> None:
-        """Raise BoundsError if an index is out of bounds, or pass it to `note` if allowed."""
-        if self._first is None:
+    def ended(self, task: Task, outcome: Any) -> None:
+        """Take the outcome of an attempt."""
+        if task not in self.unfinished:  # another attempt counted
             return
-        if not self._count:  # repeated tuples differ between batches
-            raise OutputError("indices changed during the run")
-        plan, negatives = self._inference.plan, self._inference.row.negatives
-        error = indices.bounds_error(plan, self._first[1][:3], self._count, negatives)
-        if indices.is_error(plan, self._inference.attributes.out_of_bounds):
+        if isinstance(outcome, Lost):
+            self._losses[task] += outcome.times
+            if self._losses[task] > LOSSES:
+                raise ResourceError(
+                    f"workers were lost repeatedly in a {task.phase} task",
+                    hint="a smaller --memory makes tasks smaller",
+                )
+            self._executor.submit(task)
+            return
+        if isinstance(outcome, BaseException):
+            self._failures[task] += 1
+            if self.unfinished[task] > 1 == self._failures[task]:  # the other may succeed
+                self.unfinished[task] -= 1
+                return
+            self._delay(task, outcome)
+            return
+        began = self._remove(task)
+        if began is not None:
+            self._durations.append(self._executor.now() - began)
+        self._limit = min(self._most, self._limit + 1)
+        self._take(task.number, outcome)
+
+    def _submit(self, task: Task) -> None:
+        self.unfinished[task] = 1
+        self._queued[task] = None
+        self._start()
+        self._executor.submit(task)
+
+    def _start(self) -> None:
+        """Note the tasks that begin when others have ended."""
+        while self._queued and len(self._running) < self._executor.slots:
+            task = next(iter(self._queued))
+            del self._queued[task]
+            self._running[task] = self._executor.now()
+
+    def _remove(self, task: Task) -> float | None:
+        """Remove a task; return when it began, None if that is unknown."""
+        if self.unfinished.pop(task) > 1:
+            self._executor.cancel(task)
+        self._queued.pop(task, None)
+        began = self._running.pop(task, None)
+        self._start()
+        return began
+
+    def _delay(self, task: Task, error: BaseException) -> None:
+        """Submit a task again later, if the cause of its error may pass; else raise the error."""
+        passing = isinstance(error, NdtoolError) and error.passing
+        self._waits[task] += 1
+        if self._troubles is None or not passing or self._waits[task] > WAITS:
             raise error
-        note(error)
+        assert isinstance(error, NdtoolError)
+        self._troubles.waited(error)
+        self._remove(task)
+        self._limit = max(1, min(self._limit, self._executor.slots) // 2)
+        due = self._executor.now() + BACKOFF * 2.0 ** (self._waits[task] - 1)
+        self._delayed.append((due, task))
 
-
-class _Tables:
-    """The tables that split passes to sweep, and sweep to replay.
-
-    starts: a line of attempts, then a line for every partition, and one for the end, with each
-    block's offset of it in tuples.
-    """
-
-    def __init__(self, partitioning: Partitioning) -> None:
-        self._partition_flat = partitioning
-        self.starts = _numbers((2 + partitioning.parts) * partitioning.blocks)
-
-    def add(self, block: int, end: TaskResult) -> None:
-        """Add the result of a block's split."""
-        blocks = self._partition_flat.blocks
-        self.starts[block] = end.attempt
-        self.starts[blocks + block :: blocks] = memoryview(end.starts).cast("q")
-
-    def table(self) -> memoryview:
-        """Return the table for replay.
-
-        A line for attempts, still 0; a line of partition offsets in tuples; then a line for every
-        block, and one for the end, with its offset in each partition.
-        """
-        blocks, parts = self._partition_flat.blocks, self._partition_flat.parts
-        table, before = _numbers((3 + blocks) * parts), [0] * parts
-        for block in range(blocks):
-            table[(2 + block) * parts : (3 + block) * parts] = _line(before)
-            here = self.starts[blocks + block :: blocks].tolist()
-            before = list(map(add, before, map(sub, here[1:], here)))
-        table[(2 + blocks) * parts :] = _line(before)
-        table[parts : 2 * parts] = _line(accumulate(before[:-1], initial=0))
-        return table
-
-
-def _numbers(count: int) -> memoryview:
-    return memoryview(bytearray(8 * count)).cast("q")
-
-
-def _line(numbers: Iterable[int]) -> memoryview:
-    return memoryview(array("q", numbers))
+    def _submit_late(self, now: float, troubles: Troubles) -> None:
+        """Submit late tasks again, if slots are free."""
+        free = self._executor.slots - sum(self.unfinished.values())
+        if free <= 0 or self._delayed or len(self._durations) < KNOWN:
+            return
+        most = max(LATE * median(self._durations), LEAST_LATE)
+        late = [task for task, began in self._running.items() if now - began > most]
+        for task in [task for task in late if self.unfinished[task] == 1][:free]:
+            self.unfinished[task] += 1
+            troubles.late(task)
+            self._executor.submit(task)

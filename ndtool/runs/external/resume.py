@@ -7,8 +7,6 @@ a task spills, so that a segment with the same manifest is as good as a new one.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ndtool import __version__
@@ -18,10 +16,11 @@ from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.runs.external import spillfiles
-from ndtool.runs.external.partitioning import Partitioning, Rows
+from ndtool.runs.external.partitioning import Partitioning, Rows, phase
+from ndtool.runs.external.results import NOTE, TaskResult
 from ndtool.runs.external.spill import Segment, SpillFolder
 from ndtool.runs.external.spillfiles import SharedStore
-from ndtool.runs.external.tasks import NOTE, TaskResult
+from ndtool.runs.external.tables import Collected
 
 RunFingerprint = dict[str, Any]  # fingerprint of a run, as JSON
 
@@ -83,7 +82,10 @@ def write_manifest(
     """Write the manifest; return False if the run cannot be resumed."""
     if without_fingerprint(fingerprint):
         return False
-    manifest = {"made": fingerprint, "block": partitioning.block, "step": partitioning.step}
+    manifest = {
+        "made": fingerprint, "block": partitioning.block, "steps": partitioning.steps,
+        "reach": partitioning.reach,
+    }  # fmt: skip
     store.note(_MANIFEST, json.dumps(manifest).encode())
     return True
 
@@ -99,7 +101,7 @@ class AbandonedRun:
         self.fingerprint, self.reason = fingerprint, ""
         self.folder: SpillFolder | None = None
         self.taken = {"split": 0}
-        self._ends: dict[int, TaskResult] = {}
+        self._first: dict[int, TaskResult] = {}  # of the first level
         self._sizes: dict[Segment, int] = {}
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {called(name)} cannot be detected"
@@ -123,7 +125,9 @@ class AbandonedRun:
     def partitioning(self, partitioning: Partitioning) -> Partitioning:
         """Return the partitioning of the abandoned run."""
         return partitioning._replace(
-            block=self._manifest["block"], step=tuple(self._manifest["step"])
+            block=self._manifest["block"],
+            steps=tuple(map(tuple, self._manifest["steps"])),
+            reach=self._manifest["reach"],
         )
 
     def refuse(self, reason: str) -> None:
@@ -134,26 +138,25 @@ class AbandonedRun:
 
     def find_segments(self, partitioning: Partitioning) -> None:
         """Find the segments that are complete."""
-        self._sizes = self._store.segments()
-        segments = (segment for segment in self._sizes if segment.phase == "split")
-        pool.run_all(partial(self._read_result, partitioning), segments, self._store.at_once)
-        self.taken["split"] = len(self._ends)
+        self._sizes, self._partitioning = self._store.segments(), partitioning
+        self._first = self._results(0, Collected(partitioning, self._store))
+        self.taken["split"] = len(self._first)
 
-    def splits(self) -> dict[int, TaskResult]:
-        """Return the results of resumed splits, by block."""
-        return self._ends
+    def splits(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+        """Return the results of resumed splits of groups at a depth, by task."""
+        found = self._results(depth, tables) if depth else self._first
+        self.taken[phase("split", depth)] = len(found)
+        return found
 
-    def sweeps(self, partitioning: Partitioning, counts: Sequence[int]) -> dict[int, TaskResult]:
-        """Return the results of resumed sweeps, by partition; counts: the rows of each."""
-        is_known = self.fingerprint["data"][1] is not None
+    def rows(self, name: str, tables: Collected) -> dict[int, TaskResult]:
+        """Return the results of resumed tasks of a phase that spills rows, by task."""
+        is_known = name == "combine" or self.fingerprint["data"][1] is not None
         found = {
             segment.number: TaskResult(segment.attempt)
             for segment, nbytes in self._sizes.items()
-            if segment.phase == "sweep"
-            and nbytes == counts[segment.number] * partitioning.rows.width
-            if is_known
+            if segment.phase == name and nbytes == self._row_bytes(segment, tables) and is_known
         }
-        self.taken["sweep"] = len(found)
+        self.taken[name] = len(found)
         return found
 
     def close(self) -> None:
@@ -161,18 +164,51 @@ class AbandonedRun:
         if self.folder is not None:
             self.folder.leave()
 
-    def _read_result(self, partitioning: Partitioning, segment: Segment) -> None:
-        """Record the result of a split if its segment is complete."""
-        n = partitioning.tuples(segment.number)
-        end = memoryview(bytearray(8 * (partitioning.parts + 1) + NOTE))
-        if self._sizes[segment] != n * partitioning.pitch + len(end):
-            return
+    def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+        """Return the results of the splits whose segments are complete."""
+        found = dict[int, TaskResult]()
+        if self.folder is None:
+            return found
+
+        def read(segment: Segment) -> None:
+            if end := self._result(segment, depth, tables):
+                found[segment.number] = end
+
+        segments = (one for one in self._sizes if one.phase == phase("split", depth))
+        pool.run_all(read, segments, self._store.at_once)
+        return found
+
+    def _result(self, segment: Segment, depth: int, tables: Collected) -> TaskResult | None:
+        """Read the result of a split; None if its segment is incomplete."""
+        partitioning = self._partitioning
+        number, block = divmod(segment.number, partitioning.blocks)
+        group = tables.group(depth, number)
+        if block >= group.blocks:
+            return None
+        nbytes = group.tuples_of(block) * partitioning.pitch(depth)
+        children = partitioning.children(number, depth)
+        end = memoryview(bytearray(8 * (children + 1) + NOTE))
+        if self._sizes[segment] != nbytes + len(end):
+            return None
         try:
-            self._store.read(segment, n * partitioning.pitch, end)
-            done = TaskResult.of(segment.attempt, bytes(end))
+            self._store.read(segment, nbytes, end)
+            return TaskResult.of(segment.attempt, bytes(end))
         except (NdtoolError, ValueError, TypeError):
-            return
-        self._ends[segment.number] = done
+            return None
+
+    def _row_bytes(self, segment: Segment, tables: Collected) -> int | None:
+        """Return the bytes of a complete segment of rows; None if no task has its number."""
+        partitioning = self._partitioning
+        kind = segment.phase.rstrip("0123456789")
+        depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
+        each = partitioning.blocks if kind == "replay" else partitioning.ranges
+        number, at = divmod(segment.number, each)
+        group, span = tables.group(depth, number), partitioning.span(depth)
+        if at * span >= group.tuples:
+            return None
+        if kind == "combine":
+            return partitioning.height(number) * partitioning.rows.width
+        return min(span, group.tuples - at * span) * partitioning.rows.width
 
 
 def _read(store: SharedStore) -> dict[str, Any] | None:
@@ -182,7 +218,7 @@ def _read(store: SharedStore) -> dict[str, Any] | None:
     except ValueError:
         return None
     match found:
-        case {"made": dict(), "block": int(), "step": list()}:
+        case {"made": dict(), "block": int(), "steps": list(), "reach": int()}:
             manifest: dict[str, Any] = found
             return manifest
     return None

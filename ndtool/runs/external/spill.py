@@ -66,6 +66,9 @@ class SpillStore(Protocol):
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         """Store a table."""
 
+    def discard(self, table: Table) -> None:
+        """Release the memory of a table that no task reads any more."""
+
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         """Return lines of a table, concatenated."""
 

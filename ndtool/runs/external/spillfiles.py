@@ -5,11 +5,13 @@ The store of a run in one process is in spillstore.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from concurrent import futures
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -22,7 +24,7 @@ from ndtool.storage import descriptors, locations, remote
 
 OBJECT_BYTES = 8 << 20  # bytes of an object: each is sent when it is full
 _PART = ".part"  # suffix of incomplete files
-_SEGMENT_NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
+_SEGMENT_NAME = re.compile(r"([a-z]+[0-9]*)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
 _SPILL = "spill"
 
 
@@ -51,6 +53,7 @@ class FolderStore:
         try:
             descriptors.write_at(self._files[segment], at, view)
         except OSError as exc:
+            self._remove(segment)
             raise failed(exc) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
@@ -59,7 +62,15 @@ class FolderStore:
             os.close(self._files.pop(segment))  # a network file system reports errors here
             os.rename(self._file(segment) + _PART, self._file(segment))
         except OSError as exc:
+            self._remove(segment)
             raise failed(exc) from None
+
+    def _remove(self, segment: Segment) -> None:
+        """Remove an incomplete segment, which takes space that another attempt needs."""
+        if (fd := self._files.pop(segment, None)) is not None:
+            os.close(fd)
+        with suppress(OSError):
+            os.unlink(self._file(segment) + _PART)
 
     def expect(self, segment: Segment, at: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
@@ -75,6 +86,9 @@ class FolderStore:
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self.note(table.name, numbers)
+
+    def discard(self, table: Table) -> None:
+        pass  # it takes no memory
 
     def note(self, name: str, body: bytes | memoryview) -> None:
         """Store a shared note, or replace it."""
@@ -180,6 +194,9 @@ class ObjectStore:
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self.note(table.name, numbers)
 
+    def discard(self, table: Table) -> None:
+        pass  # it takes no memory
+
     def note(self, name: str, body: bytes | memoryview) -> None:
         """Store a shared note, or replace it."""
         self._put(name, bytes(body))
@@ -205,7 +222,11 @@ class ObjectStore:
 
     def _send(self, segment: Segment, body: bytes) -> None:
         number, self._sent[segment] = self._sent[segment], self._sent[segment] + 1
-        self._put(f"{_name(segment)}-{number}", body)
+        try:
+            self._put(f"{_name(segment)}-{number}", body)
+        except BaseException:  # another attempt writes objects of other names
+            self._rest.pop(segment, None)
+            raise
 
     def _put(self, key: str, body: bytes) -> None:
         going: futures.Future[None] = futures.Future()
@@ -223,7 +244,7 @@ class ObjectStore:
         try:
             return self._folder.span(key, start, stop)
         except InputError as error:
-            raise OutputError(error.message) from None
+            raise _as_output(error) from None
 
 
 SharedStore = FolderStore | ObjectStore
@@ -319,8 +340,17 @@ def _segments(found: Iterable[tuple[str, int]]) -> dict[Segment, int]:
     return sizes
 
 
-def failed(exc: BaseException) -> Any:
+def _as_output(error: InputError) -> OutputError:
+    """Return the error about spilled data that cannot be read."""
+    same = OutputError(error.message)
+    same.passing = error.passing
+    return same
+
+
+def failed(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-        return descriptors.failure(exc, "temporary file", OutputError)
+        error = descriptors.failure(exc, name, OutputError)
+        error.passing = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error
     return exc

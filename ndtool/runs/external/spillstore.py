@@ -1,38 +1,48 @@
-"""The spill store of a run in one process: memory first, then an unnamed temporary file."""
+"""The spill store of a run in one process: memory first, then unnamed temporary files."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator, Sequence
 
-from ndtool.errors import ResourceError
+from ndtool.errors import ResourceError, printable
 from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillfiles import failed
 from ndtool.storage import descriptors, tempfiles
+
+STRIPE = 1 << 20  # bytes in one directory before the next one, if there are several
+_FILE = "temporary file"
 
 
 class Store:
     """A spill store of `nbytes` bytes, the first `held` of them in memory; thread-safe.
 
-    phases: the offset of each phase's segments. Disk space is reserved for the bytes that are not
-    in memory. Raises ResourceError if there is too little.
+    directories: one file is in each, and they are striped; none for TMPDIR. phases: the offset of
+    each phase's segments. Disk space is reserved for the bytes that are not in memory. Raises
+    ResourceError if a directory has too little.
     """
 
     at_once = 1
 
     def __init__(
-        self, nbytes: int, held: int, directory: str | None, phases: dict[str, int]
+        self, nbytes: int, held: int, directories: Sequence[str], phases: dict[str, int]
     ) -> None:
-        self._fd: int | None = None
+        self._files: list[tuple[int, str]] = []  # descriptors, and names in errors
         self._phases = phases
         self._tables: dict[str, memoryview] = {}
         self._held = min(nbytes, held)
         self._buffer = _memory(self._held)
         if nbytes > self._held:
+            shares = _shares(nbytes - self._held, max(1, len(directories)))
             try:
-                self._fd = tempfiles.unnamed_file(directory)
-                descriptors.reserve(self._fd, nbytes - self._held, "temporary file")
-                descriptors.advise(self._fd, "RANDOM")
+                for directory, share in zip(directories or (None,), shares, strict=True):
+                    several = len(directories) > 1
+                    name = f"{_FILE} in {printable(directory or '')}" if several else _FILE
+                    fd = tempfiles.unnamed_file(directory)
+                    self._files.append((fd, name))
+                    descriptors.reserve(fd, share, name)
+                    descriptors.advise(fd, "RANDOM")
             except BaseException as exc:
                 self.close()
                 raise failed(exc) from None
@@ -44,45 +54,67 @@ class Store:
         start = self._phases[segment.phase] + segment.start + at
         here = max(0, min(len(view), self._held - start))
         self._buffer[start : start + here] = view[:here]
-        if here < len(view):
-            assert self._fd is not None
+        for (fd, name), position, first, stop in self._pieces(start + here, len(view) - here):
             try:
-                descriptors.write_at(self._fd, start + here - self._held, view[here:])
+                descriptors.write_at(fd, position, view[here + first : here + stop])
             except OSError as exc:
-                raise failed(exc) from None
+                raise failed(exc, name) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         pass  # no other run can resume it
 
     def expect(self, segment: Segment, at: int, nbytes: int) -> None:
-        first = self._phases[segment.phase] + segment.start + at - self._held
-        start, stop = max(0, first), first + nbytes
-        if start < stop:
-            assert self._fd is not None
-            descriptors.advise(self._fd, "WILLNEED", start, stop - start)
+        first = self._phases[segment.phase] + segment.start + at
+        start = max(self._held, first)
+        for (fd, _), position, begin, stop in self._pieces(start, first + nbytes - start):
+            descriptors.advise(fd, "WILLNEED", position, stop - begin)
 
     def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
         start = self._phases[segment.phase] + segment.start + at
         here = max(0, min(len(buffer), self._held - start))
         buffer[:here] = self._buffer[start : start + here]
-        if here < len(buffer):
-            assert self._fd is not None
+        for (fd, name), position, first, stop in self._pieces(start + here, len(buffer) - here):
             try:
-                descriptors.read_into(self._fd, start + here - self._held, buffer[here:])
+                descriptors.read_into(fd, position, buffer[here + first : here + stop])
             except OSError as exc:
-                raise failed(exc) from None
+                raise failed(exc, name) from None
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self._tables[table.name] = numbers
+
+    def discard(self, table: Table) -> None:
+        self._tables.pop(table.name, None)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         return self._tables[table.name][first * table.columns : stop * table.columns]
 
     def close(self) -> None:
-        """Close the file, which removes it."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+        """Close the files, which removes them."""
+        while self._files:
+            os.close(self._files.pop()[0])
+
+    def _pieces(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
+        """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
+
+        start: their offset in the store, not in memory.
+        """
+        at, done, count = start - self._held, 0, len(self._files)
+        while done < nbytes:
+            stripe, inside = divmod(at + done, STRIPE) if count > 1 else (0, at)
+            size = min(STRIPE - inside, nbytes - done) if count > 1 else nbytes
+            file = self._files[stripe % count]
+            yield file, stripe // count * STRIPE + inside, done, done + size
+            done += size
+
+
+def _shares(nbytes: int, count: int) -> list[int]:
+    """Return the bytes of each file: the end of its last stripe."""
+    if count == 1:
+        return [nbytes]
+    stripes, rest = divmod(nbytes, STRIPE)
+    whole = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
+    whole[stripes % count] += rest
+    return whole
 
 
 def _memory(nbytes: int) -> memoryview:

@@ -1,29 +1,29 @@
-"""The tasks of external execution: pure functions of open arrays and a number.
+"""The tasks of external execution: pure functions of open arrays, a phase and a number.
 
     split   sorts the index tuples (and updates) of a block stably by partition of data; dropped
-            tuples come last
+            tuples come last. Of the blocks of a group of partitions, too, once for each level
+    combine (see sweeps.py) combines updates of a hot partition, if their order does not matter
     sweep   reads a partition of data once, sequentially; gathers its rows, or applies the updates
             of all blocks in the order of the blocks and writes the partition once
-    replay  for gathers only: restores the rows of a block to the order of its tuples, writes them
+    replay  for gathers only: restores the rows of a block to the order of its tuples, writes them;
+            of the blocks of a group, spills them
 
 A task spills a segment under the ID of its attempt, which it returns, so that any worker can retry
-it. Within a partition tuples are in row-major order, so results equal those of the sequential loop.
+it. Within a group tuples are in row-major order, so results equal those of the sequential loop.
 """
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
-from math import prod
+from itertools import accumulate
 from operator import sub
 from threading import Lock
 from typing import Any, NamedTuple
 
 from ndtool import _kernels
-from ndtool._kernels import LINE, Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
+from ndtool._kernels import LINE, Indices, WorkItem
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_shared, write_range
 from ndtool.engine import bind, copies
 from ndtool.engine.check import is_error
@@ -32,52 +32,16 @@ from ndtool.errors import OutputError
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.dtypes import NATIVE
-from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import NdPlan
-from ndtool.runs.external import spill
-from ndtool.runs.external.batches import Batch, Take, batches, fetched
-from ndtool.runs.external.partitioning import LOCAL, MOST_PARTS, Partitioning
-from ndtool.runs.external.spill import SpillStore, Table
+from ndtool.runs.external import spill, sweeps
+from ndtool.runs.external.batches import SpilledTuples, Take
+from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
+from ndtool.runs.external.results import OutOfBounds, TaskResult
+from ndtool.runs.external.spill import SpillStore
+from ndtool.runs.external.sweeps import bound, changed
+from ndtool.runs.external.tables import Group, Places, Tables
 from ndtool.storage.local import ByteRange
-
-NOTE = 128  # bytes of a block's bounds report in the trailer of its segment
-
-
-class TaskResult(NamedTuple):
-    """The result of a task. attempt: its ID. starts: for split, the partition offsets.
-
-    outside: the indices of a block that are out of bounds, if that is no error.
-    """
-
-    attempt: int
-    starts: bytes = b""
-    outside: OutOfBounds | None = None
-
-    @property
-    def end(self) -> bytes:
-        """The trailer of a segment of split: all that another run needs to resume it."""
-        return self.starts + json.dumps(self.outside).encode().ljust(NOTE)
-
-    @classmethod
-    def of(cls, attempt: int, end: bytes) -> TaskResult:
-        """Parse the trailer of a segment into its result; ValueError if it is malformed."""
-        outside = json.loads(end[-NOTE:])
-        return cls(
-            attempt, end[:-NOTE], None if outside is None else OutOfBounds(*map(int, outside))
-        )
-
-
-class OutOfBounds(NamedTuple):
-    """The first index of a block that is out of bounds, and the number of tuples with one.
-
-    Repeated tuples of later batches are not counted.
-    """
-
-    position: int
-    component: int
-    value: int
-    tuples: int
 
 
 class Arrays(NamedTuple):
@@ -107,7 +71,6 @@ class Work:
         self.rule, self.handling = handling.mode, handling
         self.plan = plan.unrolled if isinstance(plan, NdPlan) else plan
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
-        self.boxes = bind.bind_boxes(partitioning.rows.over, partitioning.step)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
         self.combining = Combining.of(inference.attributes)
         self.reduction = self.combining.reduction
@@ -116,8 +79,7 @@ class Work:
         self.turned = dtype.unit > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
         self.updates_turned = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
-        self.starts = Table("starts", partitioning.blocks)
-        self.table = Table("places", partitioning.parts)
+        self.tables = Tables(partitioning, spills)
         self._parts, self._scratch = (
             pool.BufferPool(partitioning.part),
             pool.BufferPool(partitioning.scratch),
@@ -130,7 +92,8 @@ class Work:
 
     def do(self, phase: str, number: int) -> Any:
         """Run a task; return its result for the policy."""
-        return PHASES[phase](self, number)
+        kind = phase.rstrip("0123456789")
+        return PHASES[kind](self, number, int(phase[len(kind) :] or 1) - 1)
 
     def indices(self, block: int, take: Take) -> Indices:
         """Return the indices of a block."""
@@ -181,7 +144,7 @@ class Work:
         self._scratch.give(buffer)
 
 
-def check(work: Work, block: int) -> OutOfBounds | None:
+def check(work: Work, block: int, depth: int = 0) -> OutOfBounds | None:
     """Validate the indices of a block; return those out of bounds, None if all are valid."""
     with work.arena() as take:
         return _bad(work, work.fresh(block, take), block)
@@ -208,174 +171,151 @@ def _bad(
     return OutOfBounds(stored, component, value, 0)
 
 
-def split(work: Work, block: int) -> TaskResult | OutOfBounds:
+def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     """Sort the tuples of a block by partition and spill them; return the partition offsets."""
     partitioning, spills = work.partitioning, work.spills
-    first, n = block * partitioning.block, partitioning.tuples(block)
-    width = partitioning.rows.width
-    starts = memoryview(bytearray(8 * (partitioning.id_count + 1))).cast("q")
+    group, block = _block(work, number, depth)
+    n, outside = group.tuples_of(block), None
+    width, size = partitioning.rows.width, partitioning.local_bytes(depth + 1)
+    box = partitioning.box(group.number, depth)
+    sizes = grid.sizes(box)
+    boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.steps[depth], sizes)))
+    starts = memoryview(bytearray(8 * (boxes.parts + _drops(work, depth) + 1))).cast("q")
     with work.arena() as take:
-        ids, local, permuted = take(n * partitioning.id_bytes), take(n * LOCAL), take(n * LOCAL)
-        indices, tuples = work.indices(block, take), WorkItem(first, n, 0, 0)
-        into = local.cast("I")
-        if _kernels.partition_ids(work.rows, indices, first, tuples, work.boxes, ids, into, starts):
-            if (bad := _bad(work, work.fresh(block, take, indices), block, indices)) is None:
-                raise OutputError("indices changed during the run")
-            return bad
-        outside = None
-        if work.rule != "error":
-            outside = _bad(work, work.fresh(block, take, indices), block)
-        piece = spills.create(spill.Segment("split", block, first * partitioning.pitch))
+        ids, local, permuted = (
+            take(n * partitioning.id_bytes(depth)),
+            take(n * size),
+            take(n * size),
+        )
+        updates = None if work.arrays.updates is None else take(n * width)
+        if depth:
+            _take_block(work, group, block, updates, (ids, local, starts), take, boxes)
+        else:
+            first = block * partitioning.block
+            indices, tuples = work.indices(block, take), WorkItem(first, n, 0, 0)
+            if _kernels.partition_ids(work.rows, indices, first, tuples, boxes, ids, local, starts):
+                if (bad := _bad(work, work.fresh(block, take, indices), block, indices)) is None:
+                    raise OutputError("indices changed during the run")
+                return bad
+            if work.rule != "error":
+                outside = _bad(work, work.fresh(block, take, indices), block)
+            if updates is not None:
+                assert work.arrays.updates is not None
+                read_range(work.arrays.updates, first, updates)
+                if work.updates_turned:
+                    copies.swap(updates, work.inference.dtype.unit)
+        start = (group.first + block * group.block) * partitioning.pitch(depth)
+        piece = spills.create(spill.Segment(phase("split", depth), number, start))
         _permute(ids, starts[:-1], local, permuted, n, back=False)
         spills.write(piece, 0, permuted)
-        if work.arrays.updates is None:
-            spills.write(piece, n * LOCAL, ids)
+        if updates is None:
+            spills.write(piece, n * size, ids)
         else:
-            updates, ordered = take(n * width), take(n * width)
-            read_range(work.arrays.updates, first, updates)
-            if work.updates_turned:
-                copies.swap(updates, work.inference.dtype.unit)
+            ordered = take(n * width)
             _permute(ids, starts[:-1], updates, ordered, n, back=False)
-            spills.write(piece, n * LOCAL, ordered)
-        done = TaskResult(piece.attempt, bytes(starts[: partitioning.parts + 1]), outside)
+            spills.write(piece, n * size, ordered)
+        done = TaskResult(piece.attempt, bytes(starts[: boxes.parts + 1]), outside)
         spills.finish(piece, done.end)
     return done
 
 
-def sweep(work: Work, part: int) -> TaskResult:
-    """Read a partition of data, and gather rows of it, or update and write it."""
-    attempts = work.spills.lines(work.starts, 0, 1)
-    both = work.spills.lines(work.starts, 1 + part, 3 + part)
-    begins, ends = both[: len(attempts)], both[len(attempts) :]
-    found = list(batches(begins, ends, work.partitioning.block))
-    if work.arrays.updates is None:
-        return _gather(work, part, found, attempts, sum(begins)) if found else TaskResult(0)
-    _update(work, part, found, attempts)
-    return TaskResult(0)
+def _drops(work: Work, depth: int) -> bool:
+    """Whether split has an ID for dropped tuples."""
+    return work.partitioning.rows.strays and not depth
 
 
-def replay(work: Work, block: int) -> TaskResult:
-    """Restore the rows of a block to the order of its tuples, and write them."""
-    partitioning, spills, table = work.partitioning, work.spills, work.table
-    n, width = partitioning.tuples(block), partitioning.rows.width
-    attempts, bases = spills.lines(table, 0, 1), spills.lines(table, 1, 2)
-    both = spills.lines(table, 2 + block, 4 + block)
-    before, after = both[: partitioning.parts], both[partitioning.parts :]
-    counts = list(map(sub, after, before))
+def _block(work: Work, number: int, depth: int) -> tuple[Group, int]:
+    """Return the group and the block that a task of split or replay is for."""
+    group, block = divmod(number, work.partitioning.blocks)
+    return work.tables.group(depth, group), block
+
+
+def _take_block(
+    work: Work, group: Group, block: int, updates: memoryview | None,
+    split: tuple[memoryview, memoryview, memoryview], take: Take, boxes: _kernels.Boxes,
+) -> None:  # fmt: skip
+    """Read a block of a group that its parent has spilled; write partition IDs, rows, offsets."""
+    tuples = SpilledTuples(
+        work.partitioning, work.spills, work.tables.tuples(group.depth, group.number)
+    )
+    n, at, width = group.tuples_of(block), 0, work.partitioning.rows.width
+    size, first = tuples.local_bytes, block * group.block
+    given = take(n * size)
+    for batch in tuples.batches(first, first + n):
+        tuples.read_local(batch, given[at * size : (at + batch.tuples) * size])
+        if updates is not None:
+            tuples.read_rows(batch, updates[at * width : (at + batch.tuples) * width])
+        at += batch.tuples
+    ids, local, starts = split
+    height = work.partitioning.height(group.number, group.depth)
+    a, indices, items = bound(height, given, n, 1, size)
+    if at < n or _kernels.partition_ids(a, indices, 0, items, boxes, ids, local, starts):
+        raise changed()
+
+
+def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
+    """Restore the rows of a block to the order of its tuples; write them, or spill them."""
+    partitioning, spills = work.partitioning, work.spills
+    group, block = _block(work, number, depth)
+    n, width = group.tuples_of(block), partitioning.rows.width
+    places = work.tables.places(group, block)
+    counts = list(map(sub, places.after, places.before))
+    first = group.first + block * group.block
     with work.arena() as take:
-        ids, found, out = take(n * partitioning.id_bytes), take(n * width), take(n * width)
-        attempt = spills.lines(work.starts, 0, 1)[block]
-        piece = spill.Segment(
-            "split", block, block * partitioning.block * partitioning.pitch, attempt
-        )
-        spills.read(piece, n * LOCAL, ids)
-        wanted = [
-            (spill.Segment("sweep", part, bases[part] * width, attempts[part]),
-             before[part] * width, counts[part] * width)
-            for part in filter(counts.__getitem__, range(partitioning.parts))
-        ]  # fmt: skip
-        spill.read_all(spills, wanted, found)
-        if partitioning.rows.strays:
+        ids, found, out = take(n * partitioning.id_bytes(depth)), take(n * width), take(n * width)
+        split_phase, pitch = phase("split", depth), partitioning.pitch(depth)
+        piece = spill.Segment(split_phase, number, first * pitch, places.attempt)
+        spills.read(piece, n * partitioning.local_bytes(depth + 1), ids)
+        _read_rows(work, places, found)
+        if _drops(work, depth):
             counts.append(n - sum(counts))
             found[len(found) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
         _permute(ids, starts, found, out, n, back=True)
-        assert work.arrays.output is not None
-        write_range(work.arrays.output, block * partitioning.block, out)
-    return TaskResult(0)
+        if not depth:
+            assert work.arrays.output is not None
+            write_range(work.arrays.output, block * partitioning.block, out)
+            return TaskResult(0)
+        piece = spills.create(spill.Segment(phase("replay", depth), number, first * width))
+        spills.write(piece, 0, out)
+        spills.finish(piece)
+        return TaskResult(piece.attempt)
 
 
-PHASES = {one.__name__: one for one in (check, split, sweep, replay)}
+def _read_rows(work: Work, places: Places, buffer: memoryview) -> None:
+    """Read the rows of a block, in the order of the children that they are from."""
+    wanted: list[tuple[spill.Segment, int, int]] = []
+    at = end = 0
+    for segment, start, nbytes in _segments(work.partitioning, places):
+        wanted.append((segment, start, nbytes))
+        end += nbytes
+        if len(wanted) == PIECES:
+            spill.read_all(work.spills, wanted, buffer[at:end])
+            wanted, at = [], end
+    spill.read_all(work.spills, wanted, buffer[at:end])
 
 
-def _gather(
-    work: Work, part: int, batches: list[Batch], attempts: memoryview, before: int
-) -> TaskResult:
-    """Gather rows of a partition and spill them; only chunks that they are in are read."""
-    partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
-    box, at = partitioning.box(part), 0
-    there = bytearray(MOST_PARTS)
-    piece = spills.create(spill.Segment("sweep", part, before * width))
-    with work.part() as whole:
-        buffer = whole[: _height(box) * width]
-        for batch in batches:
-            with work.arena() as take:
-                local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)
-                if new := _missing(work, box, local, n, take, there):
-                    work.arrays.data.read(box, buffer, new)
-                found = take(n * width)
-                a, indices, tuples = _bound(_height(box), local, n, width)
-                if _kernels.gather(a, buffer, 0, indices, tuples, found, KernelOptions(1)):
-                    raise _changed()
-                spills.write(piece, at, found)
-                at += len(found)
-    spills.finish(piece)
-    return TaskResult(piece.attempt)
+def _segments(
+    partitioning: Partitioning, places: Places
+) -> Iterator[tuple[spill.Segment, int, int]]:
+    """Yield the segments of rows that a block needs: (segment, offset, bytes) of each."""
+    width, base = partitioning.rows.width, places.children[0].segment
+    for child, first, stop in zip(places.children, places.before, places.after, strict=True):
+        is_leaf = child.depth == partitioning.levels
+        span = partitioning.span(child.depth)
+        kind = "sweep" if is_leaf else phase("replay", child.depth)
+        each = partitioning.ranges if is_leaf else partitioning.blocks
+        while first < stop:
+            at = first // span
+            end, start = min(stop, (at + 1) * span), child.first + at * span
+            attempt = places.attempts[child.segment - base + at]
+            segment = spill.Segment(kind, child.number * each + at, start * width, attempt)
+            yield segment, (first - at * span) * width, (end - first) * width
+            first = end
 
 
-def _missing(
-    work: Work, box: Box, local: memoryview, n: int, take: Take, there: bytearray
-) -> Sequence[int]:
-    """Return the numbers of a partition's chunks that rows need and that are not read yet.
-
-    there: a flag for each chunk that is read, which this sets. If there are more than MOST_PARTS
-    chunks, or data are flat, the first flag is for all.
-    """
-    sizes = tuple(stop - first for first, stop in box)
-    steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
-    count = grid.blocks(sizes, steps)
-    if count == 1 or count > MOST_PARTS:
-        is_new, there[0] = not there[0], 1
-        return range(count if is_new else 0)
-    boxes, counts = bind.bind_boxes(sizes, steps), memoryview(bytearray(8 * (count + 1))).cast("q")
-    a, indices, tuples = _bound(_height(box), local, n, 1)
-    ids, rows = take(2 * n), take(n * LOCAL).cast("I")
-    if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
-        raise _changed()
-    new = [one for one, (a, b) in enumerate(pairwise(counts)) if b > a and not there[one]]
-    for one in new:
-        there[one] = 1
-    return new
-
-
-def _update(work: Work, part: int, batches: list[Batch], attempts: memoryview) -> None:
-    """Apply the updates of a partition, in order, and write it."""
-    width, dtype, box = (
-        work.partitioning.rows.width,
-        work.inference.dtype,
-        work.partitioning.box(part),
-    )
-    with work.part() as whole:
-        buffer = whole[: _height(box) * width]
-        work.arrays.data.read(box, buffer)
-        turn = bool(batches) and work.turned
-        if turn:
-            copies.swap(buffer, dtype.unit)
-        counts = None
-        if batches and work.combining.is_counted:
-            zeros = memoryview(bytearray(_height(box) * work.partitioning.rows.count_bytes))
-            counts = work.combining.counts(zeros, work.partitioning.rows.tuples, width)
-        for batch in batches:
-            with work.arena() as take:
-                local, n = fetched(work.partitioning, work.spills, batch, attempts, "local", take)
-                updates, _ = fetched(work.partitioning, work.spills, batch, attempts, "rows", take)
-                change = UpdateSpec(updates, width, work.reduction, dtype.name, counts)
-                a, indices, tuples = _bound(_height(box), local, n, width)
-                if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
-                    raise _changed()
-        work.combining.divide(counts, buffer, width, dtype, 1)
-        if turn:
-            copies.swap(buffer, dtype.unit)
-        assert work.arrays.output is not None
-        work.arrays.output.write(box, buffer)
-
-
-def _bound(
-    height: int, local: memoryview, n: int, width: int
-) -> tuple[Addressing, Indices, WorkItem]:
-    """Bind the rows of a partition, and the numbers of n of them."""
-    addressing = Addressing((height,), (width,), n, (), (), False)
-    return addressing, Indices(local, LOCAL, True, False), WorkItem(0, n, 0, width)
+PHASES = {one.__name__: one for one in (check, split, sweeps.combine, sweeps.sweep, replay)}
+sweep = sweeps.sweep
 
 
 def _permute(
@@ -384,12 +324,4 @@ def _permute(
     """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
     if _kernels.permute(ids, table, rows, out, n, back):
-        raise _changed()
-
-
-def _height(box: Box) -> int:
-    return prod(stop - first for first, stop in box)
-
-
-def _changed() -> OutputError:
-    return OutputError("a temporary file changed during the run")
+        raise changed()

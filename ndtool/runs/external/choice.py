@@ -1,0 +1,104 @@
+"""The choice of a partitioning: the number of levels by cost, within the memory that is given.
+
+The unit of cost is a byte of sequential reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from ndtool.engine import tuning
+from ndtool.errors import ResourceError, sized
+from ndtool.runs.external.partitioning import MOST_LEVELS, Partitioning
+
+# Partitions a run for a budget in bytes, and a number of levels; None if that is impossible.
+Partition = Callable[[int, int], Partitioning | None]
+Memory = Callable[[Partitioning], int]
+SMALLEST, LARGEST = 10, 34  # powers of two of the budgets that are tried if memory is short
+
+
+def chosen(
+    partition: Partition, budget: int, allowed: int, found: int = tuning.SEGMENT,
+    memory: Memory = lambda partitioning: partitioning.memory,
+) -> Partitioning | None:  # fmt: skip
+    """Return the cheapest partitioning that takes `allowed` bytes of memory at most, if any does.
+
+    budget: what partitions and blocks are for; others are tried if it does not fit. found: see
+    `cost`.
+    """
+    one = _cheapest(_levels(partition, budget), allowed, found, memory)
+    return one or _cheapest(_smallest(partition), allowed, found, memory)
+
+
+def least(partition: Partition, memory: Memory = lambda partitioning: partitioning.memory) -> int:
+    """Return the bytes of memory of the partitioning that takes least; 0 if there is none."""
+    return min(map(memory, _smallest(partition)), default=0)
+
+
+def refusal(needed: int, allowed: int) -> ResourceError:
+    """Return the error that a run needs more memory than --memory allows."""
+    unit = 10 ** max(0, len(str(needed)) - 3)
+    needed = -(-needed // unit) * unit  # as the text shows it
+    return ResourceError(
+        f"--memory {sized(allowed)} is less than the {sized(needed)} that this run needs at least",
+        hint=f"--memory {needed}, or more",
+    )
+
+
+def cost(partitioning: Partitioning, found: int = tuning.RANDOM) -> int:
+    """Return the cost of a sweep beyond the reads and writes that direct execution shares.
+
+    found: the cost of a random read of spilled data, which each segment takes, twice in a gather.
+    """
+    rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
+    finding = 2 * _segments(partitioning) * found * partitioning.spilled
+    offsets = sum(
+        partitioning.blocks_at(depth - 1) * partitioning.fan(depth - 1) for depth in depths
+    )
+    sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORTING
+    read = rows.height * rows.width * partitioning.gathers
+    return read + 2 * partitioning.spilled + sorting + finding // max(1, partitioning.spilled_total)
+
+
+def _segments(partitioning: Partitioning) -> int:
+    """Return the number of segments that all levels read, at most."""
+    return sum(map(partitioning.segments, range(1, partitioning.levels + 1)))
+
+
+def _levels(partition: Partition, budget: int) -> Iterator[Partitioning]:
+    """Yield the partitionings for a budget, each with more levels than the one before."""
+    before = 0
+    for levels in range(1, MOST_LEVELS + 1):
+        partitioning = partition(budget, levels)
+        if partitioning is not None and partitioning.levels > before:
+            before = partitioning.levels
+            yield partitioning
+
+
+def _smallest(partition: Partition) -> Iterator[Partitioning]:
+    """Yield the partitionings of runs that hold nothing and execute a task at a time.
+
+    Larger blocks make smaller tables.
+    """
+    for power, times in product(reversed(range(SMALLEST, LARGEST)), (1, 2, 4, 8, 16)):
+        for partitioning in _levels(partition, 1 << power):
+            block = partitioning.block * times
+            yield partitioning._replace(block=block, held=0, indices=0).within(0)
+
+
+def _cheapest(
+    partitionings: Iterator[Partitioning], allowed: int, found: int, memory: Memory
+) -> Partitioning | None:
+    """Return the cheapest partitioning that fits; a level more must halve the segments."""
+    best: Partitioning | None = None
+    for one in partitionings:
+        if memory(one) <= allowed and (
+            best is None
+            or (
+                cost(one, found) < cost(best, found)
+                and (one.levels <= best.levels or 2 * _segments(one) <= _segments(best))
+            )
+        ):
+            best = one
+    return best

@@ -1,0 +1,122 @@
+"""The time and the money that an external run takes, from its costs, a machine and prices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.formats import locators
+from ndtool.runs.external.costs import Costs, Run, Stored
+from ndtool.runs.external.units import positions_of, read_again
+from ndtool.runs.machines import DISK, STORE, Machine
+from ndtool.runs.prices import Prices
+from ndtool.storage import locations
+
+if TYPE_CHECKING:
+    from ndtool.formats.outputs import Output
+    from ndtool.runs.calls import OpenCall
+    from ndtool.runs.plan import Plan
+
+WORKERS = (1, 10, 100, 1000)
+
+
+class Estimate(NamedTuple):
+    """The time and the money that a run takes with a number of workers."""
+
+    workers: int
+    seconds: float
+    dollars: float
+
+
+def priced(call: OpenCall, plan: Plan, output: Output | None, spill: str | None) -> Plan:
+    """Return a plan with its requests, bytes and estimates; direct execution has none.
+
+    spill: the location of a cluster's spilled data, None for a run in one process.
+    """
+    run = run_of(call, plan, output, spill)
+    if run is None:
+        return plan
+    phases = run.phases()
+    return plan._replace(
+        read=sum(one.read for one in phases),
+        written=sum(one.written for one in phases),
+        requests=run.requests(phases),
+        estimates=estimates(run, call.request.prices or Prices()),
+    )
+
+
+def run_of(call: OpenCall, plan: Plan, output: Output | None, spill: str | None) -> Run | None:
+    """Return what the costs of a run follow from; None for direct execution."""
+    if plan.partitioning is None:
+        return None
+    kind = "memory"
+    if spill is not None:
+        kind = "objects" if locations.is_url(spill) else "folder"
+    positions = {
+        "indices": call.inference.plan.positions,
+        "updates": positions_of(call.inference.plan),
+    }
+    given = {
+        role: Stored(
+            source.metadata,
+            _is_remote(call, role),
+            positions.get(role, ()),
+            isinstance(source, Constant),
+        )
+        for role, source in call.sources.items()
+    }
+    metadata: dict[str, ArrayMetadata] = {role: one.metadata for role, one in given.items()}
+    again = read_again(call.inference, metadata, plan.partitioning)
+    to = call.metadata if output is None else output.metadata
+    to_url = output is not None and locations.is_url(locators.parse(output.name).path)
+    spills = max(1, len(call.spills)) if kind == "memory" else 1
+    return Run(plan.partitioning, kind, given, again, Stored(to, to_url), spills)
+
+
+def _is_remote(call: OpenCall, role: str) -> bool:
+    argument = call.request.arguments.get(role)
+    if role in call.passed or argument is None:
+        return False
+    return locations.is_url(locators.parse(argument).path)
+
+
+def estimates(run: Run, prices: Prices) -> list[Estimate]:
+    """Return the time and the money of a run for a few numbers of workers."""
+    machine, phases, found = STORE if run.is_remote else DISK, run.phases(), []
+    bought = dollars(phases, prices) if run.is_remote else 0.0
+    for workers in WORKERS:
+        took = sum(seconds(one, machine, workers) for one in phases)
+        money = bought + workers * took / 3600 * prices.machine_hour
+        found.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (took, money))))
+    return found
+
+
+def seconds(phase: Costs, machine: Machine, workers: int) -> float:
+    """Return how long the tasks of a phase take `workers` workers."""
+    tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
+    gets, puts = paid(phase.requests)
+    calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
+    moved = nbytes / machine.bandwidth + nbytes / machine.moved + phase.tuples / machine.sorted
+    each = machine.latency * calls + moved / tasks
+    limits = (
+        phase.tasks * machine.scheduled,
+        nbytes / machine.every if machine.every else 0.0,
+        gets / machine.gets if machine.gets else 0.0,
+        puts / machine.puts if machine.puts else 0.0,
+    )
+    return max(-(-phase.tasks // workers) * each, *limits)
+
+
+def dollars(phases: list[Costs], prices: Prices) -> float:
+    """Return the price of requests and of bytes, without machines."""
+    total = sum((one.requests for one in phases), Counter[str]())
+    gets, puts = paid(total)
+    nbytes = sum(one.read + one.written for one in phases)
+    return gets / 1000 * prices.get + puts / 1000 * prices.put + nbytes / 1e9 * prices.gb
+
+
+def paid(requests: Counter[str]) -> tuple[int, int]:
+    """Return the requests that are paid as reads, and as writes; to delete is free."""
+    return requests["get"] + requests["head"], requests["put"] + requests["list"]

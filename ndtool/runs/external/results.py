@@ -1,0 +1,44 @@
+"""The results of tasks, which the policy takes, and which another run resumes."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+NOTE = 128  # bytes of a block's bounds report in the trailer of its segment
+
+
+class TaskResult(NamedTuple):
+    """The result of a task. attempt: its ID. starts: for split, the partition offsets.
+
+    outside: the indices of a block that are out of bounds, if that is no error.
+    """
+
+    attempt: int
+    starts: bytes = b""
+    outside: OutOfBounds | None = None
+
+    @property
+    def end(self) -> bytes:
+        """The trailer of a segment of split: all that another run needs to resume it."""
+        return self.starts + json.dumps(self.outside).encode().ljust(NOTE)
+
+    @classmethod
+    def of(cls, attempt: int, end: bytes) -> TaskResult:
+        """Parse the trailer of a segment into its result; ValueError if it is malformed."""
+        outside = json.loads(end[-NOTE:])
+        return cls(
+            attempt, end[:-NOTE], None if outside is None else OutOfBounds(*map(int, outside))
+        )
+
+
+class OutOfBounds(NamedTuple):
+    """The first index of a block that is out of bounds, and the number of tuples with one.
+
+    Repeated tuples of later batches are not counted.
+    """
+
+    position: int
+    component: int
+    value: int
+    tuples: int

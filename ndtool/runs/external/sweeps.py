@@ -1,0 +1,210 @@
+"""The tasks of a partition of data: rows gathered from it, or updates applied to it.
+
+A hot partition, which many tuples select, is swept in ranges of its tuples: each gathers its rows.
+Updates whose order does not matter are combined first: `combine` applies a range of them to neutral
+elements, and sweep applies the results. Other updates are applied in order, by one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ndtool import _kernels
+from ndtool._kernels import Addressing, Indices, KernelOptions, UpdateSpec, WorkItem
+from ndtool.engine import bind, copies
+from ndtool.errors import OutputError
+from ndtool.rules import grid
+from ndtool.rules.grid import Box
+from ndtool.rules.reductions import identity
+from ndtool.runs.external import spill
+from ndtool.runs.external.batches import SpilledTuples, Take
+from ndtool.runs.external.partitioning import MOST_CHILDREN
+from ndtool.runs.external.results import TaskResult
+from ndtool.runs.external.tables import Group
+
+if TYPE_CHECKING:
+    from ndtool._kernels import UpdateCounts
+    from ndtool.runs.external.tasks import Work
+
+
+def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
+    """Read a partition of data, and gather a range of its rows, or update and write it."""
+    part, at = divmod(number, work.partitioning.ranges)
+    group = work.tables.group(work.partitioning.levels, part)
+    if work.partitioning.gathers:
+        return _gather(work, group, number, at) if group.tuples else TaskResult(0)
+    _update(work, group)
+    return TaskResult(0)
+
+
+def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
+    """Combine a range of the updates of a hot partition, and spill the result."""
+    partitioning, dtype = work.partitioning, work.inference.dtype
+    part, at = divmod(number, partitioning.ranges)
+    group, height = work.tables.group(partitioning.levels, part), partitioning.height(part)
+    first, stop = _range(work, group, at)
+    piece = spill.Segment("combine", number, (group.segment + at) * partitioning.part)
+    with work.part() as whole:
+        buffer = whole[: height * partitioning.rows.width]
+        neutral = identity(dtype, work.reduction)
+        for start in range(0, len(buffer), 1 << 20):
+            stretch = buffer[start : start + (1 << 20)]
+            stretch[:] = neutral * (len(stretch) // len(neutral))
+        _apply(work, group, first, stop, buffer, None)
+        piece = work.spills.create(piece)
+        work.spills.write(piece, 0, buffer)
+        work.spills.finish(piece)
+    return TaskResult(piece.attempt)
+
+
+def _range(work: Work, group: Group, at: int) -> tuple[int, int]:
+    """Return the tuples of a partition that a task sweeps."""
+    span = work.partitioning.span(group.depth)
+    return at * span, min(group.tuples, (at + 1) * span)
+
+
+def _spilled(work: Work, group: Group) -> SpilledTuples:
+    """Return the spilled tuples of a partition."""
+    tuples = work.tables.tuples(group.depth, group.number)
+    return SpilledTuples(work.partitioning, work.spills, tuples)
+
+
+def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
+    """Gather rows of a partition and spill them; only chunks that they are in are read."""
+    partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
+    box, height = partitioning.box(group.number), partitioning.height(group.number)
+    first, stop = _range(work, group, at)
+    there = bytearray(_chunks(work, box))
+    piece = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
+    done, tuples = 0, _spilled(work, group)
+    with work.part() as whole:
+        buffer = whole[: height * width]
+        for batch in tuples.batches(first, stop):
+            n = batch.tuples
+            with work.arena() as take:
+                local = take(n * tuples.local_bytes)
+                tuples.read_local(batch, local)
+                if new := _missing(work, box, local, n, take, there):
+                    work.arrays.data.read(box, buffer, new)
+                found = take(n * width)
+                a, indices, items = bound(height, local, n, width)
+                if _kernels.gather(a, buffer, 0, indices, items, found, KernelOptions(1)):
+                    raise changed()
+                spills.write(piece, done, found)
+                done += len(found)
+    spills.finish(piece)
+    return TaskResult(piece.attempt)
+
+
+def _chunks(work: Work, box: Box) -> int:
+    """Return the number of chunks of a partition; 1 if all are read together."""
+    sizes = grid.sizes(box)
+    count = grid.blocks(sizes, work.arrays.data.chunk or sizes)
+    return 1 if count > MOST_CHILDREN else count
+
+
+def _missing(
+    work: Work, box: Box, local: memoryview, n: int, take: Take, there: bytearray
+) -> Sequence[int]:
+    """Return the numbers of a partition's chunks that rows need and that are not read yet.
+
+    there: a flag for each chunk that is read, which this sets.
+    """
+    sizes = grid.sizes(box)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
+    if len(there) == 1:
+        is_new, there[0] = not there[0], 1
+        return range(grid.blocks(sizes, steps) if is_new else 0)
+    boxes = bind.bind_boxes(sizes, steps)
+    counts = memoryview(bytearray(8 * (len(there) + 1))).cast("q")
+    a, indices, tuples = bound(grid.blocks(sizes, (1,) * len(sizes)), local, n, 1)
+    ids, rows = take(2 * n), take(n * boxes.row_bytes)
+    if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
+        raise changed()
+    new = [one for one, (a, b) in enumerate(pairwise(counts)) if b > a and not there[one]]
+    for one in new:
+        there[one] = 1
+    return new
+
+
+def _update(work: Work, group: Group) -> None:
+    """Apply the updates of a partition, in order, and write it."""
+    partitioning, dtype = work.partitioning, work.inference.dtype
+    width, height = partitioning.rows.width, partitioning.height(group.number)
+    box = partitioning.box(group.number)
+    with work.part() as whole:
+        buffer = whole[: height * width]
+        work.arrays.data.read(box, buffer)
+        turn = bool(group.tuples) and work.turned
+        if turn:
+            copies.swap(buffer, dtype.unit)
+        counts = None
+        if group.tuples and work.combining.is_counted:
+            zeros = memoryview(bytearray(height * partitioning.rows.count_bytes))
+            counts = work.combining.counts(zeros, partitioning.rows.tuples, width)
+        if partitioning.is_combined(group.tuples):
+            _apply_combined(work, group, buffer)
+        elif group.tuples:
+            _apply(work, group, 0, group.tuples, buffer, counts)
+        work.combining.divide(counts, buffer, width, dtype, 1)
+        if turn:
+            copies.swap(buffer, dtype.unit)
+        assert work.arrays.output is not None
+        work.arrays.output.write(box, buffer)
+
+
+def _apply(
+    work: Work, group: Group, first: int, stop: int, buffer: memoryview,
+    counts: UpdateCounts | None,
+) -> None:  # fmt: skip
+    """Apply updates first..stop of a partition to its rows in a buffer, in order."""
+    width, tuples = work.partitioning.rows.width, _spilled(work, group)
+    for batch in tuples.batches(first, stop):
+        n = batch.tuples
+        with work.arena() as take:
+            local, updates = take(n * tuples.local_bytes), take(n * width)
+            tuples.read_local(batch, local)
+            tuples.read_rows(batch, updates)
+            _scatter(work, local, n, updates, buffer, width, counts)
+
+
+def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
+    """Apply the combined updates of all ranges of a partition, as updates of one long row."""
+    partitioning, zero = work.partitioning, memoryview(bytes(8))
+    count = -(-group.tuples // partitioning.reach)
+    each = partitioning.block * partitioning.rows.width
+    for at, attempt in enumerate(work.tables.attempts(group, count)):
+        start = (group.segment + at) * partitioning.part
+        number = group.number * partitioning.ranges + at
+        piece = spill.Segment("combine", number, start, attempt)
+        for first in range(0, len(buffer), each):
+            rows = buffer[first : first + each]
+            with work.arena() as take:
+                updates = take(len(rows))
+                work.spills.read(piece, first, updates)
+                _scatter(work, zero, 1, updates, rows, len(rows), None)
+
+
+def _scatter(
+    work: Work, local: memoryview, n: int, updates: memoryview, buffer: memoryview, width: int,
+    counts: UpdateCounts | None,
+) -> None:  # fmt: skip
+    change = UpdateSpec(updates, width, work.reduction, work.inference.dtype.name, counts)
+    a, indices, tuples = bound(len(buffer) // width, local, n, width)
+    if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
+        raise changed()
+
+
+def bound(
+    height: int, local: memoryview, n: int, width: int, size: int = 4
+) -> tuple[Addressing, Indices, WorkItem]:
+    """Bind rows of a group, and the numbers of n of them, of `size` bytes each."""
+    addressing = Addressing((height,), (width,), n, (), (), False)
+    return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
+
+
+def changed() -> OutputError:
+    """Return the error about spilled data that others have changed."""
+    return OutputError("a temporary file changed during the run")

@@ -1,0 +1,272 @@
+"""The tables that phases pass on: the groups, the segments, and the offsets in them.
+
+    offsets{d}      for each group at depth d, and for the end: its first tuple among those of all
+                    groups at that depth, and its first segment of rows
+    starts{d}-{g}   the attempts of the blocks of a group; then for each child, and for the end,
+                    its offset in each block in tuples
+    attempts{d}     the attempts of the segments of rows of all groups at depth d
+    places{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
+                    child in tuples; made of starts{d}-{g}, which no task reads then
+
+The rows are those gathered, or the combined updates of a hot partition.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from operator import add, sub
+from typing import NamedTuple
+
+from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.results import TaskResult
+from ndtool.runs.external.spill import SpillStore, Table
+
+
+class Group(NamedTuple):
+    """A group of rows, and the tuples that select them, in order; at depth 0 all rows.
+
+    first: its first tuple among those of all groups at its depth. tuples: their number. block: the
+    tuples of a block. segment: its first segment of rows, if they are in `attempts`.
+    """
+
+    depth: int
+    number: int
+    first: int
+    tuples: int
+    block: int
+    segment: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return -(-self.tuples // self.block)
+
+    def tuples_of(self, block: int) -> int:
+        """Return the number of tuples of a block."""
+        return min(self.block, self.tuples - block * self.block)
+
+    def task(self, block: int, partitioning: Partitioning) -> int:
+        """Return the number of the task for a block of this group."""
+        return self.number * partitioning.blocks + block
+
+
+class Tuples(NamedTuple):
+    """Where the tuples of a group are in the blocks of its parent: the offsets in each of them."""
+
+    parent: Group
+    attempts: memoryview
+    begins: memoryview
+    ends: memoryview
+
+
+class Places(NamedTuple):
+    """Where the gathered rows of a block are: its offsets in each child, and their segments.
+
+    attempt: that which spilled the tuples of the block.
+    """
+
+    attempt: int
+    children: list[Group]
+    attempts: memoryview
+    before: memoryview
+    after: memoryview
+
+
+class Tables:
+    """Reads the tables of a run."""
+
+    def __init__(self, partitioning: Partitioning, spills: SpillStore) -> None:
+        self._partitioning, self._spills = partitioning, spills
+
+    def group(self, depth: int, number: int) -> Group:
+        """Return a group at a depth."""
+        return next(self._groups(depth, number, 1))
+
+    def tuples(self, depth: int, number: int) -> Tuples:
+        """Return where the tuples of a group are."""
+        above, child = divmod(number, self._partitioning.fan(depth - 1))
+        parent = self.group(depth - 1, above)
+        if not parent.tuples:
+            return Tuples(parent, *(memoryview(array("q")) for _ in range(3)))
+        table = _starts(parent)
+        both = self._spills.lines(table, 1 + child, 3 + child)
+        attempts = self._spills.lines(table, 0, 1)
+        return Tuples(parent, attempts, both[: parent.blocks], both[parent.blocks :])
+
+    def attempts(self, group: Group, count: int) -> memoryview:
+        """Return the attempts of segments of rows, from the first of a group on."""
+        first = group.segment
+        return self._spills.lines(_attempts(group.depth), first, first + count)
+
+    def places(self, group: Group, block: int) -> Places:
+        """Return where the gathered rows of a block are."""
+        count = self._partitioning.children(group.number, group.depth)
+        first = group.number * self._partitioning.fan(group.depth)
+        children = list(self._groups(group.depth + 1, first, count))
+        end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
+        both = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
+        attempts = self.attempts(children[0], end.segment - children[0].segment)
+        return Places(both[0], children, attempts, both[1 : 1 + count], both[2 + count :])
+
+    def _groups(self, depth: int, first: int, count: int, after: bool = False) -> Iterator[Group]:
+        """Yield successive groups; after: what follows them instead."""
+        block = self._partitioning.block
+        if not depth:
+            yield Group(0, 0, 0, self._partitioning.rows.tuples, block)
+            return
+        lines = self._spills.lines(_offsets(depth), first, first + count + 1)
+        for at in range(count):
+            here, segment, stop, segments = lines[2 * at : 2 * at + 4]
+            yield Group(depth, first + at, here, stop - here, block, segments if after else segment)
+
+
+class Collected:
+    """Collects the results of tasks, depth by depth, and writes the tables from them.
+
+    depth: that of the groups whose blocks are split, or restored, next.
+    """
+
+    def __init__(self, partitioning: Partitioning, spills: SpillStore) -> None:
+        self._partitioning, self._spills = partitioning, spills
+        self._offsets = [_numbers(4)]
+        self._offsets[0][2] = partitioning.rows.tuples
+        self._starts: list[dict[int, memoryview]] = []
+        self._attempts = [memoryview(array("q"))]
+
+    def groups(self, depth: int) -> Iterator[Group]:
+        """Yield the groups at a depth that have tuples."""
+        block, offsets = self._partitioning.block, self._offsets[depth]
+        for number in range(len(offsets) // 2 - 1):
+            first, segment, stop, _ = offsets[2 * number : 2 * number + 4]
+            if stop > first:
+                yield Group(depth, number, first, stop - first, block, segment)
+
+    def group(self, depth: int, number: int) -> Group:
+        """Return a group at a depth; without tuples if there is none of this number."""
+        if number >= len(self._offsets[depth]) // 2 - 1:
+            return Group(depth, number, 0, 0, self._partitioning.block)
+        first, segment, stop, _ = self._offsets[depth][2 * number : 2 * number + 4]
+        return Group(depth, number, first, stop - first, self._partitioning.block, segment)
+
+    def blocks(self, depth: int) -> int:
+        """Return the number of blocks of all groups at a depth."""
+        return sum(group.blocks for group in self.groups(depth))
+
+    def begin(self, depth: int) -> None:
+        """Prepare for the splits of groups at a depth."""
+        children = self._partitioning.children
+        self._starts.append(
+            {
+                group.number: _numbers((2 + children(group.number, depth)) * group.blocks)
+                for group in self.groups(depth)
+            }
+        )
+
+    def add(self, number: int, end: TaskResult) -> None:
+        """Add the result of a split."""
+        group, block = divmod(number, self._partitioning.blocks)
+        starts = self._starts[-1][group]
+        offsets = memoryview(end.starts).cast("q")
+        blocks = len(starts) // (1 + len(offsets))
+        starts[block] = end.attempt
+        starts[blocks + block :: blocks] = offsets
+
+    def split(self) -> None:
+        """Write the tables of a depth whose blocks are all split."""
+        partitioning, depth = self._partitioning, len(self._starts) - 1
+        fan, span = partitioning.fan(depth), partitioning.span(depth + 1)
+        offsets, at, segment = _numbers(2 * partitioning.groups(depth + 1) + 2), 0, 0
+        offsets[0::2] = _line(self._firsts(depth, fan))
+        for number in range(partitioning.groups(depth + 1)):
+            offsets[2 * number + 1] = segment
+            at = offsets[2 * number + 2] - offsets[2 * number]
+            if partitioning.gathers or (
+                depth + 1 == partitioning.levels and partitioning.is_combined(at)
+            ):
+                segment += -(-at // span)
+        offsets[-1] = segment
+        self._offsets.append(offsets)
+        self._attempts.append(_numbers(segment))
+        self._spills.tabulate(_offsets(depth + 1), offsets)
+        for group in self.groups(depth):
+            self._spills.tabulate(_starts(group), self._starts[depth][group.number])
+        if depth and not partitioning.gathers:
+            for group in self.groups(depth - 1):
+                self._forget(group)
+
+    def _forget(self, group: Group) -> None:
+        """Release the starts of a group, which no task reads any more."""
+        del self._starts[group.depth][group.number]
+        self._spills.discard(_starts(group))
+
+    def _firsts(self, depth: int, fan: int) -> Iterator[int]:
+        """Yield the first tuple of each child of all groups at a depth, and the end."""
+        at = 0
+        for number in range(self._partitioning.groups(depth)):
+            group, counts = self.group(depth, number), [0] * fan
+            if group.tuples:
+                lines = self._starts[depth][number]
+                sums = [
+                    sum(lines[first : first + group.blocks])
+                    for first in range(group.blocks, len(lines), group.blocks)
+                ]
+                counts[: len(sums) - 1] = map(sub, sums[1:], sums)
+            for count in counts:
+                yield at
+                at += count
+        yield at
+
+    def add_rows(self, group: Group, at: int, attempt: int) -> None:
+        """Add the attempt of segment `at` of the rows of a group."""
+        self._attempts[group.depth][group.segment + at] = attempt
+
+    def write_attempts(self, depth: int) -> None:
+        """Write the table of the attempts of all segments of rows at a depth."""
+        self._spills.tabulate(_attempts(depth), self._attempts[depth])
+
+    def write_places(self, depth: int) -> None:
+        """Write the tables that restore the rows of blocks at a depth."""
+        for group in self.groups(depth):
+            starts, blocks = self._starts[depth][group.number], group.blocks
+            count = len(starts) // blocks - 2
+            line = 1 + count
+            table, before = _numbers((1 + blocks) * line), [0] * count
+            for block in range(blocks):
+                table[block * line : (block + 1) * line] = _line([starts[block], *before])
+                here = starts[blocks + block :: blocks].tolist()
+                before = list(map(add, before, map(sub, here[1:], here)))
+            table[blocks * line :] = _line([0, *before])
+            self._spills.tabulate(Table(_places(group), line), table)
+            del starts
+            self._forget(group)
+
+    def discard_places(self, depth: int) -> None:
+        """Release the tables that restored the rows of blocks at a depth."""
+        for group in self.groups(depth):
+            line = 1 + self._partitioning.children(group.number, depth)
+            self._spills.discard(Table(_places(group), line))
+
+
+def _starts(group: Group) -> Table:
+    return Table(f"starts{group.depth}-{group.number}", group.blocks)
+
+
+def _places(group: Group) -> str:
+    return f"places{group.depth}-{group.number}"
+
+
+def _offsets(depth: int) -> Table:
+    return Table(f"offsets{depth}", 2)
+
+
+def _attempts(depth: int) -> Table:
+    return Table(f"attempts{depth}", 1)
+
+
+def _numbers(count: int) -> memoryview:
+    return memoryview(bytearray(8 * count)).cast("q")
+
+
+def _line(numbers: Iterable[int]) -> memoryview:
+    return memoryview(array("q", numbers))

@@ -1,0 +1,57 @@
+"""What requests, bytes and machines cost: the prices by which a plan is estimated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ndtool.errors import UsageError, printable, shown
+
+_LARGEST = 1 << 20  # characters of a file of prices
+_MOST = 1e9  # dollars
+
+
+class Prices(NamedTuple):
+    """Dollars. The defaults are those of S3 Standard, and of an m5.xlarge, in us-east-1.
+
+    get: of 1,000 requests that read. put: of 1,000 that write or list. gb: of 10^9 bytes to or from
+    the store. machine_hour: of an hour of a worker.
+    """
+
+    get: float = 0.0004
+    put: float = 0.005
+    gb: float = 0.0
+    machine_hour: float = 0.192
+
+
+def parse(given: Any, name: str = "prices") -> Prices:
+    """Return prices from a mapping of some of them; UsageError if it is malformed."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{name}: expected an object with {_keys()}")
+    for key, price in given.items():
+        if key not in Prices._fields:
+            raise UsageError(f"{name}: {shown(key)} is not a price: expected {_keys()}")
+        number = type(price) in (int, float) and 0 <= price <= _MOST
+        if not number:
+            raise UsageError(
+                f"{name}: {key} is {shown(price)}: expected a number of dollars, at least 0"
+            )
+    return Prices(**{key: float(price) for key, price in given.items()})
+
+
+def read(file: str) -> Prices:
+    """Return the prices in a JSON file; UsageError if it is missing or malformed."""
+    name = printable(file)
+    try:
+        with open(file, encoding="utf-8") as lines:
+            given = json.loads(lines.read(_LARGEST))
+    except OSError as exc:
+        raise UsageError(f"{name}: {exc.strerror}: expected a file of prices") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{name} is not JSON: expected an object with {_keys()}") from None
+    return parse(given, name)
+
+
+def _keys() -> str:
+    return f"{', '.join(Prices._fields[:-1])} or {Prices._fields[-1]}"

@@ -1,0 +1,264 @@
+"""The requests of a plan, compared with those that a store counts."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import bucket
+import numpy as np
+import pytest
+from bucket import Bucket, Counted
+from command import ndtool, save
+from toy_executor import Toy
+
+from ndtool.formats import outputs
+from ndtool.rules.operators import Attributes
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.executors.simulator import Meter, Simulator
+from ndtool.runs.external import costs, estimates, partitioning, simulation, spillfiles, spillstore
+from ndtool.runs.machines import STORE, Machine
+from ndtool.runs.prices import Prices
+from ndtool.runs.request import Request
+from ndtool.storage import descriptors
+
+ROOT = f"s3://{bucket.NAME}"
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+class Once(Toy):
+    """Runs each task once."""
+
+    def _attempts(self, task: Any) -> list[Any]:
+        return [task.outcome()]
+
+
+@pytest.fixture
+def stores(s3: Bucket, workdir: Path) -> Iterator[Counted]:
+    """Put arrays in chunks into the bucket, of which blocks of tuples divide some."""
+    with bucket.counted() as found:
+        put(s3)
+        found.requests.clear()
+        found.nbytes.clear()
+        yield found
+
+
+def put(s3: Bucket) -> None:
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    rng, tuples = np.random.default_rng(5), 100_000
+    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "data": (rng.random((512, 512), np.float32), (128, 128)),
+        "idx": (rng.integers(0, 512, (tuples, 2)), (12_500, 2)),
+        "upd": (rng.random(tuples, np.float32), (25_000,)),
+    }
+    for name, (array, chunks) in arrays.items():
+        zarr.create_array(
+            f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype, compressors=None
+        )[...] = array
+        for path in Path(f"{name}.zarr").rglob("*"):
+            if path.is_file():
+                s3.put(str(path), path.read_bytes())
+
+
+def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
+    """Return the requests or bytes of tasks, without those that open and close a run."""
+    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|places|offsets|attempts).*)"
+    kinds: Counter[str] = Counter()
+    for (kind, key), count in found.items():
+        kinds[kind] += count * bool(re.fullmatch(names, key))
+    return {kind: count for kind, count in kinds.items() if count}
+
+
+def simulated(operator: str, inputs: tuple[str, ...], how: Any, cut: Any) -> dict[str, int]:
+    """Return the requests of the same run on a simulated cluster, of local copies."""
+    names, meter = [f"{name}.zarr" for name in inputs], Meter()
+    with OpenCall(Request(operator, *names, output="out.zarr", **how)) as call:
+        output = steps.resolved(call)
+        assert output is not None
+        sink = outputs.create(output)
+        try:
+            simulator = Simulator(cut.workers, STORE, meter)
+            simulation.run(call, cut, sink, simulator, meter, STORE, lambda _: None)
+        finally:
+            sink.abort()
+    return dict(meter.totals)
+
+
+@pytest.mark.parametrize(("levels", "object_bytes"), [(1, 8 << 20), (1, 100_000), (2, 8 << 20)])
+@pytest.mark.parametrize(
+    ("operator", "inputs", "how"),
+    [
+        ("gather_nd", ("data", "idx"), {"chunks": (12_500,)}),
+        ("scatter_nd", ("data", "idx", "upd"), {"attributes": Attributes(reduction="add")}),
+    ],
+)
+def test_the_store_counts_the_planned_requests(
+    operator: str,
+    inputs: tuple[str, ...],
+    how: dict[str, Any],
+    levels: int,
+    object_bytes: int,
+    stores: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spillfiles, "OBJECT_BYTES", object_bytes)
+    original = partitioning.partitioning_for
+
+    def in_levels(*arguments: Any) -> Any:
+        return original(*arguments[:5], levels=levels)
+
+    monkeypatch.setattr(partitioning, "partitioning_for", in_levels)
+    requested = Request(
+        operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
+        spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **how,
+    )  # fmt: skip
+    with OpenCall(requested) as call:
+        output = steps.resolved(call)
+        with steps.prepared(call, output) as ready:
+            plan = ready.plan
+            run = estimates.run_of(call, plan, output, f"{ROOT}/tmp")
+            assert run is not None
+            phases = run.phases()
+            steps.execute(ready)
+    assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
+    wanted, got = sum((one.requests for one in phases), Counter[str]()), of_tasks(stores.requests)
+    heads = wanted.pop("head"), got.pop("head")
+    assert heads[1] <= heads[0] < 2 * heads[1]  # workers that read parts of a chunk look twice
+    if levels == 1 and object_bytes > 1 << 20:
+        assert got == dict(wanted)
+    assert all(got[kind] <= wanted[kind] < 1.2 * got[kind] for kind in wanted)
+    cut = plan.partitioning
+    moved = of_tasks(stores.nbytes)
+    again = simulated(operator, inputs, how, cut)
+    assert again == {**got, "bytes": moved["get"] + moved["put"]}
+    planned = plan.read + plan.written
+    assert again["bytes"] <= planned < (1.01 if levels > 1 else 1 + 1e-9) * again["bytes"]
+    total: Counter[str] = Counter()
+    for (kind, _), count in stores.requests.items():
+        total[kind] += count
+    assert all(count <= plan.requests[kind] for kind, count in total.items())
+    assert plan.requests["get"] < 1.3 * total["get"]
+
+
+class Counting:
+    """Counts the calls of a module's functions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, **names: str) -> None:
+        self.found: Counter[str] = Counter()
+        for name, kind in names.items():
+            monkeypatch.setattr(module, name, self._counted(getattr(module, name), kind))
+
+    def _counted(self, function: Any, kind: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.found[kind] += len(arguments[-1]) > 0
+            return function(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs"), [("gather_nd", ("data", "idx")), ("scatter_nd", ("data", "idx", "upd"))]
+)
+@pytest.mark.parametrize("memory", [2 << 20, 3 << 20])
+def test_files_of_spilled_data_have_the_planned_reads_and_writes(
+    operator: str,
+    inputs: tuple[str, ...],
+    memory: int,
+    workdir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, n = np.random.default_rng(5), 300_000
+    save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (n, 2)))
+    save(upd=rng.random(n, np.float32))
+    requested = Request(
+        operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
+    )
+    with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
+        plan = ready.plan
+        calls = SimpleNamespace(**vars(descriptors))
+        counting = Counting(monkeypatch, calls, read_into="read", write_at="write")
+        monkeypatch.setattr(spillstore, "descriptors", calls)
+        steps.execute(ready)
+    assert plan.way == "sweep"
+    # Not exact: segments are partly in memory, and batches end where blocks do.
+    for kind, count in counting.found.items():
+        assert abs(plan.requests[kind] - count) < 0.06 * count
+
+
+RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--memory", "2MiB", "--dry-run")
+
+
+@pytest.fixture
+def large(workdir: Path) -> Path:
+    """Save inputs of a run that is external with 2 MiB of memory."""
+    rng = np.random.default_rng(5)
+    save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (300_000, 2)))
+    return workdir
+
+
+@pytest.mark.usefixtures("large")
+def test_a_dry_run_tells_requests_time_and_money() -> None:
+    plan = ndtool(*RUN, "--json").json["plan"]
+    assert (plan["way"], list(plan["requests"])) == ("sweep", ["read", "write"])
+    assert [one["workers"] for one in plan["estimates"]] == [1, 10, 100, 1000]
+    assert all(list(one) == ["workers", "seconds", "dollars"] for one in plan["estimates"])
+    seconds = [one["seconds"] for one in plan["estimates"]]
+    assert seconds == sorted(seconds, reverse=True)
+    text = ndtool(*RUN, "--no-trace").err
+    counts = ", ".join(f"{count} {kind}" for kind, count in plan["requests"].items())
+    assert f"\nrequests: {counts}\nestimates: 1 worker " in text
+    assert (text.count("; 1"), text.count(", $")) == (3, 4)
+
+
+@pytest.mark.usefixtures("large")
+def test_prices_are_those_of_the_file() -> None:
+    Path("prices.json").write_text('{"machine_hour": 3600}')
+    plan = ndtool(*RUN, "--json", "--prices", "prices.json").json["plan"]
+    for one in plan["estimates"]:
+        assert one["dollars"] == pytest.approx(one["workers"] * one["seconds"], rel=1e-3)
+    Path("free.json").write_text('{"machine_hour": 0, "get": 0, "put": 0.0, "gb": 1}')
+    plan = ndtool(*RUN, "--json", env={"NDTOOL_PRICES": "free.json"}).json["plan"]
+    assert {one["dollars"] for one in plan["estimates"]} == {0}  # nothing is at a URL
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"gett": 1}', "'gett' is not a price: expected get, put, gb or machine_hour"),
+        ('{"get": "1"}', "get is '1': expected a number of dollars, at least 0"),
+        ('{"put": -1}', "put is -1: expected a number of dollars, at least 0"),
+        ('{"gb": true}', "gb is True: expected a number of dollars, at least 0"),
+        ('{"gb": NaN}', "gb is nan: expected a number of dollars, at least 0"),
+        ('{"machine_hour": 1e400}', "machine_hour is inf: expected a number of dollars"),
+        ("[1]", "expected an object with get, put, gb or machine_hour"),
+        ("{", "is not JSON: expected an object with get, put, gb or machine_hour"),
+        ("[" * 100_000, "is not JSON"),
+        (None, "No such file or directory: expected a file of prices"),
+    ],
+)
+def test_malformed_prices(text: str | None, message: str, workdir: Path) -> None:
+    if text is not None:
+        Path("prices.json").write_text(text)
+    ran = ndtool(*RUN, "--prices", "prices.json")
+    assert (ran.status, "prices.json" in ran.err, message in ran.err) == (2, True, True), ran.err
+
+
+def test_a_store_is_paid_by_request_and_by_byte() -> None:
+    requests = Counter(get=900, head=100, put=1900, list=100, delete=50, read=7)
+    phases = [costs.Costs("split", 10, requests, 10**9, 10**9, 10**6, 2)]
+    assert estimates.dollars(phases, Prices(0.5, 5.0, 0.1, 9.0)) == pytest.approx(10.7)
+    assert Prices() == (0.0004, 0.005, 0.0, 0.192)
+
+
+def test_time_is_limited_by_the_slowest_resource() -> None:
+    phase = costs.Costs("sweep", 100, Counter(get=100_000), 10**11, 0, 0, 4)
+    machine = Machine(0.01, 10, 1e9, moved=float("inf"))
+    assert estimates.seconds(phase, machine, 1) == pytest.approx(200)
+    assert estimates.seconds(phase, machine, 100) == pytest.approx(2)
+    assert estimates.seconds(phase, machine, 1000) == pytest.approx(2)  # there are 100 tasks
+    assert estimates.seconds(phase, machine._replace(gets=1000.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(every=1e10), 100) == pytest.approx(10)
+    assert estimates.seconds(phase, machine._replace(scheduled=1.0), 100) == pytest.approx(100)

@@ -1,0 +1,351 @@
+"""Partitions in levels: groups first, then the partitions of each, and runs that do not fit."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save, state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import EXAMPLES, same
+from toy_executor import Toy
+
+from ndtool import _kernels, files
+from ndtool._kernels import Indices, WorkItem
+from ndtool.analysis.oracle import reference
+from ndtool.engine import tuning
+from ndtool.engine.bind import bind_boxes
+from ndtool.errors import ResourceError
+from ndtool.runs.executors import Task
+from ndtool.runs.external import choice, distributed
+from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
+from ndtool.runs.external.units import Units
+from ndtool.storage import local
+
+GATHER = ("gather-nd", "data.npy", "idx.npy")
+SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 64))
+def test_each_row_is_in_one_partition_of_one_group(
+    data: st.DataObject, levels: int, rows: int
+) -> None:
+    over = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    units = None
+    if len(over) > 1 or data.draw(st.booleans()):
+        box = tuple(data.draw(st.integers(1, size)) for size in over)
+        units = Units(box, 1, 1, 0)
+    cut = partitioning_for(Rows(10, 8, over, 1), True, 8 * rows, 1, units, levels)
+    assert cut.levels <= levels
+    seen = np.zeros(over, int)
+    for part in cut.used(cut.levels):
+        number, box = part, cut.box(part)
+        seen[tuple(slice(*ends) for ends in box)] += 1
+        for depth in reversed(range(cut.levels)):
+            number, child = divmod(number, cut.fan(depth))
+            outer = cut.box(number, depth)
+            assert child < cut.children(number, depth) <= cut.fan(depth)
+            assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
+    assert (seen == 1).all()
+    assert len(list(cut.used(cut.levels))) == cut.parts <= cut.groups(cut.levels)
+
+
+def test_partitions_have_no_greatest_number() -> None:
+    """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
+    rows = Rows(10**13, 8, (10**16 // 4,), 4)
+    cut = partitioning_for(rows, True, 1 << 33, 2)
+    assert cut.parts > MOST_CHILDREN
+    assert max(map(cut.fan, range(cut.levels))) <= MOST_CHILDREN
+    assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
+
+
+def test_rows_of_a_large_group_have_long_numbers() -> None:
+    steps = (1 << 33,)
+    boxes, rows = bind_boxes((1 << 35,), steps), np.array([5, (1 << 34) + (1 << 32) + 7, 1 << 33])
+    ids, local, starts = bytearray(3), bytearray(24), memoryview(bytearray(8 * 5)).cast("q")
+    addressing = _kernels.Addressing((1 << 35,), (1,), 3, (), (), False)
+    indices = Indices(rows.view(np.uint8).data, 8, False, False)
+    items = WorkItem(0, 3, 0, 1)
+    assert boxes.row_bytes == 8
+    assert not _kernels.partition_ids(addressing, indices, 0, items, boxes, ids, local, starts)
+    assert (list(ids), starts.tolist()) == ([0, 2, 1], [0, 1, 2, 3, 3])
+    assert np.frombuffer(local, np.int64).tolist() == [5, (1 << 32) + 7, 0]
+    with pytest.raises(ValueError, match="scratch"):
+        _kernels.partition_ids(addressing, indices, 0, items, boxes, ids, bytearray(12), starts)
+
+
+def large(gathers: bool, budget: int, levels: int) -> Partitioning:
+    """Return a partitioning of a terabyte for a hundred million tuples."""
+    return partitioning_for(Rows(10**8, 8, (1 << 38,), 4), gathers, budget, 2, None, levels)
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_levels_shrink_the_tables(gathers: bool) -> None:
+    tables = [large(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
+    assert tables[0] > 5 * tables[1] > 5 * tables[2]
+    segments = [choice._segments(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    assert segments[0] > 10 * segments[1] > 10 * segments[2]
+    assert large(gathers, 1 << 26, 1).levels == 2  # as IDs require
+
+
+def test_the_choice_of_levels() -> None:
+    """More levels where memory or the number of segments asks for them, and only there."""
+    for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
+        allowed = memory // 2
+        cut = choice.chosen(lambda *how: large(True, *how), allowed, memory)
+        assert cut is not None
+        assert (cut.levels, cut.memory <= memory) == (levels, True)
+    few = choice.chosen(
+        lambda budget, levels: partitioning_for(
+            Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
+        ),
+        1 << 20, 1 << 21, 1 << 20,
+    )  # fmt: skip
+    assert few is not None
+    assert few.levels == 1
+
+
+def test_segments_of_workers_have_a_mebibyte() -> None:
+    rows = Rows(10**11, 8, (25 * 10**12,), 4)
+
+    def partition(budget: int, levels: int) -> Partitioning:
+        return partitioning_for(rows, True, budget, 1, None, levels)._replace(held=0)
+
+    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._taken)
+    assert cut is not None
+    spilled = sum(map(cut.pitch, range(cut.levels))) * rows.tuples
+    assert cut.levels > 1
+    assert spilled / choice._segments(cut) > 1 << 20
+
+
+@pytest.fixture
+def there(workdir: Path) -> Path:
+    rng = np.random.default_rng(7)
+    save(
+        data=rng.random((1 << 10, 1 << 10), np.float32),
+        idx=rng.integers(-(1 << 10), 1 << 10, (50, 1000, 2)),
+        upd=rng.random((50, 1000), np.float32),
+        wide=rng.random((40, 1 << 17), np.float32),
+        rows=rng.integers(-40, 40, (90, 1)),
+        changes=rng.random((90, 1 << 17), np.float32),
+    )
+    return workdir
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(there: Path) -> None:
+    call = ("scatter-nd", "wide.npy", "rows.npy", "changes.npy", "--reduction", "add")
+    assert ndtool(*call, "-o", "direct.npy").status == 0
+    before = state(there)
+    for dry_run in ((), ("--dry-run",)):
+        ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", "--no-trace", *dry_run)
+        assert ran.status == 6
+        found = re.fullmatch(
+            r"error: --memory 1.05 MB is less than the [0-9.]+ MB that this run needs at least\n"
+            r"  hint: --memory ([0-9]+), or more\n",
+            ran.err,
+        )
+        assert found, ran.err
+        assert state(there) == before
+    ran = ndtool(*call, "--memory", found[1], "-o", "out.npy", "--json")
+    assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
+    assert ran.json["plan"]["memory"] <= int(found[1])
+    assert Path("out.npy").read_bytes() == Path("direct.npy").read_bytes()
+    assert ndtool(*call, "--memory", str(int(found[1]) * 9 // 10), "-o", "out.npy").status == 6
+
+
+def test_a_gather_that_does_not_fit_is_refused_with_the_least_memory(
+    there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "LEAST_MEMORY", 1)
+    with pytest.raises(
+        ResourceError, match=r"--memory 10 kB is less than the [0-9.]+ kB"
+    ) as caught:
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=10_000)
+    needed = int(caught.value.hint.split()[1].rstrip(","))
+    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=needed)
+    expected = reference.gather_nd(np.load("data.npy"), np.load("idx.npy"))
+    assert same(np.load("out.npy"), expected)
+
+
+def test_wide_rows_are_gathered_directly_in_any_memory(
+    there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that were read are released, so that few are in memory."""
+    released: list[str] = []
+    monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: released.append(kind))
+    result = files.gather_nd("wide.npy", "rows.npy", out="out.npy", memory=1 << 20)
+    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+    assert result.shape == (90, 1 << 17)
+    assert released.count("dontneed") == 90
+
+
+def test_chunks_that_do_not_fit_are_refused_with_the_least_memory(there: Path) -> None:
+    pytest.importorskip("zarr", exc_type=ImportError)
+    assert ndtool("convert", "wide.npy", "wide.zarr", "--chunks", "40,1024").status == 0
+    ran = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", "1MiB", "-o", "out.npy")
+    assert ran.status == 6
+    assert " that this run needs at least\n" in ran.err
+    needed = re.findall(r"--memory ([0-9]+), or more", ran.err)[0]
+    ran = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", needed, "-o", "out.npy")
+    assert ran.status == 0, ran.err
+    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+
+
+def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) -> None:
+    save(turned=np.asfortranarray(np.load("data.npy")))
+    for call in (
+        ("gather-nd", "turned.npy", "idx.npy"),
+        ("scatter-nd", "turned.npy", *SCATTER[2:]),
+    ):
+        before = state(there)
+        ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
+        assert ran.status == 6
+        assert ran.err == (
+            "error: turned.npy is in Fortran order and larger than --memory 1.05 MB, so it cannot"
+            " be read in parts: expected a local file or a store, in C order\n"
+            "  hint: ndtool convert turned.npy NEW makes one\n"
+        )
+        assert state(there) == before
+        assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
+        assert ndtool(*call, "-o", "out.npy").status == 0
+    save(idx=np.load("idx.npy")[:1, :20])
+    assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
+
+
+@pytest.fixture
+def leveled(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes all runs use a number of levels."""
+
+    def use(levels: int) -> None:
+        real = choice._levels
+
+        def chosen(partition: Any, budget: int) -> Any:
+            return [one for one in real(partition, budget) if one.levels == levels]
+
+        monkeypatch.setattr(choice, "_levels", chosen)
+
+    return use
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("levels", [2, 3])
+def test_levels_on_a_cluster_give_the_bits_of_the_reference(
+    there: Path, leveled: Any, levels: int, seed: int
+) -> None:
+    leveled(levels)
+    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
+    before, toy = state(there), Toy(seed, memory=1 << 20)
+    gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
+    how: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
+    scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **how)
+    assert same(np.load("gathered.npy"), reference.gather_nd(data, idx))
+    assert same(np.load("scattered.npy"), reference.scatter_nd(data, idx, upd, reduction="add"))
+    assert gathered.shape == (50, 1000)
+    assert scattered.shape == (1 << 10, 1 << 10)
+    assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+
+
+class Failing(Toy):
+    """Fails every task after a number of them, as if workers were out of memory."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        super().__init__(seed)
+        self._left = count
+
+    def _attempts(self, task: Task) -> list[Any]:
+        self._left -= 1
+        return super()._attempts(task) if self._left >= 0 else [ResourceError("no memory")]
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
+def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind: str) -> None:
+    """It ends again and again, and uses what all runs before it have spilled."""
+    leveled(levels)
+    data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
+    if kind == "hot":
+        data, idx, upd = data.view(np.int32), np.tile(idx, (6, 1, 1)), np.tile(upd, (6, 1))
+        upd = upd.view(np.int32)
+        idx[50:] = 7, 9
+        save(data=data, idx=idx, upd=upd)
+    before, resumed, failed, how = state(there), [0], 0, {"out": "out.npy", "resume": True}
+    while not Path("out.npy").exists():
+        toy = Failing(failed, 40)
+        try:
+            if kind == "gather":
+                result = files.gather_nd("data.npy", "idx.npy", scheduler=toy, **how)
+            else:
+                call = ("data.npy", "idx.npy", "upd.npy")
+                result = files.scatter_nd(*call, reduction="add", scheduler=toy, **how)
+            resumed.append(result.resumed)
+        except ResourceError as error:
+            failed += error.hint == "--resume continues this run"
+    assert failed
+    assert resumed[-1] > 40
+    expected = (
+        reference.gather_nd(data, idx)
+        if kind == "gather"
+        else reference.scatter_nd(data, idx, upd, reduction="add")
+    )
+    assert same(np.load("out.npy"), expected)
+    assert state(there).keys() - before.keys() == {"out.npy"}
+
+
+class Noting(Toy):
+    """Notes the numbers of the tasks of each phase."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.tasks: dict[str, set[int]] = {}
+
+    def submit(self, task: Task) -> None:
+        self.tasks.setdefault(task.phase, set()).add(task.number)
+        super().submit(task)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how", "phases"),
+    [
+        ("i4", None, ["split", "sweep", "replay"]),
+        ("i4", {"reduction": "add"}, ["split", "combine", "sweep"]),
+        ("u1", {"reduction": "mul"}, ["split", "combine", "sweep"]),
+        (">i8", {"reduction": "min"}, ["split", "combine", "sweep"]),
+        ("f4", {"reduction": "add"}, ["split", "sweep"]),
+        ("i4", {"reduction": "none"}, ["split", "sweep"]),
+        ("i4", {"reduction": "max", "include_self": False}, ["split", "sweep"]),
+        ("i4", {"reduction": "mean"}, ["split", "sweep"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["one row", "power law"])
+def test_a_hot_partition_is_shared_by_tasks(
+    workdir: Path, leveled: Any, kind: str, dtype: str, how: dict[str, Any] | None,
+    phases: list[str],
+) -> None:  # fmt: skip
+    """In ranges of its tuples, if their order does not matter; else one task takes all."""
+    leveled(1)
+    rng, count, rows = np.random.default_rng(2), 200_000, 1 << 20
+    idx = rng.integers(0, rows, (count, 1))
+    if kind == "one row":
+        idx[rng.random(count) < 0.7] = rows // 3
+    else:
+        idx = np.minimum((rng.pareto(0.3, (count, 1)) * 100).astype(np.int64), rows - 1)
+    data, upd = (rng.integers(0, 99, n).astype(dtype) for n in (rows, count))
+    save(data=data, idx=idx, upd=upd)
+    toy = Noting(3)
+    if how is None:
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=toy)
+        expected = reference.gather_nd(data, idx)
+    else:
+        files.scatter_nd("data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=toy, **how)
+        expected = reference.scatter_nd(data, idx, upd, **how)
+    assert same(np.load("out.npy"), expected)
+    assert list(toy.tasks) == phases
+    counts = {"mean": 4, "max": 1}.get((how or {}).get("reduction", ""), 0)
+    parts = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
+    if "combine" in phases:
+        assert 1 < len(toy.tasks["combine"]) < 5
+    assert len(toy.tasks["sweep"]) >= parts
+    assert (len(toy.tasks["sweep"]) > parts) == (how is None)

@@ -1,0 +1,228 @@
+"""The policy of late tasks, full disks and throttling stores, by the clock of an executor."""
+
+import errno
+import heapq
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import save, state
+from strategies import same
+from toy_executor import Toy
+
+from ndtool import files
+from ndtool.analysis.oracle import reference
+from ndtool.errors import OutputError, ResourceError
+from ndtool.runs.executors import Task
+from ndtool.runs.external import policy, spillfiles
+from ndtool.runs.external.policy import Troubles
+from ndtool.runs.external.spill import Segment
+from ndtool.storage import descriptors, failures
+
+
+class Clocked:
+    """Runs no task; an attempt takes as many seconds as a function of its number says.
+
+    It yields None after each second in which nothing has ended.
+    """
+
+    def __init__(self, slots: int, seconds: Callable[[int, int], float]) -> None:
+        self.slots, self.begun, self.most = slots, Counter[int](), 0
+        self._seconds, self._clock = seconds, 0.0
+        self._running: list[tuple[float, int, Task]] = []
+        self._waiting: deque[Task] = deque()
+
+    def submit(self, task: Task) -> None:
+        self._waiting.append(task)
+
+    def completed(self) -> Iterator[tuple[Task, Any] | None]:
+        while True:
+            while self._waiting and len(self._running) < self.slots:
+                task = self._waiting.popleft()
+                ends = self._clock + self._seconds(task.number, self.begun[task.number])
+                self.begun[task.number] += 1
+                heapq.heappush(self._running, (ends, sum(self.begun.values()), task))
+                self.most = max(self.most, len(self._running))
+            if not self._running:
+                return
+            if self._running[0][0] > self._clock + 1:
+                self._clock += 1
+                yield None
+                continue
+            self._clock, _, task = heapq.heappop(self._running)
+            yield task, task.outcome()
+
+    def cancel(self, *tasks: Task) -> None:
+        self._waiting = deque(task for task in self._waiting if task not in tasks)
+        self._running = [one for one in self._running if one[2] not in tasks]
+        heapq.heapify(self._running)
+
+    def wait(self, seconds: float) -> None:
+        self._clock += seconds
+
+    def now(self) -> float:
+        return self._clock
+
+
+def done(phase: str, number: int) -> int:
+    return number
+
+
+def run(
+    executor: Clocked, count: int, do: Callable[[str, int], Any] = done,
+    troubles: Troubles | None = None,
+) -> list[int]:  # fmt: skip
+    """Run tasks; return their numbers in the order of their ends."""
+    ended: list[int] = []
+    tasks = (Task(do, "sweep", number) for number in range(count))
+    policy.complete(executor, tasks, lambda number, _: ended.append(number), troubles=troubles)
+    assert sorted(ended) == list(range(count))
+    return ended
+
+
+def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
+    stuck = Clocked(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
+    troubles = Troubles()
+    assert run(stuck, 20, troubles=troubles)[-1] == 5
+    assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
+    # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
+    assert stuck.now() <= 10 + 51 + 10 + 1
+    assert troubles.warnings() == [
+        "1 sweep task took 5 times as long as others, and was started again elsewhere"
+    ]
+
+
+def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
+    slow = Clocked(2, lambda number, attempt: 60 if number == 7 else 10)
+    assert run(slow, 8, troubles=Troubles())[-1] == 7
+    assert slow.begun[7] == 2
+    assert slow.now() == 30 + 60
+
+
+@pytest.mark.parametrize(
+    ("slots", "seconds"),
+    [
+        (1, lambda number, _: 100 if number == 9 else 1),  # no slot is free
+        (4, lambda number, _: 45 if number == 9 else 10),  # not five times as long
+        (4, lambda number, _: 4 if number == 9 else 0.1),  # not long
+        (4, lambda number, _: 100 if number < 4 else 1),  # others wait; then no median is known
+    ],
+    ids=["one slot", "not late", "short", "the first ones"],
+)
+def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
+    executor, troubles = Clocked(slots, seconds), Troubles()
+    run(executor, 10, troubles=troubles)
+    assert set(executor.begun.values()) == {1}
+    assert troubles.warnings() == []
+
+
+def full(times: int) -> Callable[[str, int], int]:
+    """Return a task that finds a full disk, the first times that it runs."""
+    left = Counter(dict.fromkeys(range(0, 40, 3), times))
+
+    def do(phase: str, number: int) -> int:
+        left[number] -= 1
+        if left[number] >= 0:
+            raise spillfiles.failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return number
+
+    return do
+
+
+def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
+    executor, troubles = Clocked(8, lambda *_: 1), Troubles()
+    run(executor, 40, full(3), troubles)
+    assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
+    assert set(executor.begun.values()) == {1, 4}
+    message = "temporary file: No space left on device: 42 tasks waited and ran again, with fewer"
+    assert troubles.warnings() == [f"{message} at once"]
+
+
+def test_a_disk_that_stays_full_ends_the_run() -> None:
+    executor = Clocked(8, lambda *_: 1)
+    with pytest.raises(ResourceError, match="No space left on device"):
+        run(executor, 40, full(policy.WAITS + 1), Troubles())
+    assert list(executor.completed()) == []
+    with pytest.raises(ResourceError, match="No space left on device"):
+        run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
+
+
+def test_which_errors_may_pass() -> None:
+    class RefusedError(Exception):
+        def __init__(self, status: int) -> None:
+            super().__init__("reason")
+            self.status = status
+
+    found = {status: failures.failure(RefusedError(status), "s3://a/b").passing for status in (
+        429, 500, 503, 403,
+    )}  # fmt: skip
+    assert found == {429: True, 500: False, 503: True, 403: False}
+    assert not spillfiles.failed(OSError(errno.EIO, "I/O error")).passing
+    assert spillfiles.failed(OSError(errno.EDQUOT, "quota")).passing
+
+
+def test_another_attempt_may_fail_without_harm() -> None:
+    stuck = Clocked(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
+    calls = Counter[int]()
+
+    def do(phase: str, number: int) -> int:
+        calls[number] += 1
+        if number == 5 and calls[5] == 1:  # the second attempt ends first
+            raise OutputError("one worker's fault")
+        return number
+
+    assert run(stuck, 20, do, Troubles())[-1] == 5
+    assert calls[5] == 2
+
+
+@pytest.mark.parametrize("where", ["write", "finish"])
+def test_a_run_survives_a_disk_that_is_full_for_a_while(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    rng = np.random.default_rng(5)
+    data, idx = rng.random((512, 256), np.float32), rng.integers(-256, 256, (20_000, 2))
+    save(data=data, idx=idx)
+    before, calls = state(workdir), Counter[str]()
+    real = {"write": descriptors.write_at, "finish": os.rename}[where]
+
+    def fail(*arguments: Any) -> Any:
+        calls[where] += 1
+        if calls[where] in (2, 3, 7):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    module, name = {"write": (descriptors, "write_at"), "finish": (os, "rename")}[where]
+    store = spillfiles.FolderStore
+    for method in ("write", "finish") if where == "write" else ("finish",):
+        unpatched = getattr(store, method)
+
+        def patched(self: Any, *arguments: Any, unpatched: Any = unpatched) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(module, name, fail)
+                return unpatched(self, *arguments)
+
+        monkeypatch.setattr(store, method, patched)
+    result = files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=Toy(3))
+    assert same(np.load("out.npy"), reference.gather_nd(data, idx))
+    assert [warning.partition(":")[0] for warning in result.warnings] == ["temporary file"]
+    assert state(workdir).keys() - before.keys() == {"out.npy"}
+
+
+def test_an_attempt_without_space_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = spillfiles.FolderStore(str(tmp_path))
+    segment = store.create(Segment("split", 0, 0))
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(descriptors, "write_at", fail)
+    with pytest.raises(ResourceError) as caught:
+        store.write(segment, 0, memoryview(b"rows"))
+    assert caught.value.passing
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,125 @@
+"""Spilled data in several directories: the bits, the shares, full disks, and the variable."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, save, state
+from limits import disk_of_a_megabyte
+
+from ndtool import files
+from ndtool.analysis.oracle import reference
+from ndtool.errors import ResourceError, UsageError
+from ndtool.runs.external import spillstore
+from ndtool.runs.external.spill import Segment
+from ndtool.runs.external.spillstore import Store
+from ndtool.storage import descriptors, tempfiles
+
+RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace")
+
+
+@pytest.fixture
+def inputs(workdir: Path) -> Path:
+    rng = np.random.default_rng(5)
+    save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (300_000, 2)))
+    for name in "abc":
+        os.mkdir(name)
+    return workdir
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Return the directories of temporary files, as they are created."""
+    found: list[str | None] = []
+    unnamed = tempfiles.unnamed_file
+
+    def note(directory: str | None = None) -> int:
+        found.append(directory)
+        return unnamed(directory)
+
+    monkeypatch.setattr(tempfiles, "unnamed_file", note)
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("held", [0, 5, 64])
+def test_stripes_have_the_bytes_of_one_file(
+    count: int, held: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spillstore, "STRIPE", 10)
+    rng, whole = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
+    store = Store(len(whole), held, ["."] * count, {"split": 0})
+    try:
+        sizes = [os.fstat(fd).st_size for fd, _ in store._files]
+        assert sum(sizes) == len(whole) - held
+        assert max(sizes) - min(sizes) <= 10
+        for start in range(0, len(whole), 83):
+            store.write(Segment("split", 0, start), 0, whole[start : start + 83].data)
+        for start, stop in np.sort(rng.integers(0, len(whole) + 1, (200, 2))).tolist():
+            buffer = bytearray(stop - start)
+            store.expect(Segment("split", 0, 0), start, stop - start)
+            store.read(Segment("split", 0, 0), start, memoryview(buffer))
+            assert buffer == whole[start:stop].tobytes()
+        assert [os.fstat(fd).st_size for fd, _ in store._files] == sizes
+    finally:
+        store.close()
+
+
+def test_a_run_with_several_directories(
+    inputs: Path, created: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spillstore, "STRIPE", 100_000)
+    data, idx = (np.load(f"{name}.npy") for name in ("data", "idx"))
+    spill: Any
+    for spill in (["a", Path("b"), "c"], "a", ("a",)):
+        created.clear()
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=2 << 20, spill=spill)
+        assert created[:3] == (["a", "b", "c"] if isinstance(spill, list) else ["a"])
+        assert np.array_equal(np.load("out.npy"), reference.gather_nd(data, idx))
+        assert os.listdir("a") == os.listdir("b") == []
+
+
+def test_the_option_and_its_variable(inputs: Path) -> None:
+    def planned(*more: str, **env: str) -> Any:
+        return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *more, env=env)
+
+    assert planned("--spill", "a", "--spill", "b").status == 0
+    ran = planned("--spill", "a", "--spill", "missing")
+    assert (ran.status, "--spill missing does not exist: expected" in ran.err) == (2, True)
+    assert planned(NDTOOL_SPILL="a:b:").status == 0
+    ran = planned(NDTOOL_SPILL="a:missing")
+    assert (ran.status, "NDTOOL_SPILL is missing, which does not exist" in ran.err) == (2, True)
+    assert planned(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
+    assert planned("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
+
+
+def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
+    with pytest.raises(UsageError, match="--spill is given 2 times: a cluster spills to one"):
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", workers=1, spill=["a", "b"])
+
+
+def test_a_full_disk_is_named(inputs: Path) -> None:
+    with disk_of_a_megabyte(inputs / "disk"):
+        before = state(inputs)
+        for more in ((), ("--dry-run",)):
+            ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
+            assert (ran.status, "temporary file in disk: needs 1" in ran.err) == (6, True)
+        assert state(inputs) == before
+        three = [word for name in ("a", "b", "disk") for word in ("--spill", name)]
+        assert ndtool(*RUN, "--memory", "2MiB", *three).status == 0  # a smaller share
+
+
+def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where space cannot be reserved, a write fails."""
+
+    def full(fd: int, start: int, view: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = Store(100, 0, ["a", "b"], {"split": 0})
+    monkeypatch.setattr(descriptors, "write_at", full)
+    with pytest.raises(ResourceError, match="temporary file in a: No space left on device"):
+        store.write(Segment("split", 0, 0), 0, memoryview(bytes(10)))
+    store.close()
