@@ -90,14 +90,14 @@ def scatter(s: Scatter) -> bool:
         return s.indices.skips and not check.found(s.plan, s.indices, s.negatives, s.threads)
     width = s.dtype.itemsize * (1 if isinstance(s.plan, ElementsPlan) else s.plan.width)
     counts = s.combining.new_counts(len(s.updates) // width, len(s.out) // width)
-    if not _scatter(s._replace(counts=counts)):
+    if not apply(s._replace(counts=counts)):
         return False
     s.combining.divide(counts, s.out, width, s.dtype, s.threads)
     return True
 
 
-def _scatter(s: Scatter) -> bool:
-    """Scatter with the algorithm that suits the plan."""
+def apply(s: Scatter) -> bool:
+    """Apply the updates with the algorithm that suits the plan; counts are not divided."""
     plan, runs = s.plan, _runs(s)
     if runs is None:
         with _guarded(s) as work:

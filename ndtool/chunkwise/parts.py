@@ -1,0 +1,146 @@
+"""The tasks that read and make chunks of data and of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool import ops
+from ndtool.buffers import copy_right, normalize, opaque, raw
+from ndtool.chunkwise.calls import ChunkedCall, held
+from ndtool.chunkwise.splits import Split, in_order
+from ndtool.engine import bind, copies, dispatch, scatters
+from ndtool.engine.counting import Combining
+from ndtool.errors import OutputError
+from ndtool.rules import dtypes, shapes
+from ndtool.rules.plans import Shape
+
+Array = NDArray[Any]
+
+
+class Picked(NamedTuple):
+    """The rows gathered from a chunk of data, by the origins of the chunks of indices."""
+
+    row: int
+    found: dict[Shape, Array]
+
+
+def _in_rows(call: ChunkedCall, chunk: Array) -> Array:
+    """Return a chunk of data as an array (lanes, rows, run), without a copy if possible."""
+    axes = call.axes
+    return _folded(chunk.transpose(axes.transposed), len(axes.lanes), len(axes.rows))
+
+
+def _folded(chunk: Array, lanes: int, rows: int) -> Array:
+    """Return an array of axes (lanes, rows, run) with one axis for each of the three."""
+    ends = chunk.shape[:lanes], chunk.shape[lanes : lanes + rows], chunk.shape[lanes + rows :]
+    return chunk.reshape(tuple(map(prod, ends)))
+
+
+def pick(
+    call: ChunkedCall, verdict: None, chunk: object, shape: Shape, row: int, splits: Sequence[Split]
+) -> Picked:
+    """Gather from a chunk of data what tuples select."""
+    data = _in_rows(call, held(call, "data", chunk, shape))
+    ranges = ((one, one.of(row)) for one in splits)
+    found = {
+        one.origin: ops.gather(data, one.local[part], 1, threads=1)
+        for one, part in ranges
+        if part.stop > part.start
+    }
+    return Picked(row, found)
+
+
+def merge(
+    call: ChunkedCall,
+    verdict: None,
+    piece: Split,
+    free: tuple[Shape, Shape],
+    picked: Sequence[Picked],
+) -> Array:
+    """Return a chunk of a gather's output, from what was picked from chunks of data.
+
+    free: the shapes of its lanes and of its run.
+    """
+    lanes, run = free
+    kind = call.kinds["data"]
+    out = opaque(np.empty((prod(lanes), prod(piece.shape), prod(run)), kind))
+    for row, found in picked:
+        if piece.origin in found and prod(piece.shape):
+            _place(out, piece.order[piece.of(row)], found[piece.origin])
+    skipped = piece.order[piece.of(call.skipped)]
+    if len(skipped):
+        element = np.frombuffer(call.inference.filling, out.dtype)
+        _place(out, skipped, np.broadcast_to(element, (len(out), len(skipped), prod(run))))
+    a, b = len(lanes), len(piece.shape)
+    every = range(a + b + len(run))
+    order = call.axes.arranged(every[a : a + b], every[:a], every[a + b :])
+    return out.view(kind).reshape(lanes + piece.shape + run).transpose(order)
+
+
+def _place(out: Array, positions: Array, rows: Array) -> None:
+    if rows.size:
+        ops.scatter(out, positions, rows, 1, out=out, threads=1)
+
+
+def update(
+    call: ChunkedCall,
+    verdict: None,
+    chunk: object,
+    shape: Shape,
+    row: int,
+    splits: Sequence[Split],
+    updates: Sequence[object],
+) -> Array:
+    """Return a chunk of data with its updates applied; updates: a chunk for each split."""
+    data = _in_rows(call, held(call, "data", chunk, shape))
+    dtype, combining = call.inference.dtype, Combining.of(call.inference.attributes)
+    order = dispatch.arithmetic_order(dtype, combining.reduction)
+    out = np.empty(data.nbytes, np.uint8)
+    copy_right(data, dtype, order, out, 1)
+    total = sum(part.stop - part.start for part in (one.of(row) for one in splits))
+    if total and out.size:
+        width = data.shape[2] * dtype.itemsize
+        counts = combining.new_counts(total, len(out) // width)
+        for found, local, _ in in_order(call, row, splits):
+            new = _updates(call, shape, splits, updates, found)
+            given = call.inference.inputs["updates"].dtype
+            ready = normalize(new, given, order, combining.reduction != "none", 1)
+            plan = shapes.scatter(data.shape, local.shape, new.shape, 1)[1]
+            index = bind.bind_indices(raw(local), dtypes.from_numpy(local.dtype))
+            work = scatters.Scatter(
+                plan, dtype, None, index, ready, combining, out, False, 1, counts=counts
+            )
+            if not scatters.apply(work):
+                raise OutputError("indices changed during the run")
+        combining.divide(counts, out, width, dtype, 1)
+    if order != dtype.order and dtype.unit > 1:
+        copies.swap(out, dtype.unit)
+    axes = call.axes.transposed
+    result = out.view(call.kinds["data"]).reshape(tuple(shape[d] for d in axes))
+    return result.transpose(tuple(np.argsort(axes)))
+
+
+def _updates(
+    call: ChunkedCall,
+    shape: Shape,
+    splits: Sequence[Split],
+    updates: Sequence[object],
+    found: list[tuple[int, Array]],
+) -> Array:
+    """Return the updates of some tuples as an array (lanes, tuples, run)."""
+    axes, parts = call.axes, []
+    lanes, run = (tuple(shape[d] for d in some) for some in (axes.lanes, axes.run))
+    for at, order in found:
+        if at < 0:  # the order of the tuples of several chunks
+            return ops.gather(np.concatenate(parts, 1), order, 1, threads=1)
+        over = splits[at].shape
+        chunk = held(call, "updates", updates[at], axes.arranged(over, lanes, run))
+        a, b, f = len(lanes), len(over), axes.front
+        every = (*range(f, f + a), *range(f), *range(f + a, a + b), *range(a + b, chunk.ndim))
+        parts.append(ops.gather(_folded(chunk.transpose(every), a, b), order, 1, threads=1))
+    return parts[0]

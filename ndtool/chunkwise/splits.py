@@ -1,0 +1,246 @@
+"""Splits: the tuples of a chunk of indices, validated and sorted by chunk of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.chunkwise.calls import ChunkedCall, held
+from ndtool.engine import check, layouts
+from ndtool.errors import DuplicatesError
+from ndtool.rules.modes import MODES
+from ndtool.rules.plans import ElementsPlan, Shape
+
+Array = NDArray[Any]
+
+
+class Report(NamedTuple):
+    """The indices of a chunk out of bounds: number, component and value of the first; count."""
+
+    number: int
+    component: int
+    value: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
+
+    origin, shape: of the chunk among all tuples. ids: the chunks of data, in rows, ascending; the
+    last may be that of skipped tuples. starts: where the tuples of each begin. order: the position
+    of each tuple in its chunk of indices. local: the row of each in its chunk of data.
+    """
+
+    origin: Shape
+    shape: Shape
+    ids: Array
+    starts: Array
+    order: Array
+    local: Array
+    report: Report | None
+
+    def of(self, row: int) -> slice:
+        """Return the range of the tuples that select from a chunk of data."""
+        at = int(np.searchsorted(self.ids, row))
+        if at == len(self.ids) or self.ids[at] != row:
+            return slice(0, 0)
+        return slice(int(self.starts[at]), int(self.starts[at + 1]))
+
+    def only(self, row: int) -> Split:
+        """Return the tuples that select from one chunk of data."""
+        part = self.of(row)
+        order, local = self.order[part].copy(), self.local[part].copy()
+        return replace(
+            self, ids=np.array([row]), starts=np.array([0, len(order)]), order=order, local=local
+        )
+
+    def numbers(self, order: Array, positions: Shape) -> Array:
+        """Return the numbers of tuples, in row-major order of all indices."""
+        if not positions:
+            return np.zeros(len(order), np.int64)
+        at = np.unravel_index(order, self.shape)
+        whole = tuple(one + first for one, first in zip(at, self.origin, strict=True))
+        return np.ravel_multi_index(whole, positions)
+
+
+def split(call: ChunkedCall, chunk: object, origin: Shape, shape: Shape) -> Split:
+    """Validate the tuples of a chunk of indices, and sort them by chunk of data."""
+    alone = isinstance(call.plan, ElementsPlan) or call.plan.plain
+    k = 1 if isinstance(call.plan, ElementsPlan) else call.plan.k
+    index = held(call, "indices", chunk, shape if alone else (*shape, k))
+    columns = iter([index] if alone else np.moveaxis(index, -1, 0))
+    ids, local = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    skipped, wrong = np.zeros(shape, bool), []
+    for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
+        sizes = np.array(call.chunks[axis])
+        if source is None:
+            at, outside = _resolved(call, next(columns), call.plan.data[axis], skipped)
+            wrong.append(outside)
+            skipped |= outside
+        else:
+            along = [-1 if d == source else 1 for d in range(len(shape))]
+            at = np.arange(origin[source], origin[source] + shape[source]).reshape(along)
+        number, row = _located(at, sizes)
+        ids = ids * len(sizes) + number
+        local = local * sizes[number] + row
+    ids, local = np.where(skipped, call.skipped, ids), np.where(skipped, 0, local)
+    report = _report(call, wrong, index, origin, shape) if call.is_strict else None
+    return _sorted(call, ids.ravel(), local.ravel(), (origin, shape, report))
+
+
+def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
+    """Return one component of tuples as coordinates >= 0, and which of them select nothing.
+
+    skipped: takes those that equal the pad.
+    """
+    mode, pad, negatives = call.inference.handling
+    wide = column if column.dtype == np.uint64 else column.astype(np.int64)
+    lowest = -size if negatives else 0
+    outside = (wide < lowest) | (wide >= size)
+    if pad is not None:
+        padded = wide == pad
+        outside &= ~padded
+        skipped |= padded
+        wide = np.where(padded, 0, wide)
+    redirect = None if call.is_strict else MODES[mode].redirect
+    if outside.any():
+        other = 0 if redirect is None else redirect(wide, size)
+        wide = np.where(outside, other, wide)
+    at = wide.astype(np.int64)
+    at += (at < 0) * size
+    return at, np.zeros_like(outside) if redirect is not None else outside
+
+
+def _located(at: Array, sizes: Array) -> tuple[Array, Array]:
+    """Return the chunks that coordinates along an axis are in, and the positions in them."""
+    step = int(sizes[0])
+    if step and (sizes[1:-1] == step).all() and sizes[-1] <= step:
+        number = np.minimum(at // step, len(sizes) - 1)
+        return number, at - number * step
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    number = np.searchsorted(starts, at, side="right") - 1
+    return number, at - starts[number]
+
+
+def _report(
+    call: ChunkedCall, wrong: list[Array], index: Array, origin: Shape, shape: Shape
+) -> Report | None:
+    """Return the indices of a chunk that are out of bounds, None if all are valid."""
+    some = np.logical_or.reduce(wrong) if wrong else np.zeros(shape, bool)
+    count = int(np.count_nonzero(some))
+    if not count:
+        return None
+    at = np.unravel_index(int(np.argmax(some)), shape) if shape else ()
+    component = next(j for j, one in enumerate(wrong) if one[at])
+    value = int(index[at] if index.ndim == len(shape) else index[(*at, component)])
+    number = 0
+    for first, one, size in zip(origin, at, call.plan.positions, strict=True):
+        number = number * size + first + int(one)
+    return Report(number, component, value, count)
+
+
+def _sorted(call: ChunkedCall, ids: Array, local: Array, box: tuple[Any, ...]) -> Split:
+    """Sort tuples by the numbers of their chunks, stably."""
+    short = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # a radix sort
+    order = np.argsort(short, kind="stable")
+    ids = ids[order]
+    first = np.flatnonzero(np.diff(ids, prepend=-1))
+    origin, shape, report = box
+    positions = order.astype(np.uint32) if len(ids) <= 1 << 32 else order
+    starts = np.append(first, len(ids))
+    return Split(
+        origin, shape, ids[first], starts, positions, local[order].astype(call.row_type), report
+    )
+
+
+def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
+    """Raise BoundsError if a chunk of indices has some out of bounds."""
+    bad = [report for report in reports if report is not None]
+    if bad:
+        first = min(bad)
+        count = sum(report.count for report in bad)
+        raise check.bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
+
+
+def repeated(
+    call: ChunkedCall, verdict: None, row: int, splits: Sequence[Split]
+) -> tuple[int, int] | None:
+    """Return the first tuple that selects a row of a chunk of data again, and the earliest such.
+
+    None if all rows differ.
+    """
+    seen: Array = np.zeros(call.height(row), bool)
+    for _, local, numbers in in_order(call, row, splits, numbered=True):
+        once = np.unique(local, return_index=True)[1]
+        again = ~np.isin(np.arange(len(local)), once) | seen[local]
+        if again.any():
+            at = int(np.argmax(again))
+            for _, other, before in in_order(call, row, splits, numbered=True):
+                if (same := other == local[at]).any():
+                    return int(numbers[at]), int(before[np.argmax(same)])
+        seen[local] = True
+    return None
+
+
+def duplicates_verdict(call: ChunkedCall, found: Sequence[tuple[int, int] | None]) -> None:
+    """Raise DuplicatesError if tuples select the same row of some chunk of data."""
+    pairs = [pair for pair in found if pair is not None]
+    if pairs:
+        second, first = min(pairs)
+        over = call.plan.positions
+        raise DuplicatesError(layouts.unravel(first, over), layouts.unravel(second, over))
+
+
+def in_order(
+    call: ChunkedCall, row: int, splits: Sequence[Split], numbered: bool = False
+) -> Iterator[tuple[list[tuple[int, Array]], Array, Array]]:
+    """Yield the tuples that select from a chunk of data, in row-major order of indices.
+
+    Yields the splits that they are of with the positions in these, then -1 with the order of all of
+    them if chunks of indices alternate; the rows; and, if numbered, the numbers of the tuples.
+    """
+    over = call.plan.positions
+    for group in _groups([one if prod(one.shape) else None for one in splits], over):
+        parts = [(at, splits[at].of(row)) for at in group]
+        found = [(at, splits[at].order[part]) for at, part in parts if part.stop > part.start]
+        if not found:
+            continue
+        local = np.concatenate([splits[at].local[part] for at, part in parts])
+        if len(found) == 1 and not numbered:
+            yield found, local, local
+            continue
+        numbers = np.concatenate([splits[at].numbers(order, over) for at, order in found])
+        by = np.argsort(numbers, kind="stable")
+        yield [*found, (-1, by)], local[by], numbers[by]
+
+
+def _groups(splits: Sequence[Split | None], over: Shape) -> Iterator[list[int]]:
+    """Yield the chunks of indices in row-major order; those whose tuples alternate, together."""
+    begins = [(_number(one.origin, over), at) for at, one in enumerate(splits) if one is not None]
+    group: list[int] = []
+    last = -1
+    for first, at in sorted(begins):
+        one = splits[at]
+        assert one is not None, "only these were numbered"
+        if group and first > last:
+            yield group
+            group = []
+        group.append(at)
+        ends = (begin + size - 1 for begin, size in zip(one.origin, one.shape, strict=True))
+        last = max(last, _number(tuple(ends), over))
+    if group:
+        yield group
+
+
+def _number(at: Shape, over: Shape) -> int:
+    """Return the number of a position in row-major order."""
+    number = 0
+    for one, size in zip(at, over, strict=True):
+        number = number * size + one
+    return number
