@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.arguments import array, type_of
-from ndtool.buffers import opaque
 from ndtool.engine import check, layouts
 from ndtool.errors import RuleError
 from ndtool.rules import shapes
@@ -40,6 +39,10 @@ class Axes(NamedTuple):
     def transposed(self) -> Shape:
         """The order of data's axes as (lanes, rows, run)."""
         return self.lanes + self.rows + self.run
+
+    def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return data's values along the lanes and along the run."""
+        return [values[d] for d in self.lanes], [values[d] for d in self.run]
 
     def arranged(self, tuples: Sequence[Any], lanes: Sequence[Any], run: Sequence[Any]) -> Any:
         """Return values for the axes of a gather's output, or of updates, in their order."""
@@ -77,6 +80,11 @@ class ChunkedCall:
         """The axes of data."""
         return axes_of(self.plan)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether an index is a tuple of its own, without an axis of components."""
+        return isinstance(self.plan, ElementsPlan) or self.plan.plain
+
     @cached_property
     def is_strict(self) -> bool:
         """Whether an index out of bounds is an error."""
@@ -105,10 +113,7 @@ class ChunkedCall:
 
 
 def held(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
-    """Return a chunk as an ndarray; RuleError if it is not what its array declared.
-
-    Structured elements become void ones, so that copies include the padding of fields.
-    """
+    """Return a chunk as an ndarray; RuleError if it is not what its array declared."""
     made, declared = array(role, chunk), call.kinds[role]
     if made.dtype != declared and made.dtype == declared.newbyteorder():
         made = made.astype(declared)
@@ -118,4 +123,4 @@ def held(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
             f"a chunk of {role} is {shapes.described(found, made.shape)}: its array declares"
             f" {shapes.described(given, shape)}"
         )
-    return opaque(made)
+    return made

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool import ops
-from ndtool.buffers import copy_right, normalize, opaque, raw
+from ndtool.buffers import copy_right, normalize, raw
 from ndtool.chunkwise.calls import ChunkedCall, held
 from ndtool.chunkwise.splits import Split, in_order
 from ndtool.engine import bind, copies, dispatch, scatters
@@ -29,6 +29,12 @@ class Picked(NamedTuple):
     found: dict[Shape, Array]
 
 
+def _bytes(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
+    """Return a chunk with void elements: NumPy copies the padding and the byte order of these."""
+    made = held(call, role, chunk, shape)
+    return made.view(f"V{made.dtype.itemsize}")
+
+
 def _in_rows(call: ChunkedCall, chunk: Array) -> Array:
     """Return a chunk of data as an array (lanes, rows, run), without a copy if possible."""
     axes = call.axes
@@ -45,14 +51,15 @@ def pick(
     call: ChunkedCall, verdict: None, chunk: object, shape: Shape, row: int, splits: Sequence[Split]
 ) -> Picked:
     """Gather from a chunk of data what tuples select."""
-    data = _in_rows(call, held(call, "data", chunk, shape))
-    ranges = ((one, one.of(row)) for one in splits)
-    found = {
-        one.origin: ops.gather(data, one.local[part], 1, threads=1)
-        for one, part in ranges
-        if part.stop > part.start
-    }
-    return Picked(row, found)
+    data = _in_rows(call, _bytes(call, "data", chunk, shape))
+    ranges = [(one, one.of(row)) for one in splits]
+    some = [(one, part) for one, part in ranges if part.stop > part.start]
+    if not some:
+        return Picked(row, {})
+    rows = ops.gather(data, np.concatenate([one.local[part] for one, part in some]), 1, threads=1)
+    ends = np.cumsum([part.stop - part.start for _, part in some])[:-1]
+    found = np.split(rows, ends, 1)
+    return Picked(row, {one.origin: new for (one, _), new in zip(some, found, strict=True)})
 
 
 def merge(
@@ -68,14 +75,15 @@ def merge(
     """
     lanes, run = free
     kind = call.kinds["data"]
-    out = opaque(np.empty((prod(lanes), prod(piece.shape), prod(run)), kind))
+    sizes: Shape = (prod(lanes), prod(piece.shape), prod(run))
+    out = np.empty(sizes, f"V{kind.itemsize}")
     for row, found in picked:
-        if piece.origin in found and prod(piece.shape):
+        if piece.origin in found and sizes[1]:
             _place(out, piece.order[piece.of(row)], found[piece.origin])
     skipped = piece.order[piece.of(call.skipped)]
     if len(skipped):
         element = np.frombuffer(call.inference.filling, out.dtype)
-        _place(out, skipped, np.broadcast_to(element, (len(out), len(skipped), prod(run))))
+        _place(out, skipped, np.broadcast_to(element, (sizes[0], len(skipped), sizes[2])))
     a, b = len(lanes), len(piece.shape)
     every = range(a + b + len(run))
     order = call.axes.arranged(every[a : a + b], every[:a], every[a + b :])
@@ -97,7 +105,7 @@ def update(
     updates: Sequence[object],
 ) -> Array:
     """Return a chunk of data with its updates applied; updates: a chunk for each split."""
-    data = _in_rows(call, held(call, "data", chunk, shape))
+    data = _in_rows(call, _bytes(call, "data", chunk, shape))
     dtype, combining = call.inference.dtype, Combining.of(call.inference.attributes)
     order = dispatch.arithmetic_order(dtype, combining.reduction)
     out = np.empty(data.nbytes, np.uint8)
@@ -133,13 +141,14 @@ def _updates(
     found: list[tuple[int, Array]],
 ) -> Array:
     """Return the updates of some tuples as an array (lanes, tuples, run)."""
-    axes, parts = call.axes, []
+    axes = call.axes
+    parts: list[Array] = []
     lanes, run = (tuple(shape[d] for d in some) for some in (axes.lanes, axes.run))
     for at, order in found:
         if at < 0:  # the order of the tuples of several chunks
             return ops.gather(np.concatenate(parts, 1), order, 1, threads=1)
         over = splits[at].shape
-        chunk = held(call, "updates", updates[at], axes.arranged(over, lanes, run))
+        chunk = _bytes(call, "updates", updates[at], axes.arranged(over, lanes, run))
         a, b, f = len(lanes), len(over), axes.front
         every = (*range(f, f + a), *range(f), *range(f + a, a + b), *range(a + b, chunk.ndim))
         parts.append(ops.gather(_folded(chunk.transpose(every), a, b), order, 1, threads=1))

@@ -20,12 +20,12 @@ Array = NDArray[Any]
 
 
 class Report(NamedTuple):
-    """The indices of a chunk out of bounds: number, component and value of the first; count."""
+    """The indices of a chunk out of bounds: number, component and value of the first; how many."""
 
     number: int
     component: int
     value: int
-    count: int
+    tuples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +71,9 @@ class Split:
 
 def split(call: ChunkedCall, chunk: object, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a chunk of indices, and sort them by chunk of data."""
-    alone = isinstance(call.plan, ElementsPlan) or call.plan.plain
     k = 1 if isinstance(call.plan, ElementsPlan) else call.plan.k
-    index = held(call, "indices", chunk, shape if alone else (*shape, k))
-    columns = iter([index] if alone else np.moveaxis(index, -1, 0))
+    index = held(call, "indices", chunk, shape if call.is_plain else (*shape, k))
+    columns = iter([index] if call.is_plain else np.moveaxis(index, -1, 0))
     ids, local = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     skipped, wrong = np.zeros(shape, bool), []
     for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
@@ -164,7 +163,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
     bad = [report for report in reports if report is not None]
     if bad:
         first = min(bad)
-        count = sum(report.count for report in bad)
+        count = sum(report.tuples for report in bad)
         raise check.bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
 
 
