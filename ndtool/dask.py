@@ -14,6 +14,7 @@ array([[ 9, 10, 11],
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
@@ -217,9 +218,7 @@ def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
     if not found.scatters:
         chunks = call.axes.arranged(over, *call.axes.along(chunks))
     inputs: Any = list(lazy.values())
-    layers = HighLevelGraph.from_collections(
-        graph.name, graph.tasks, dependencies=inputs
-    )
+    layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
 
 
@@ -239,8 +238,7 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
         lanes, front = len(call.axes.lanes), call.axes.front
         return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
     itemsize = call.inference.dtype.itemsize
-    along = sum(call.axes.along(call.chunks), [])
-    width = itemsize * prod(max(*sizes, 1) for sizes in along)
+    width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
     held = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
     return _divided(call.plan.positions, width, max(held, LEAST))
 
