@@ -147,7 +147,7 @@ _SLICED = f"{_LAZY} {{0}}[...]"
 _ELSEWHERE = {
     "cupy": "on a GPU: pass its .get()",
     "cubed": _COMPUTED,
-    "dask": f"that NumPy would load completely: use ndtool.dask, or pass {{0}}.compute()",
+    "dask": "that NumPy would load completely: use ndtool.dask, or pass {0}.compute()",
     "h5netcdf": _SLICED,
     "h5py": f"{_SLICED}, or the dataset to a function of ndtool.files",
     "h5pyd": _SLICED,

@@ -55,6 +55,7 @@ def isel_points(
             known = ", ".join(map(str, obj.dims))
             raise UsageError(f"{shown(name)} is not a dimension: expected some of {known}")
     taken = {name: _indexer(name, value, over, obj.sizes[name]) for name, value in given.items()}
+    _require_equal(obj, taken)
     later = {
         name: _points(variable, taken)
         for name, variable in obj.variables.items()
@@ -85,6 +86,18 @@ def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) 
     if value.chunks is None:
         _require_within(name, value.values, size)
     return value
+
+
+def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
+    """Raise RuleError if indexers, or a dimension that stays, have other sizes of one name."""
+    sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
+    for name, one in indexers.items():
+        for dim, size in one.sizes.items():
+            if sizes.setdefault(dim, size) != size:
+                raise RuleError(
+                    f"the indexer of {printable(str(name))} has {size} elements along"
+                    f" {printable(str(dim))}: expected {sizes[dim]}, as elsewhere"
+                )
 
 
 def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ndtool import ops
 from ndtool.buffers import copy_right, normalize, raw
 from ndtool.chunkwise.calls import ChunkedCall, held
-from ndtool.chunkwise.splits import Split, in_order
+from ndtool.chunkwise.splits import Split, Tuples, in_order
 from ndtool.engine import bind, copies, dispatch, scatters
 from ndtool.engine.counting import Combining
 from ndtool.errors import OutputError
@@ -20,6 +21,7 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
+BATCH = 1 << 22  # bytes of updates to apply at a time, at least
 
 
 class Picked(NamedTuple):
@@ -110,16 +112,17 @@ def update(
     order = dispatch.arithmetic_order(dtype, combining.reduction)
     out = np.empty(data.nbytes, np.uint8)
     copy_right(data, dtype, order, out, 1)
-    total = sum(part.stop - part.start for part in (one.of(row) for one in splits))
+    total = sum(one.count(row) for one in splits)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
         counts = combining.new_counts(total, len(out) // width)
-        for found, local, _ in in_order(call, row, splits):
-            new = _updates(call, shape, splits, updates, found)
+        most = max(1, max(out.size, BATCH) // (len(data) * width))
+        for tuples in in_order(call, row, splits, most):
+            new = _updates(call, shape, splits, updates, tuples)
             given = call.inference.inputs["updates"].dtype
             ready = normalize(new, given, order, combining.reduction != "none", 1)
-            plan = shapes.scatter(data.shape, local.shape, new.shape, 1)[1]
-            index = bind.bind_indices(raw(local), dtypes.from_numpy(local.dtype))
+            plan = shapes.scatter(data.shape, tuples.local.shape, new.shape, 1)[1]
+            index = bind.bind_indices(raw(tuples.local), dtypes.from_numpy(tuples.local.dtype))
             work = scatters.Scatter(
                 plan, dtype, None, index, ready, combining, out, False, 1, counts=counts
             )
@@ -138,18 +141,26 @@ def _updates(
     shape: Shape,
     splits: Sequence[Split],
     updates: Sequence[object],
-    found: list[tuple[int, Array]],
+    tuples: Tuples,
 ) -> Array:
     """Return the updates of some tuples as an array (lanes, tuples, run)."""
     axes = call.axes
-    parts: list[Array] = []
     lanes, run = (tuple(shape[d] for d in some) for some in (axes.lanes, axes.run))
-    for at, order in found:
-        if at < 0:  # the order of the tuples of several chunks
-            return ops.gather(np.concatenate(parts, 1), order, 1, threads=1)
+    n, item = len(tuples.local), call.kinds["updates"].itemsize
+    sizes: Shape = (prod(lanes), n, prod(run))
+    out = np.empty(sizes, f"V{item}")
+    by = np.argsort(tuples.splits, kind="stable")
+    ends = [0, *(np.flatnonzero(np.diff(tuples.splits[by])) + 1).tolist(), n]
+    for first, stop in pairwise(ends):
+        positions = by[first:stop]
+        at = int(tuples.splits[positions[0]])
         over = splits[at].shape
         chunk = _bytes(call, "updates", updates[at], axes.arranged(over, lanes, run))
         a, b, f = len(lanes), len(over), axes.front
         every = (*range(f, f + a), *range(f), *range(f + a, a + b), *range(a + b, chunk.ndim))
-        parts.append(ops.gather(_folded(chunk.transpose(every), a, b), order, 1, threads=1))
-    return parts[0]
+        given = _folded(chunk.transpose(every), a, b)
+        rows = ops.gather(given, tuples.order[positions], 1, threads=1)
+        if stop - first == n:
+            return rows
+        _place(out, positions, rows)
+    return out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]
+BATCH = 1 << 20  # tuples in which to look for duplicates at a time
 
 
 class Report(NamedTuple):
@@ -51,6 +51,10 @@ class Split:
         if at == len(self.ids) or self.ids[at] != row:
             return slice(0, 0)
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
+
+    def count(self, row: int) -> int:
+        """Return the number of tuples that select from a chunk of data."""
+        return len(self.order[self.of(row)])
 
     def only(self, row: int) -> Split:
         """Return the tuples that select from one chunk of data."""
@@ -175,15 +179,16 @@ def repeated(
     None if all rows differ.
     """
     seen: Array = np.zeros(call.height(row), bool)
-    for _, local, numbers in in_order(call, row, splits, numbered=True):
-        once = np.unique(local, return_index=True)[1]
-        again = ~np.isin(np.arange(len(local)), once) | seen[local]
+    for tuples in in_order(call, row, splits, BATCH, numbered=True):
+        once = np.unique(tuples.local, return_index=True)[1]
+        again = seen[tuples.local]
+        again[np.delete(np.arange(len(again)), once)] = True
         if again.any():
             at = int(np.argmax(again))
-            for _, other, before in in_order(call, row, splits, numbered=True):
-                if (same := other == local[at]).any():
-                    return int(numbers[at]), int(before[np.argmax(same)])
-        seen[local] = True
+            for before in in_order(call, row, splits, BATCH, numbered=True):
+                if (same := before.local == tuples.local[at]).any():
+                    return int(tuples.numbers[at]), int(before.numbers[np.argmax(same)])
+        seen[tuples.local] = True
     return None
 
 
@@ -196,43 +201,83 @@ def duplicates_verdict(call: ChunkedCall, found: Sequence[tuple[int, int] | None
         raise DuplicatesError(layouts.unravel(first, over), layouts.unravel(second, over))
 
 
-def in_order(
-    call: ChunkedCall, row: int, splits: Sequence[Split], numbered: bool = False
-) -> Iterator[tuple[list[tuple[int, Array]], Array, Array]]:
-    """Yield the tuples that select from a chunk of data, in row-major order of indices.
+class Tuples(NamedTuple):
+    """Tuples that select from one chunk of data, in row-major order of indices.
 
-    Yields the splits that they are of with the positions in these, then -1 with the order of all of
-    them if chunks of indices alternate; the rows; and, if numbered, the numbers of the tuples.
+    splits: the number of the split that each is of. order: its position in that. local: its row in
+    the chunk of data. numbers: its number among all tuples, if asked for.
     """
-    over = call.plan.positions
-    for group in _groups([one if prod(one.shape) else None for one in splits], over):
-        parts = [(at, splits[at].of(row)) for at in group]
-        found = [(at, splits[at].order[part]) for at, part in parts if part.stop > part.start]
-        if not found:
-            continue
-        local = np.concatenate([splits[at].local[part] for at, part in parts])
-        if len(found) == 1 and not numbered:
-            yield found, local, local
-            continue
-        numbers = np.concatenate([splits[at].numbers(order, over) for at, order in found])
-        by = np.argsort(numbers, kind="stable")
-        yield [*found, (-1, by)], local[by], numbers[by]
+
+    splits: Array
+    order: Array
+    local: Array
+    numbers: Array
+
+    def sorted(self) -> Tuples:
+        """Return the tuples sorted by their numbers."""
+        by = np.argsort(self.numbers, kind="stable")
+        return Tuples(*(one[by] for one in self))
+
+    def cut(self, most: int) -> Iterator[Tuples]:
+        """Yield the tuples, at most `most` at a time."""
+        for at in range(0, len(self.local), most):
+            yield Tuples(*(one[at : at + most] for one in self))
 
 
-def _groups(splits: Sequence[Split | None], over: Shape) -> Iterator[list[int]]:
-    """Yield the chunks of indices in row-major order; those whose tuples alternate, together."""
-    begins = [(_number(one.origin, over), at) for at, one in enumerate(splits) if one is not None]
+def in_order(
+    call: ChunkedCall, row: int, splits: Sequence[Split], most: int, numbered: bool = False
+) -> Iterator[Tuples]:
+    """Yield the tuples that select from a chunk of data, at most `most` at a time."""
+    batch: list[int] = []
+    held = 0
+    for group in _groups(splits, row, call.plan.positions):
+        size = sum(splits[at].count(row) for at in group)
+        if batch and (held + size > most or len(group) > 1):
+            yield from _joined(call, row, splits, batch, numbered).cut(most)
+            batch, held = [], 0
+        if len(group) > 1:
+            yield from _joined(call, row, splits, group, True).sorted().cut(most)
+            continue
+        batch += group
+        held += size
+    if batch:
+        yield from _joined(call, row, splits, batch, numbered).cut(most)
+
+
+def _joined(
+    call: ChunkedCall, row: int, splits: Sequence[Split], group: list[int], numbered: bool
+) -> Tuples:
+    """Return the tuples of several splits, one after the other."""
+    parts = [(splits[at], splits[at].of(row)) for at in group]
+    orders = [one.order[part] for one, part in parts]
+    numbers = np.empty(0, np.int64)
+    if numbered:
+        over = call.plan.positions
+        pairs = zip(parts, orders, strict=True)
+        numbers = np.concatenate([one.numbers(order, over) for (one, _), order in pairs])
+    return Tuples(
+        np.repeat(np.array(group, np.uint32), [*map(len, orders)]),
+        np.concatenate(orders),
+        np.concatenate([one.local[part] for one, part in parts]),
+        numbers,
+    )
+
+
+def _groups(splits: Sequence[Split], row: int, over: Shape) -> Iterator[list[int]]:
+    """Yield the splits with tuples for a chunk of data, in row-major order of their first tuples.
+
+    Chunks of indices whose tuples alternate are yielded together.
+    """
+    some = [at for at, one in enumerate(splits) if one.count(row)]
     group: list[int] = []
     last = -1
-    for first, at in sorted(begins):
-        one = splits[at]
-        assert one is not None, "only these were numbered"
+    for first, at in sorted((_number(splits[at].origin, over), at) for at in some):
         if group and first > last:
             yield group
             group = []
         group.append(at)
-        ends = (begin + size - 1 for begin, size in zip(one.origin, one.shape, strict=True))
-        last = max(last, _number(tuple(ends), over))
+        box = zip(splits[at].origin, splits[at].shape, strict=True)
+        last = max(last, _number(tuple(begin + size - 1 for begin, size in box), over))
     if group:
         yield group
 
