@@ -49,8 +49,7 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
-# Integrations, which need their library; `import *` omits them.
-_INTEGRATIONS = ("dask", "xarray")
+_INTEGRATIONS = ("dask", "xarray")  # modules that import other libraries
 
 
 def __getattr__(name: str) -> object:
@@ -58,7 +57,7 @@ def __getattr__(name: str) -> object:
     if name in _ERRORS:
         module = "ndtool.errors"
     elif name == "__all__":
-        return [one for one in __dir__() if one not in _INTEGRATIONS]
+        return [public for public in __dir__() if public not in _INTEGRATIONS]
     elif name == "tensor_scatter":
         module = "ndtool.tensorscatter"
     elif name in __dir__():
@@ -67,8 +66,13 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     from importlib import import_module
 
-    if name in ("files", *_INTEGRATIONS):
-        return import_module(f"ndtool.{name}")
+    if name == "files":
+        return import_module("ndtool.files")
+    if name in _INTEGRATIONS:
+        try:
+            return import_module(f"ndtool.{name}")
+        except ImportError as error:  # `hasattr` and `dir` expect this one
+            raise AttributeError(f"ndtool.{name} needs the package {name}: {error}") from error
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value

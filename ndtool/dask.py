@@ -18,8 +18,11 @@ from itertools import chain
 from math import prod
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
-import dask
-import dask.array as da
+try:
+    import dask
+    import dask.array as da
+except ImportError as error:
+    raise ImportError("ndtool.dask needs dask: pip install 'ndtool[dask]'") from error
 from dask.array.core import normalize_chunks
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph

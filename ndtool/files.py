@@ -268,8 +268,7 @@ def _operator(name: str) -> str:
 def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
     if len(arguments) != len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    given = dict(zip(roles, arguments, strict=True))
-    return {role: _name(role, one) or path(role, one) for role, one in given.items()}
+    return {role: path(role, given) for role, given in zip(roles, arguments, strict=True)}
 
 
 def _attributes(operator: str, given: dict[str, Any]) -> Attributes:

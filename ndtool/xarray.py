@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
-import dask.array as da
 import numpy as np
-import xarray as xr
+
+try:
+    import dask.array as da
+    import xarray as xr
+except ImportError as error:
+    raise ImportError(
+        "ndtool.xarray needs xarray and dask: pip install 'ndtool[xarray]'"
+    ) from error
 
 from ndtool.arguments import index_array
 from ndtool.dask import gather_nd
