@@ -48,7 +48,7 @@ LIBRARIES = {
     "fsspec": ("storage.remote", "storage.requests"),
     "aiohttp": ("storage.remote",),
     "yarl": ("storage.remote",),
-    "dask": ("runs.executors", "dask"),
+    "dask": ("runs.executors", "dask", "xarray"),
     "xarray": ("xarray",),
     "distributed": ("runs.executors",),
 }
