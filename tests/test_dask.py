@@ -199,21 +199,58 @@ def test_only_chunks_that_indices_in_memory_select_from_are_read() -> None:
     assert {at for _, at in seen} == {(4, 0), (4, 1)}
 
 
-@pytest.mark.parametrize("name", ["gather", "scatter"])
-def test_tasks_are_as_many_as_chunks(name: str) -> None:
-    x = da.zeros((400, 30), chunks=(4, 15))  # 100 x 2 chunks
-    i = da.zeros(300, dtype=int, chunks=10)  # 30
-    u = da.zeros((300, 30), chunks=(10, 15))
+@pytest.mark.parametrize("n", [1, 4, 5, 30, 100])
+def test_tasks_are_in_the_order_of_chunks(n: int) -> None:
+    x, i = da.zeros((400, 30), chunks=(4, 15)), da.zeros(300, dtype=int, chunks=300 // n)
+    u = da.zeros((300, 30), chunks=(300 // n, 15))
     before = {key for array in (x, i, u) for key in array.__dask_graph__()}
-    if name == "gather":
-        result = lazy.gather(x, i)
-        most = 200 + 2 * 30 + 60 + 2  # data, splits and reports of indices, output
-    else:
-        result = lazy.scatter(x, i, u)
-        most = 200 + 2 * 30 + 2
-    assert len(set(result.__dask_graph__()) - before) <= most
-    now = lazy.gather(x, np.zeros(300, int))
-    assert len(set(now.__dask_graph__()) - before) == 2 * (1 + 1) + 3  # chunk 0, output; shared
+    gathered, scattered = lazy.gather(x, i).__dask_graph__(), lazy.scatter(x, i, u).__dask_graph__()
+    # of data, indices and updates or output: twice, and the call and its verdict
+    assert len(set(gathered) - before) <= 2 * (200 + n + 2 * n) + 2
+    assert len(set(scattered) - before) <= 2 * (200 + n + 2 * n) + 2
+    # parts are handed on in groups: a task depends on about the square root of the chunks
+    for graph in (gathered, scattered):
+        of = {key: len(some) for key, some in graph.get_all_dependencies().items()}
+        most = max(count for key, count in of.items() if "verdict" not in key[0])
+        assert most <= (2 * 10 + 3 if n > 1 else 100 + 3)
+
+
+def test_indices_in_memory_need_no_tasks() -> None:
+    x = da.zeros((400, 30), chunks=(4, 15))
+    result = lazy.gather(x, np.zeros(300, int))
+    tasks = set(result.__dask_graph__()) - set(x.__dask_graph__())
+    assert len(tasks) == 2 * (1 + 1) + 3  # chunk 0, output; and what they share
+    one = lazy.gather(da.zeros(400, chunks=4), np.zeros(300, int))
+    assert sum(str(key[0]).startswith("gather") for key in one.__dask_graph__()) == 2
+
+
+def nbytes(value: Any) -> int:
+    """Return the bytes of the arrays in the result of a task."""
+    if isinstance(value, splits.Split):
+        return value.order.nbytes + value.local.nbytes
+    if isinstance(value, dict):
+        value = list(value.values())
+    return (
+        sum(map(nbytes, value)) if isinstance(value, list | tuple) else getattr(value, "nbytes", 0)
+    )
+
+
+def test_no_task_depends_on_much_more_than_a_chunk() -> None:
+    n, step = 64, 256
+    i = da.from_array(np.random.default_rng(0).integers(0, n * step, n * step), step)
+    x, u = (da.ones((n * step, 2), chunks=(step, 2)) for _ in range(2))
+    sizes: dict[Any, int] = {}
+
+    def posttask(key: Any, value: Any, *_: Any) -> None:
+        sizes[key] = nbytes(value)
+
+    for result in (lazy.gather(x, i), lazy.scatter(x, i, u, 0, "add")):
+        with dask.callbacks.Callback(posttask=posttask):
+            result.compute(optimize_graph=False)
+        for key, of in result.__dask_graph__().get_all_dependencies().items():
+            if "verdict" not in key[0]:
+                # of chunks of 4 KiB and their tuples: the square root of 64, not 64
+                assert sum(sizes.get(one, 0) for one in of) < 15 * (4096 + 8 * step), key
 
 
 def test_names_are_those_of_the_call() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ndtool import ops
 from ndtool.buffers import copy_right, normalize, raw
 from ndtool.chunkwise.calls import ChunkedCall, held
-from ndtool.chunkwise.splits import Split, Tuples, in_order
+from ndtool.chunkwise.splits import Bundle, Split, Tuples, in_order, parts_for
 from ndtool.engine import bind, copies, dispatch, scatters
 from ndtool.engine.counting import Combining
 from ndtool.errors import OutputError
@@ -25,10 +25,17 @@ BATCH = 1 << 22  # bytes of updates to apply at a time, at least
 
 
 class Picked(NamedTuple):
-    """The rows gathered from a chunk of data, by the origins of the chunks of indices."""
+    """The rows that a chunk of indices selects from a chunk of data; row: its number."""
 
     row: int
-    found: dict[Shape, Array]
+    rows: Array
+
+
+class Dealt(NamedTuple):
+    """The updates, as (lanes, tuples, run), of the tuples that select from a chunk of data."""
+
+    piece: Split
+    rows: Array
 
 
 def _bytes(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
@@ -50,18 +57,22 @@ def _folded(chunk: Array, lanes: int, rows: int) -> Array:
 
 
 def pick(
-    call: ChunkedCall, verdict: None, chunk: object, shape: Shape, row: int, splits: Sequence[Split]
-) -> Picked:
-    """Gather from a chunk of data what tuples select."""
+    call: ChunkedCall,
+    verdict: None,
+    chunk: object,
+    shape: Shape,
+    row: int,
+    bundles: Sequence[Bundle],
+) -> Bundle:
+    """Gather from a chunk of data what tuples select; bundle it by chunk of indices."""
     data = _in_rows(call, _bytes(call, "data", chunk, shape))
-    ranges = [(one, one.of(row)) for one in splits]
-    some = [(one, part) for one, part in ranges if part.stop > part.start]
-    if not some:
-        return Picked(row, {})
-    rows = ops.gather(data, np.concatenate([one.local[part] for one, part in some]), 1, threads=1)
-    ends = np.cumsum([part.stop - part.start for _, part in some])[:-1]
-    found = np.split(rows, ends, 1)
-    return Picked(row, {one.origin: new for (one, _), new in zip(some, found, strict=True)})
+    pieces: list[Split] = parts_for(bundles, row)
+    if not pieces:
+        return {}
+    rows = ops.gather(data, np.concatenate([one.local for one in pieces]), 1, threads=1)
+    ends = np.cumsum([len(one.local) for one in pieces])[:-1]
+    found = zip(pieces, np.split(rows, ends, 1), strict=True)
+    return {one.number: [Picked(row, new)] for one, new in found}
 
 
 def merge(
@@ -69,7 +80,7 @@ def merge(
     verdict: None,
     piece: Split,
     free: tuple[Shape, Shape],
-    picked: Sequence[Picked],
+    bundles: Sequence[Bundle],
 ) -> Array:
     """Return a chunk of a gather's output, from what was picked from chunks of data.
 
@@ -79,9 +90,8 @@ def merge(
     kind = call.kinds["data"]
     sizes: Shape = (prod(lanes), prod(piece.shape), prod(run))
     out = np.empty(sizes, f"V{kind.itemsize}")
-    for row, found in picked:
-        if piece.origin in found and sizes[1]:
-            _place(out, piece.order[piece.of(row)], found[piece.origin])
+    for row, rows in parts_for(bundles, piece.number):
+        _place(out, piece.order[piece.of(row)], rows)
     skipped = piece.order[piece.of(call.skipped)]
     if len(skipped):
         element = np.frombuffer(call.inference.filling, out.dtype)
@@ -97,28 +107,41 @@ def _place(out: Array, positions: Array, rows: Array) -> None:
         ops.scatter(out, positions, rows, 1, out=out, threads=1)
 
 
+def deal(call: ChunkedCall, piece: Split, chunk: object, free: tuple[Shape, Shape]) -> Bundle:
+    """Bundle the updates of a chunk of indices by chunk of data; free: as in merge."""
+    (lanes, run), front = free, call.axes.front
+    a, b = len(lanes), len(piece.shape)
+    given = _bytes(call, "updates", chunk, call.axes.arranged(piece.shape, lanes, run))
+    rank = given.ndim
+    order = (*range(front, front + a), *range(front), *range(front + a, rank))
+    updates = _folded(given.transpose(order), a, b)
+    pieces = [piece.only(row) for row in map(int, piece.ids) if row < call.skipped]
+    rows = (ops.gather(updates, one.order, 1, threads=1) for one in pieces)
+    return {int(one.ids[0]): [Dealt(one, new)] for one, new in zip(pieces, rows, strict=True)}
+
+
 def update(
     call: ChunkedCall,
     verdict: None,
     chunk: object,
     shape: Shape,
     row: int,
-    splits: Sequence[Split],
-    updates: Sequence[object],
+    bundles: Sequence[Bundle],
 ) -> Array:
-    """Return a chunk of data with its updates applied; updates: a chunk for each split."""
+    """Return a chunk of data with its updates applied."""
+    dealt: list[Dealt] = parts_for(bundles, row)
     data = _in_rows(call, _bytes(call, "data", chunk, shape))
     dtype, combining = call.inference.dtype, Combining.of(call.inference.attributes)
     order = dispatch.arithmetic_order(dtype, combining.reduction)
     out = np.empty(data.nbytes, np.uint8)
     copy_right(data, dtype, order, out, 1)
-    total = sum(one.count(row) for one in splits)
+    total = sum(len(one.piece.order) for one in dealt)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
         counts = combining.new_counts(total, len(out) // width)
         most = max(1, max(out.size, BATCH) // (len(data) * width))
-        for tuples in in_order(call, row, splits, most):
-            new = _updates(call, shape, splits, updates, tuples)
+        for tuples in in_order(call, [one.piece for one in dealt], most):
+            new = _updates(tuples, [one.rows for one in dealt])
             given = call.inference.inputs["updates"].dtype
             ready = normalize(new, given, order, combining.reduction != "none", 1)
             plan = shapes.scatter(data.shape, tuples.local.shape, new.shape, 1)[1]
@@ -136,30 +159,19 @@ def update(
     return result.transpose(tuple(np.argsort(axes)))
 
 
-def _updates(
-    call: ChunkedCall,
-    shape: Shape,
-    splits: Sequence[Split],
-    updates: Sequence[object],
-    tuples: Tuples,
-) -> Array:
-    """Return the updates of some tuples as an array (lanes, tuples, run)."""
-    axes = call.axes
-    lanes, run = (tuple(shape[d] for d in some) for some in (axes.lanes, axes.run))
-    n, item = len(tuples.local), call.kinds["updates"].itemsize
-    sizes: Shape = (prod(lanes), n, prod(run))
-    out = np.empty(sizes, f"V{item}")
-    by = np.argsort(tuples.splits, kind="stable")
-    ends = [0, *(np.flatnonzero(np.diff(tuples.splits[by])) + 1).tolist(), n]
+def _updates(tuples: Tuples, pieces: Sequence[Array]) -> Array:
+    """Return the updates of some tuples, from those of pieces, as (lanes, tuples, run)."""
+    n = len(tuples.local)
+    by = np.argsort(tuples.pieces, kind="stable")
+    ends = [0, *(np.flatnonzero(np.diff(tuples.pieces[by])) + 1).tolist(), n]
+    lanes, _, run = pieces[0].shape
+    out = np.empty((lanes, n, run), pieces[0].dtype)
     for first, stop in pairwise(ends):
         positions = by[first:stop]
-        at = int(tuples.splits[positions[0]])
-        over = splits[at].shape
-        chunk = _bytes(call, "updates", updates[at], axes.arranged(over, lanes, run))
-        a, b, f = len(lanes), len(over), axes.front
-        every = (*range(f, f + a), *range(f), *range(f + a, a + b), *range(a + b, chunk.ndim))
-        given = _folded(chunk.transpose(every), a, b)
-        rows = ops.gather(given, tuples.order[positions], 1, threads=1)
+        given = pieces[int(tuples.pieces[positions[0]])]
+        at = tuples.at[positions]
+        whole = len(at) == given.shape[1]  # tuples of one piece stay in their order
+        rows = given if whole else ops.gather(given, at, 1, threads=1)
         if stop - first == n:
             return rows
         _place(out, positions, rows)

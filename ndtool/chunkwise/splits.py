@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,11 +32,13 @@ class Report(NamedTuple):
 class Split:
     """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
 
-    origin, shape: of the chunk among all tuples. ids: the chunks of data, in rows, ascending; the
-    last may be that of skipped tuples. starts: where the tuples of each begin. order: the position
-    of each tuple in its chunk of indices. local: the row of each in its chunk of data.
+    number: of the chunk of indices. origin, shape: of it among all tuples. ids: the chunks of data,
+    in rows, ascending; the last may be that of skipped tuples. starts: where the tuples of each
+    begin. order: the position of each tuple in its chunk of indices. local: the row of each in its
+    chunk of data.
     """
 
+    number: int
     origin: Shape
     shape: Shape
     ids: Array
@@ -52,28 +54,46 @@ class Split:
             return slice(0, 0)
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
-    def count(self, row: int) -> int:
-        """Return the number of tuples that select from a chunk of data."""
-        return len(self.order[self.of(row)])
+    def get(self, row: int, default: Sequence[Split] = ()) -> Sequence[Split]:
+        """Return those tuples, if any, as a bundle does."""
+        part = self.of(row)
+        return [self.only(row)] if part.stop > part.start else default
 
     def only(self, row: int) -> Split:
         """Return the tuples that select from one chunk of data."""
+        if len(self.ids) == 1 and self.ids[0] == row:
+            return self
         part = self.of(row)
         order, local = self.order[part].copy(), self.local[part].copy()
         return replace(
             self, ids=np.array([row]), starts=np.array([0, len(order)]), order=order, local=local
         )
 
-    def numbers(self, order: Array, positions: Shape) -> Array:
-        """Return the numbers of tuples, in row-major order of all indices."""
+    def numbers(self, positions: Shape) -> Array:
+        """Return the numbers of the tuples, in row-major order of all indices."""
         if not positions:
-            return np.zeros(len(order), np.int64)
-        at = np.unravel_index(order, self.shape)
+            return np.zeros(len(self.order), np.int64)
+        at = np.unravel_index(self.order, self.shape)
         whole = tuple(one + first for one, first in zip(at, self.origin, strict=True))
         return np.ravel_multi_index(whole, positions)
 
 
-def split(call: ChunkedCall, chunk: object, origin: Shape, shape: Shape) -> Split:
+# Parts of the results of several tasks, by what they are for: a chunk of data or of indices.
+Bundle = Mapping[int, list[Any]] | Split
+
+
+def select(bundles: Sequence[Bundle], wanted: Sequence[int]) -> Bundle:
+    """Return the parts of bundles that are for some chunks, in the order of the bundles."""
+    found = {int(one): parts_for(bundles, one) for one in wanted}
+    return {one: parts for one, parts in found.items() if parts}
+
+
+def parts_for(bundles: Sequence[Bundle], one: int) -> list[Any]:
+    """Return the parts of bundles that are for a chunk."""
+    return [part for bundle in bundles for part in bundle.get(one, ())]
+
+
+def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a chunk of indices, and sort them by chunk of data."""
     k = 1 if isinstance(call.plan, ElementsPlan) else call.plan.k
     index = held(call, "indices", chunk, shape if call.is_plain else (*shape, k))
@@ -89,12 +109,12 @@ def split(call: ChunkedCall, chunk: object, origin: Shape, shape: Shape) -> Spli
         else:
             along = [-1 if d == source else 1 for d in range(len(shape))]
             at = np.arange(origin[source], origin[source] + shape[source]).reshape(along)
-        number, row = _located(at, sizes)
-        ids = ids * len(sizes) + number
-        local = local * sizes[number] + row
+        along_axis, row = _located(at, sizes)
+        ids = ids * len(sizes) + along_axis
+        local = local * sizes[along_axis] + row
     ids, local = np.where(skipped, call.skipped, ids), np.where(skipped, 0, local)
     report = _report(call, wrong, index, origin, shape) if call.is_strict else None
-    return _sorted(call, ids.ravel(), local.ravel(), (origin, shape, report))
+    return _sorted(call, ids.ravel(), local.ravel(), (number, origin, shape, report))
 
 
 def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
@@ -154,11 +174,18 @@ def _sorted(call: ChunkedCall, ids: Array, local: Array, box: tuple[Any, ...]) -
     order = np.argsort(short, kind="stable")
     ids = ids[order]
     first = np.flatnonzero(np.diff(ids, prepend=-1))
-    origin, shape, report = box
+    number, origin, shape, report = box
     positions = order.astype(np.uint32) if len(ids) <= 1 << 32 else order
     starts = np.append(first, len(ids))
     return Split(
-        origin, shape, ids[first], starts, positions, local[order].astype(call.row_type), report
+        number,
+        origin,
+        shape,
+        ids[first],
+        starts,
+        positions,
+        local[order].astype(call.row_type),
+        report,
     )
 
 
@@ -172,20 +199,21 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
 
 
 def repeated(
-    call: ChunkedCall, verdict: None, row: int, splits: Sequence[Split]
+    call: ChunkedCall, verdict: None, row: int, bundles: Sequence[Bundle]
 ) -> tuple[int, int] | None:
     """Return the first tuple that selects a row of a chunk of data again, and the earliest such.
 
     None if all rows differ.
     """
+    pieces = parts_for(bundles, row)
     seen: Array = np.zeros(call.height(row), bool)
-    for tuples in in_order(call, row, splits, BATCH, numbered=True):
+    for tuples in in_order(call, pieces, BATCH, numbered=True):
         once = np.unique(tuples.local, return_index=True)[1]
         again = seen[tuples.local]
         again[np.delete(np.arange(len(again)), once)] = True
         if again.any():
             at = int(np.argmax(again))
-            for before in in_order(call, row, splits, BATCH, numbered=True):
+            for before in in_order(call, pieces, BATCH, numbered=True):
                 if (same := before.local == tuples.local[at]).any():
                     return int(tuples.numbers[at]), int(before.numbers[np.argmax(same)])
         seen[tuples.local] = True
@@ -204,12 +232,12 @@ def duplicates_verdict(call: ChunkedCall, found: Sequence[tuple[int, int] | None
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    splits: the number of the split that each is of. order: its position in that. local: its row in
+    pieces: the number of the piece that each is of. at: its position in that. local: its row in
     the chunk of data. numbers: its number among all tuples, if asked for.
     """
 
-    splits: Array
-    order: Array
+    pieces: Array
+    at: Array
     local: Array
     numbers: Array
 
@@ -225,58 +253,52 @@ class Tuples(NamedTuple):
 
 
 def in_order(
-    call: ChunkedCall, row: int, splits: Sequence[Split], most: int, numbered: bool = False
+    call: ChunkedCall, pieces: Sequence[Split], most: int, numbered: bool = False
 ) -> Iterator[Tuples]:
     """Yield the tuples that select from a chunk of data, at most `most` at a time."""
     batch: list[int] = []
-    held = 0
-    for group in _groups(splits, row, call.plan.positions):
-        size = sum(splits[at].count(row) for at in group)
-        if batch and (held + size > most or len(group) > 1):
-            yield from _joined(call, row, splits, batch, numbered).cut(most)
-            batch, held = [], 0
+    count = 0
+    for group in _groups(pieces, call.plan.positions):
+        size = sum(len(pieces[one].order) for one in group)
+        if batch and (count + size > most or len(group) > 1):
+            yield from _joined(call, pieces, batch, numbered).cut(most)
+            batch, count = [], 0
         if len(group) > 1:
-            yield from _joined(call, row, splits, group, True).sorted().cut(most)
+            yield from _joined(call, pieces, group, True).sorted().cut(most)
             continue
         batch += group
-        held += size
+        count += size
     if batch:
-        yield from _joined(call, row, splits, batch, numbered).cut(most)
+        yield from _joined(call, pieces, batch, numbered).cut(most)
 
 
-def _joined(
-    call: ChunkedCall, row: int, splits: Sequence[Split], group: list[int], numbered: bool
-) -> Tuples:
-    """Return the tuples of several splits, one after the other."""
-    parts = [(splits[at], splits[at].of(row)) for at in group]
-    orders = [one.order[part] for one, part in parts]
+def _joined(call: ChunkedCall, pieces: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
+    """Return the tuples of several pieces, one after the other."""
+    sizes = [len(pieces[one].order) for one in group]
     numbers = np.empty(0, np.int64)
     if numbered:
-        over = call.plan.positions
-        pairs = zip(parts, orders, strict=True)
-        numbers = np.concatenate([one.numbers(order, over) for (one, _), order in pairs])
+        numbers = np.concatenate([pieces[one].numbers(call.plan.positions) for one in group])
     return Tuples(
-        np.repeat(np.array(group, np.uint32), [*map(len, orders)]),
-        np.concatenate(orders),
-        np.concatenate([one.local[part] for one, part in parts]),
+        np.repeat(np.array(group, np.uint32), sizes),
+        np.concatenate([np.arange(size) for size in sizes]),
+        np.concatenate([pieces[one].local for one in group]),
         numbers,
     )
 
 
-def _groups(splits: Sequence[Split], row: int, over: Shape) -> Iterator[list[int]]:
-    """Yield the splits with tuples for a chunk of data, in row-major order of their first tuples.
+def _groups(pieces: Sequence[Split], over: Shape) -> Iterator[list[int]]:
+    """Yield pieces by their positions, in row-major order of their chunks of indices.
 
-    Chunks of indices whose tuples alternate are yielded together.
+    Pieces whose tuples alternate in this order are yielded together.
     """
-    some = [at for at, one in enumerate(splits) if one.count(row)]
     group: list[int] = []
     last = -1
-    for first, at in sorted((_number(splits[at].origin, over), at) for at in some):
+    for first, at in sorted((_number(one.origin, over), at) for at, one in enumerate(pieces)):
         if group and first > last:
             yield group
             group = []
         group.append(at)
-        box = zip(splits[at].origin, splits[at].shape, strict=True)
+        box = zip(pieces[at].origin, pieces[at].shape, strict=True)
         last = max(last, _number(tuple(begin + size - 1 for begin, size in box), over))
     if group:
         yield group
