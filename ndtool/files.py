@@ -1,7 +1,7 @@
 """Run the operators on files of any size, as the command line does.
 
 A str or a path is the name of a file wherever an operator takes an array, as on the command line:
-`table.npy`, `archive.npz:member`.
+`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded.
 
 >>> import numpy as np, tempfile, os
 >>> folder = tempfile.mkdtemp()
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
@@ -37,6 +37,7 @@ from ndtool.errors import (
     called,
     shown,
 )
+from ndtool.formats import opened as opened_arrays
 from ndtool.literals import OperatorName, Reduction, WriteMode
 from ndtool.options import Options, ProgressReporter, checked, path
 from ndtool.rules.inference import Inference
@@ -286,9 +287,7 @@ def _run(
     started = time.perf_counter()
     how, bar = checked(options)
     named = {
-        role: path(role, value)
-        for role, value in inputs.items()
-        if isinstance(value, str | os.PathLike)
+        role: name for role, value in inputs.items() if (name := _name(role, value)) is not None
     }
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
@@ -303,6 +302,8 @@ def _run(
         arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
+            for role in named:
+                _require_same(role, inputs[role], call.sources)
             found, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None
@@ -328,6 +329,20 @@ def _run(
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip
+
+
+def _name(role: str, value: Any) -> str | None:
+    """Return an input as a file name, None for an array in memory."""
+    if isinstance(value, str | os.PathLike):
+        return path(role, value)
+    return opened_arrays.name_of(role, value)
+
+
+def _require_same(role: str, value: Any, sources: Mapping[str, Source]) -> None:
+    """Raise InputError if an opened array does not have the shape of its file."""
+    source = sources.get(LOWERED_INPUTS.get(role, role))
+    if source is not None and role != "write_indices" and hasattr(value, "shape"):
+        opened_arrays.require_same(role, value, source)
 
 
 def _source(role: str, value: Any, rule: str) -> Source:

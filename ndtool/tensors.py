@@ -147,9 +147,9 @@ _SLICED = f"{_LAZY} {{0}}[...]"
 _ELSEWHERE = {
     "cupy": "on a GPU: pass its .get()",
     "cubed": _COMPUTED,
-    "dask": _COMPUTED,
+    "dask": "that NumPy would load completely: use ndtool.dask, or pass {0}.compute()",
     "h5netcdf": _SLICED,
-    "h5py": f"{_SLICED}, or FILE:NAME to a function of ndtool.files",
+    "h5py": f"{_SLICED}, or the dataset to a function of ndtool.files",
     "h5pyd": _SLICED,
     "netCDF4": _SLICED,
     "nibabel": _SLICED,
@@ -157,5 +157,5 @@ _ELSEWHERE = {
     "tables": _SLICED,
     "tensorstore": f"{_LAZY} {{0}}.read().result()",
     "tiledb": _SLICED,
-    "zarr": f"{_SLICED}, or the path of its store to a function of ndtool.files",
+    "zarr": f"{_SLICED}, or the array to a function of ndtool.files",
 }

@@ -21,11 +21,12 @@ LAYERS = (
     ("publish", "arguments", "buffers"),
     ("formats", "inmemory"),
     ("ops",),
-    ("tensorscatter",),
+    ("tensorscatter", "chunkwise"),
     ("runs",),
     ("analysis",),
     ("options",),
-    ("files", "onnx"),
+    ("files", "onnx", "dask"),
+    ("xarray",),
     ("cli",),
     ("__main__",),
 )
@@ -47,7 +48,8 @@ LIBRARIES = {
     "fsspec": ("storage.remote", "storage.requests"),
     "aiohttp": ("storage.remote",),
     "yarl": ("storage.remote",),
-    "dask": ("runs.executors",),
+    "dask": ("runs.executors", "dask", "xarray"),
+    "xarray": ("xarray",),
     "distributed": ("runs.executors",),
 }
 # Imports of the pure packages: no NumPy, nothing of the system.

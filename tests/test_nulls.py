@@ -12,7 +12,7 @@ import pytest
 
 import ndtool
 from ndtool import files
-from ndtool.errors import DtypeError, NdtoolError, RuleError
+from ndtool.errors import DtypeError, NdtoolError, RuleError, UsageError
 
 BIG = 2**53 + 1  # the first integer that float64 lacks
 ROWS = np.array([2, 0])
@@ -490,7 +490,9 @@ def test_a_dataset_of_hdf5_is_refused(tmp_path: Any) -> None:
         for chunks in (None, (1,)):
             lazy = file.create_dataset(f"a{chunks}", data=np.array([BIG, 5]), chunks=chunks)
             for argument, call in calls(lazy):
-                with pytest.raises(DtypeError, match=rf"h5py Dataset .* {argument}\[\.\.\.\], or"):
+                # ndtool.files takes those of files that are not open for writing
+                words = rf"(?s)h5py Dataset .* {argument}\[\.\.\.\], or"
+                with pytest.raises((DtypeError, UsageError), match=words):
                     call()
             assert ndtool.gather(lazy[...], [0]).tolist() == [BIG]
         with pytest.raises(DtypeError, match="would load completely"):

@@ -149,7 +149,7 @@ def test_polars_values_that_numpy_would_change() -> None:
     [
         ("cupy._core.core", "on a GPU: pass its .get()"),
         ("zarr.core.array", "would load completely: pass a part of it"),
-        ("dask.array.core", "would load completely: pass a part of it"),
+        ("dask.array.core", "would load completely: use ndtool.dask"),
     ],
 )
 def test_arrays_outside_memory_are_refused(module: str, words: str) -> None:

@@ -1,0 +1,12 @@
+"""Calls on chunked arrays, one chunk at a time: pure functions that a task graph is made of.
+
+Axes of data are of three kinds. Index tuples select along the rows: batch axes and indexed ones.
+The lanes before the indexed axis (of plain indices) and the axes of a slice, the run, are not
+selected. So a chunk of data is an array (lanes, rows, run), in which each tuple has one row.
+
+    split   sorts the tuples of a chunk of indices, stably, by the chunk of data they select from
+    verdict raises the error about indices out of bounds, or about duplicates
+    pick    gathers from a chunk of data what the tuples of all chunks of indices select
+    merge   restores the order of the tuples of a chunk of indices: a chunk of the output
+    update  applies to a chunk of data all of its updates, in row-major order of indices
+"""

@@ -1,0 +1,126 @@
+"""What the tasks of a call on chunked arrays know: the axes of data, the chunks, the inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.arguments import array, type_of
+from ndtool.engine import check, layouts
+from ndtool.errors import RuleError
+from ndtool.rules import shapes
+from ndtool.rules.inference import Inference
+from ndtool.rules.plans import ElementsPlan, Plan, Shape
+
+Array = NDArray[Any]
+Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as dask has them
+
+
+class Axes(NamedTuple):
+    """The axes of data, and where the coordinate along each axis of the rows comes from.
+
+    sources: the axis of tuples that numbers it, or None for the next component of the tuple. front:
+    the number of axes of tuples that precede the lanes in a gather's output, and in updates.
+    """
+
+    lanes: Shape
+    rows: Shape
+    run: Shape
+    sources: tuple[int | None, ...]
+    front: int
+
+    @property
+    def transposed(self) -> Shape:
+        """The order of data's axes as (lanes, rows, run)."""
+        return self.lanes + self.rows + self.run
+
+    def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return data's values along the lanes and along the run."""
+        return [values[d] for d in self.lanes], [values[d] for d in self.run]
+
+    def arranged(self, tuples: Sequence[Any], lanes: Sequence[Any], run: Sequence[Any]) -> Any:
+        """Return values for the axes of a gather's output, or of updates, in their order."""
+        return (*tuples[: self.front], *lanes, *tuples[self.front :], *run)
+
+
+def axes_of(plan: Plan) -> Axes:
+    """Return the axes of a plan."""
+    rank = len(plan.data)
+    every = tuple(range(rank))
+    if isinstance(plan, ElementsPlan):
+        sources = tuple(None if d == plan.axis else d for d in every)
+        return Axes((), every, (), sources, 0)
+    b, batch = len(plan.groups), len(plan.batch)
+    indexed = every[batch : batch + plan.k]
+    sources = (*every[:b], *(None for _ in indexed))
+    return Axes(every[b:batch], every[:b] + indexed, every[batch + plan.k :], sources, b)
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedCall:
+    """What all tasks of a call know. kinds: the dtypes of the inputs. chunks: of data."""
+
+    inference: Inference
+    kinds: dict[str, np.dtype[Any]]
+    chunks: Chunks
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of shapes."""
+        return self.inference.plan
+
+    @cached_property
+    def axes(self) -> Axes:
+        """The axes of data."""
+        return axes_of(self.plan)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an index is a tuple of its own, without an axis of components."""
+        return isinstance(self.plan, ElementsPlan) or self.plan.plain
+
+    @cached_property
+    def is_strict(self) -> bool:
+        """Whether an index out of bounds is an error."""
+        return check.is_error(self.plan, self.inference.handling.mode)
+
+    @cached_property
+    def grid(self) -> Shape:
+        """The number of chunks along each axis of the rows."""
+        return tuple(len(self.chunks[d]) for d in self.axes.rows)
+
+    @cached_property
+    def skipped(self) -> int:
+        """The number that skipped tuples have instead of that of a chunk of data."""
+        return prod(self.grid)
+
+    @cached_property
+    def row_type(self) -> np.dtype[Any]:
+        """The integer type of a row's number in its chunk."""
+        most = prod(max(self.chunks[d], default=0) for d in self.axes.rows)
+        return np.dtype(np.uint32 if most <= 1 << 32 else np.int64)
+
+    def height(self, row: int) -> int:
+        """Return the number of rows of a chunk of data, given by its number in the rows' grid."""
+        at = layouts.unravel(row, self.grid)
+        return prod(self.chunks[d][one] for d, one in zip(self.axes.rows, at, strict=True))
+
+
+def held(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
+    """Return a chunk as an ndarray; RuleError if it is not what its array declared."""
+    made, declared = array(role, chunk), call.kinds[role]
+    if made.dtype != declared and made.dtype == declared.newbyteorder():
+        made = made.astype(declared)
+    if made.shape != shape or made.dtype != declared:
+        found, given = (type_of(role, one) for one in (made.dtype, declared))
+        raise RuleError(
+            f"a chunk of {role} is {shapes.described(found, made.shape)}: its array declares"
+            f" {shapes.described(given, shape)}"
+        )
+    return made

@@ -1,0 +1,263 @@
+"""The operators on dask arrays: lazily, a chunk at a time.
+
+Each function takes dask arrays or arrays in memory and returns a dask array. A chunk of data, of
+indices and of the output each take one task; the number of tasks does not depend on how they
+meet. Shapes and types are checked at once, indices when the result is computed.
+
+>>> import dask.array as da
+>>> from ndtool.dask import gather_nd
+>>> x = da.arange(12, chunks=5).reshape(4, 3)
+>>> gather_nd(x, da.from_array([[3], [-4]], chunks=1)).compute()
+array([[ 9, 10, 11],
+       [ 0,  1,  2]])
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import prod
+from typing import Any, SupportsIndex, TypedDict, Unpack
+
+try:
+    import dask
+    import dask.array as da
+except ImportError as error:
+    raise ImportError("ndtool.dask needs dask: pip install 'ndtool[dask]'") from error
+from dask.array.core import normalize_chunks
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import parse_bytes
+
+from ndtool import notebook
+from ndtool.arguments import array, attributes_of, index_array, type_of, word
+from ndtool.chunkwise.calls import ChunkedCall, Chunks
+from ndtool.chunkwise.graph import TaskGraph
+from ndtool.errors import RuleError, shown
+from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
+from ndtool.nulls import libraries
+from ndtool.rules import inference
+from ndtool.rules.inference import Given, Inference
+from ndtool.rules.operators import Attributes
+from ndtool.rules.plans import Shape
+from ndtool.rules.symbols import Sizes
+from ndtool.rules.trace import Trace
+
+LEAST = 1 << 22  # bytes of a chunk of the output of indices in memory
+
+
+class GatherOptions(TypedDict, total=False):
+    """The keyword arguments of gathers, as in ndtool.gather_nd."""
+
+    spec: str
+    out_of_bounds: GatherMode
+    fill: object
+    pad: SupportsIndex | None
+    negatives: bool
+
+
+class ScatterOptions(TypedDict, total=False):
+    """The keyword arguments of scatters, as in ndtool.scatter_nd."""
+
+    spec: str
+    out_of_bounds: ScatterMode
+    pad: SupportsIndex | None
+    negatives: bool
+    include_self: bool
+    duplicates: Duplicates
+
+
+def gather_nd(
+    data: Any, indices: Any, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+) -> da.Array:
+    """Gather the slices of data that index tuples select, lazily; see ndtool.gather_nd.
+
+    data, indices: dask arrays, or arrays in memory. The chunks of the result are those of indices,
+    and of data along the axes of a slice. If indices are in memory, only chunks of data that they
+    select from are read. Computing raises BoundsError; RuleError and DtypeError are raised at once.
+    """
+    return _call("gather_nd", (data, indices), {"batch_dims": batch_dims}, how)
+
+
+def scatter_nd(
+    data: Any,
+    indices: Any,
+    updates: Any,
+    reduction: Reduction = "none",
+    *,
+    batch_dims: SupportsIndex = 0,
+    **how: Unpack[ScatterOptions],
+) -> da.Array:
+    """Copy data and update the slices that index tuples select, lazily; see ndtool.scatter_nd.
+
+    The chunks of the result are those of data. Updates are applied in row-major order of all
+    indices, whatever the chunks. Errors are those of gather_nd, and DuplicatesError.
+    """
+    attributes = {"reduction": reduction, "batch_dims": batch_dims}
+    return _call("scatter_nd", (data, indices, updates), attributes, how)
+
+
+def gather_elements(
+    data: Any, indices: Any, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+) -> da.Array:
+    """Gather one element per index along an axis, lazily; see ndtool.gather_elements, gather_nd."""
+    return _call("gather_elements", (data, indices), {"axis": axis}, how)
+
+
+def scatter_elements(
+    data: Any,
+    indices: Any,
+    updates: Any,
+    axis: SupportsIndex = 0,
+    reduction: Reduction = "none",
+    **how: Unpack[ScatterOptions],
+) -> da.Array:
+    """Copy data and update one element per index along an axis, lazily.
+
+    See ndtool.scatter_elements, and scatter_nd here.
+    """
+    attributes = {"axis": axis, "reduction": reduction}
+    return _call("scatter_elements", (data, indices, updates), attributes, how)
+
+
+def gather(
+    data: Any,
+    indices: Any,
+    axis: SupportsIndex | None = None,
+    *,
+    batch_dims: SupportsIndex = 0,
+    **how: Unpack[GatherOptions],
+) -> da.Array:
+    """Gather the slices of data that indices select along an axis, lazily.
+
+    See ndtool.gather, and gather_nd here.
+    """
+    return _call("gather", (data, indices), {"axis": axis, "batch_dims": batch_dims}, how)
+
+
+def scatter(
+    data: Any,
+    indices: Any,
+    updates: Any,
+    axis: SupportsIndex | None = None,
+    reduction: Reduction = "none",
+    *,
+    batch_dims: SupportsIndex = 0,
+    **how: Unpack[ScatterOptions],
+) -> da.Array:
+    """Copy data and update the slices that indices select along an axis, lazily.
+
+    See ndtool.scatter, and scatter_nd here.
+    """
+    attributes = {"axis": axis, "reduction": reduction, "batch_dims": batch_dims}
+    return _call("scatter", (data, indices, updates), attributes, how)
+
+
+def _call(operator: str, given: tuple[Any, ...], attributes: dict[str, Any], how: Any) -> da.Array:
+    """Infer a call, arrange its arrays in chunks, and return its graph as an array."""
+    options = GatherOptions if len(given) == 2 else ScatterOptions
+    for name in how:
+        if name not in options.__annotations__:
+            raise TypeError(f"{operator}() got an unexpected keyword argument {shown(name)}")
+    how = dict(how)
+    spec = word("spec", how.pop("spec", "ndtool"))
+    made = attributes_of(operator, (attributes | how).items())
+    arrays = {
+        role: _taken(role, value, made)
+        for role, value in zip(("data", "indices", "updates"), given, strict=False)
+    }
+    try:
+        found = _inferred(operator, arrays, made, spec)
+    except RuleError as error:
+        notebook.show_trace(error)
+        raise
+    return _arranged(found, arrays, given[1])
+
+
+def _taken(role: str, value: Any, attributes: Attributes) -> Any:
+    """Return an argument as a dask array of known chunks, or as an ndarray."""
+    if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
+        value = value.data
+    if not isinstance(value, da.Array):
+        if role == "indices":
+            return index_array(value, attributes.out_of_bounds)
+        return array(role, value)
+    array(role, value._meta)
+    if any(size != size for size in value.shape):
+        raise RuleError(
+            f"{role} has chunks of unknown sizes: call {role}.compute_chunk_sizes() first"
+        )
+    return value
+
+
+def _inferred(
+    operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str
+) -> Inference:
+    inputs = {
+        role: Given(role, type_of(role, one.dtype), tuple(map(int, one.shape)))
+        for role, one in arrays.items()
+    }
+    types = {role: one.dtype for role, one in inputs.items()}
+    sizes = {role: one.shape for role, one in inputs.items()}
+    row, trace, plan = inference.check(operator, types, sizes, attributes, spec)
+    return Inference(operator, spec, attributes, inputs, row, trace, plan)
+
+
+def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
+    """Give the arrays of a call chunks that fit together, and return its graph as an array."""
+    data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
+    data = _chunked(data)
+    kinds = {role: one.dtype for role, one in arrays.items()}
+    call = ChunkedCall(found._replace(trace=Trace(found.operator, (), Sizes())), kinds, data.chunks)
+    over = _chunks_of_tuples(call, indices, updates)
+    lazy = {"data": data}
+    if isinstance(indices, da.Array):
+        lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
+    if updates is not None:
+        lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
+    token = tokenize(found.attributes, found.spec, indices, *lazy.values())
+    names = {role: one.name for role, one in lazy.items()}
+    graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, given, token)
+    chunks = data.chunks
+    if not found.scatters:
+        chunks = call.axes.arranged(over, *call.axes.along(chunks))
+    inputs: Any = list(lazy.values())
+    layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
+    return da.Array(layers, graph.name, chunks, dtype=data.dtype)
+
+
+def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
+    """Return an array as a dask array, with the given chunks if any."""
+    if not isinstance(value, da.Array):
+        return da.from_array(value, chunks)
+    return value if chunks == "auto" else value.rechunk(chunks)
+
+
+def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
+    """Return the chunks of index tuples: those of indices, or for indices in memory of updates."""
+    rank = len(call.plan.positions)
+    if isinstance(indices, da.Array):
+        return tuple(indices.chunks[:rank])
+    if isinstance(updates, da.Array):
+        lanes, front = len(call.axes.lanes), call.axes.front
+        return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
+    itemsize = call.inference.dtype.itemsize
+    width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
+    held = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
+    return _divided(call.plan.positions, width, max(held, LEAST))
+
+
+def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
+    """Return chunks of tuples in row-major order, each with rows of about so many bytes.
+
+    width: bytes of a row. A chunk also has at most the bytes of dask's default.
+    """
+    limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
+    most = max(1, limit // max(width, 8))
+    steps = [1 for _ in positions]
+    for d in reversed(range(len(positions))):
+        steps[d] = max(1, min(positions[d], most))
+        if steps[d] < positions[d]:
+            break
+        most = max(1, most // steps[d])
+    chunks: Chunks = normalize_chunks(tuple(steps), positions)
+    return chunks

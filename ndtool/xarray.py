@@ -1,0 +1,173 @@
+"""Pointwise selection from xarray's datasets, lazily for variables in dask arrays.
+
+>>> import xarray as xr
+>>> from ndtool.xarray import isel_points
+>>> array = xr.DataArray([[0, 1], [2, 3]], dims=("y", "x"), coords={"x": [10, 20]})
+>>> isel_points(array, x=[1, 0], y=[0, 1]).values
+array([1, 2])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+try:
+    import dask.array as da
+    import xarray as xr
+except ImportError as error:
+    raise ImportError(
+        "ndtool.xarray needs xarray and dask: pip install 'ndtool[xarray]'"
+    ) from error
+
+from ndtool.arguments import index_array
+from ndtool.dask import gather_nd
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, printable, shown
+
+T = TypeVar("T", xr.Dataset, xr.DataArray)
+Dims = str | tuple[Hashable, ...]
+
+
+def isel_points(
+    obj: T, indexers: Mapping[Any, Any] | None = None, dims: Dims = "points", **more: Any
+) -> T:
+    """Select points by their indices along some dimensions, and keep attributes and coordinates.
+
+    obj: a Dataset or DataArray. indexers, more: the integers along each dimension: sequences and
+    arrays, NumPy's or dask's, with the dimensions `dims`, or DataArrays and Variables with their
+    own; they are broadcast. A variable that lacks the dimensions stays as it is.
+
+    The result equals obj.isel(x=DataArray(x, dims=dims), ...). A variable in a dask array stays
+    lazy, by ndtool.dask.gather_nd; so does every variable for which an indexer is a dask array.
+    Raises BoundsError at once for indexers in memory, when the result is computed for lazy ones;
+    DtypeError, RuleError or UsageError for indexers that are none.
+
+    >>> field = xr.DataArray(da.arange(6, chunks=2).reshape(2, 3), dims=("y", "x"))
+    >>> isel_points(field, y=[1, 0], x=[2, -1]).values
+    array([5, 2])
+    """
+    if isinstance(obj, xr.DataArray):
+        name = "array of isel_points"
+        points = isel_points(obj.to_dataset(name=name), indexers, dims, **more)
+        return points[name].rename(obj.name)
+    if not isinstance(obj, xr.Dataset):
+        raise DtypeError(f"isel_points takes a Dataset or a DataArray, not a {type(obj).__name__}")
+    over = (dims,) if isinstance(dims, str) else tuple(dims)
+    given = {**(indexers or {}), **more}
+    for name in given:
+        if name not in obj.dims:
+            known = ", ".join(map(str, obj.dims))
+            raise UsageError(f"{shown(name)} is not a dimension: expected some of {known}")
+    taken = {name: _indexer(name, value, over, obj.sizes[name]) for name, value in given.items()}
+    _require_equal(obj, taken)
+    later = {
+        name: _points(variable, taken)
+        for name, variable in obj.variables.items()
+        if _is_lazy(variable, taken)
+    }
+    return _joined(obj, taken, later)
+
+
+def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) -> Any:
+    """Return an indexer as a DataArray of integers, validated unless it is lazy."""
+    if isinstance(value, tuple) and value and isinstance(value[0], str | tuple):
+        value = xr.Variable(*value)
+    if isinstance(value, xr.Variable):
+        value = xr.DataArray(value)
+    if not isinstance(value, xr.DataArray):
+        value = value if isinstance(value, da.Array) else index_array(value)
+        if value.ndim != len(dims):
+            raise RuleError(
+                f"the indexer of {printable(str(name))} has rank {value.ndim}: dims has {len(dims)}"
+                f" names, {', '.join(map(str, dims))}"
+            )
+        value = xr.DataArray(value, dims=dims)
+    if value.dtype.kind not in "iu":
+        raise DtypeError(
+            f"the indexer of {printable(str(name))} has dtype {value.dtype}: expected integers",
+            hint="it looks like a mask: np.nonzero gives indices" * (value.dtype.kind == "b"),
+        )
+    if value.chunks is None:
+        _require_within(name, value.values, size)
+    return value
+
+
+def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
+    """Raise RuleError if indexers, or a dimension that stays, have other sizes of one name."""
+    sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
+    for name, one in indexers.items():
+        for dim, size in one.sizes.items():
+            if sizes.setdefault(dim, size) != size:
+                raise RuleError(
+                    f"the indexer of {printable(str(name))} has {size} elements along"
+                    f" {printable(str(dim))}: expected {sizes[dim]}, as elsewhere"
+                )
+
+
+def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:
+    """Raise BoundsError for an index that is out of bounds along a dimension."""
+    bad = (values >= size) | (values < -size)
+    if bad.any():
+        at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        position = tuple(map(int, at))
+        error = BoundsError(
+            position=position, value=int(values[at]), size=size,
+            count=int(bad.sum()), total=values.size,
+        )  # fmt: skip
+        error.name(printable(str(name)), "data")
+        valid = error.places[1].partition(": ")[2]
+        error.places = (error.places[0], f"dimension {name} has size {size}: {valid}")
+        raise error
+
+
+def _is_lazy(variable: xr.Variable, indexers: dict[Hashable, Any]) -> bool:
+    """Whether points of a variable are selected lazily: it, or an indexer, is a dask array."""
+    some = [indexers[dim] for dim in variable.dims if dim in indexers]
+    if any(one.chunks is not None for one in some):
+        return True
+    lazy = variable.chunks is not None and isinstance(variable.data, da.Array)
+    return bool(some) and lazy and not variable.dtype.hasobject
+
+
+def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable:
+    """Select points of a variable, lazily."""
+    chosen = {dim: indexers[dim].variable for dim in variable.dims if dim in indexers}
+    points: dict[Hashable, int] = {}
+    for one in chosen.values():
+        points |= one.sizes
+    for dim in variable.dims:
+        if dim in points and dim not in chosen:  # it has points of its own
+            chosen[dim] = xr.Variable((dim,), np.arange(variable.sizes[dim]))
+            points[dim] = variable.sizes[dim]
+    order = [dim for dim in variable.dims if dim in chosen]
+    rest = [dim for dim in variable.dims if dim not in chosen]
+    arrays = [chosen[dim].set_dims(points).transpose(*points).data for dim in order]
+    lazy = any(isinstance(one, da.Array) for one in arrays)
+    indices = da.stack(arrays, -1) if lazy else np.stack(arrays, -1)
+    found = gather_nd(variable.transpose(*order, *rest).data, indices)
+    new = xr.Variable((*points, *rest), found, variable.attrs, variable.encoding)
+    dims = dict.fromkeys(
+        one for dim in variable.dims for one in (chosen[dim].dims if dim in chosen else (dim,))
+    )
+    return new.transpose(*dims)
+
+
+def _joined(
+    obj: xr.Dataset, indexers: dict[Hashable, Any], later: dict[Hashable, xr.Variable]
+) -> xr.Dataset:
+    """Select points of all other variables by xarray, and add those that were selected."""
+    sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
+    shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
+    eager = {
+        dim: one if one.chunks is None else one.copy(data=np.broadcast_to(np.int8(0), one.shape))
+        for dim, one in indexers.items()
+    }
+    rest = obj.drop_vars(list(later)).assign(shapes).isel(eager).drop_vars(list(shapes))
+    coords = {name: one for name, one in later.items() if name in obj.coords}
+    rest = rest.assign_coords(coords)
+    ordered = {name: later.get(name, rest.variables.get(name)) for name in obj.data_vars}
+    made = xr.Dataset(ordered, rest.coords, rest.attrs)
+    made.encoding = rest.encoding
+    return made

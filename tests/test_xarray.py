@@ -1,0 +1,138 @@
+"""ndtool.xarray: pointwise selection, equal to xarray's own, and lazy for dask arrays."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ndtool
+
+xr = pytest.importorskip("xarray", exc_type=ImportError)
+da = pytest.importorskip("dask.array", exc_type=ImportError)
+
+from ndtool.xarray import isel_points  # noqa: E402
+
+SIZES = {"time": 4, "y": 5, "x": 6}
+
+
+@pytest.fixture
+def dataset() -> Any:
+    """Return a dataset with variables of all kinds of dimensions, types and attributes."""
+    rng = np.random.default_rng(3)
+    variables = {
+        "t": (("time", "y", "x"), rng.random((4, 5, 6)), {"units": "K"}),
+        "m": (("x", "y"), rng.integers(0, 9, (6, 5)).astype(">i2")),
+        "names": (("y", "x"), np.full((5, 6), "abc", object)),
+        "steps": (("time",), np.arange(4)),
+        "scale": ((), 5.0),
+    }
+    coordinates = {
+        "x": ("x", np.arange(6) * 10.0, {"axis": "X"}),
+        "time": np.array(["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04"], "M8[ns]"),
+        "lon": (("y", "x"), rng.random((5, 6)), {"units": "degrees"}),
+        "label": ("x", list("abcdef")),
+    }
+    made = xr.Dataset(variables, coordinates, {"title": "a test"})
+    made["t"].encoding["scale_factor"] = 2.0
+    return made
+
+
+def array(values: Any, dims: Any, **more: Any) -> Any:
+    return xr.DataArray(values, dims=dims, **more)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "two dimensions": {"x": [1, 5, -1], "y": [0, 3, -4]},
+    "one dimension": {"x": np.array([1, 5, 1], np.uint8)},
+    "dimensions apart": {"time": [3, 3, 0], "x": [1, 5, -1]},
+    "all dimensions": {"time": [3, 0], "x": [1, 5], "y": [0, 0]},
+    "no points": {"x": np.zeros(0, int), "y": np.zeros(0, int)},
+    "two-dimensional": {"x": array([[1, 2], [3, 0]], ("a", "b")), "y": array([1, 2], "b")},
+    "orthogonal": {"x": array([1, 2], "x"), "y": array([0, 1, 2], "b")},
+    "along a dimension": {"x": array([1, 2, 3, 0], "time"), "y": array([4, 3, 2, 1], "time")},
+    "coordinates": {"x": array([1, 2], "p", coords={"p": [7, 8], "name": ("p", ["q", "r"])})},
+    "variable": {"x": xr.Variable("q", [1, 2])},
+    "tuple": {"x": ("q", [1, 2])},
+}
+
+
+def plain(indexers: dict[str, Any]) -> dict[str, Any]:
+    """Return indexers as xarray takes them."""
+    return {
+        name: xr.Variable(*one) if isinstance(one, tuple)
+        else one if hasattr(one, "dims") else array(one, "points")
+        for name, one in indexers.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 4, "y": 2, "time": 3}, {"x": 1}])
+@pytest.mark.parametrize("name", CASES)
+def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
+    given = dataset if chunks is None else dataset.chunk(chunks)
+    expected = dataset.isel(plain(CASES[name]))
+    points = isel_points(given, CASES[name])
+    assert list(points.data_vars) == list(expected.data_vars)
+    for one in given.variables:
+        assert points[one].encoding == expected[one].encoding
+        assert (points[one].chunks is None) == (given[one].chunks is None)
+    xr.testing.assert_identical(points.compute(), expected)
+    for one in ("t", "steps", "lon"):
+        taken = {key: some for key, some in CASES[name].items() if key in given[one].dims}
+        new = isel_points(given[one], **taken)
+        xr.testing.assert_identical(new.compute(), dataset[one].isel(plain(taken)))
+
+
+def test_lazy_indexers(dataset: Any) -> None:
+    given = dataset.drop_vars("names").chunk({"x": 4})
+    expected = given.isel(x=array([1, 5, -1], "points"), y=array([0, 3, -4], "points"))
+    x, y = (
+        da.from_array(np.array([1, 5, -1]), 2),
+        array(da.from_array(np.array([0, 3, -4])), "points"),
+    )
+    points = isel_points(given, x=x, y=y)
+    assert points["t"].chunks is not None
+    assert points["lon"].chunks is not None
+    xr.testing.assert_identical(points.compute(), expected.compute())
+    bad = isel_points(given["t"], x=x + 3, y=y)
+    with pytest.raises(ndtool.BoundsError):
+        bad.compute()
+
+
+def test_only_selected_chunks_are_read() -> None:
+    seen: Counter[Any] = Counter()
+
+    def count(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+        seen[block_info[0]["chunk-location"]] += 1
+        return block
+
+    lazy = da.zeros((50, 60), chunks=10).map_blocks(count, dtype=float, meta=np.empty((0, 0)))
+    points = isel_points(array(lazy, ("y", "x")), y=[0, 49, 0], x=[5, 55, 5])
+    assert not seen
+    points.compute()
+    assert seen == {(0, 0): 1, (4, 5): 1}
+
+
+def test_dims(dataset: Any) -> None:
+    points = isel_points(dataset, x=[1, 2], dims="p")
+    assert points["t"].dims == ("time", "y", "p")
+    points = isel_points(dataset["t"], {"x": [[1, 2]], "y": [[0, 0]]}, dims=("p", "q"))
+    assert points.dims == ("time", "p", "q")
+
+
+def test_refusals(dataset: Any) -> None:
+    refused = [
+        (lambda: isel_points(dataset, x=[1, 6]), ndtool.BoundsError, r"x\[1\] = 6"),
+        (lambda: isel_points(dataset, x=[-7]), ndtool.BoundsError, r"dimension x has size 6: valid"),
+        (lambda: isel_points(dataset, x=[2**70]), ndtool.BoundsError, ""),
+        (lambda: isel_points(dataset, z=[1]), ndtool.UsageError, "'z' is not a dimension: exp"),
+        (lambda: isel_points(dataset, x=[True]), ndtool.DtypeError, "np.nonzero gives indices"),
+        (lambda: isel_points(dataset, x=[0.5]), ndtool.DtypeError, "expected integers"),
+        (lambda: isel_points(dataset, x=1), ndtool.RuleError, "has rank 0: dims has 1 name"),
+        (lambda: isel_points(dataset, x=[[1]]), ndtool.RuleError, "has rank 2"),
+        (lambda: isel_points(dataset, x=[1, 2], y=[1, 2, 3]), ndtool.RuleError, "points"),
+        (lambda: isel_points(np.zeros(3), x=[1]), ndtool.DtypeError, "not a ndarray"),
+    ]  # fmt: skip
+    for call, kind, words in refused:
+        with pytest.raises(kind, match=words or None):
+            call()
