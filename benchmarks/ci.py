@@ -19,7 +19,7 @@ REPEATS = 5
 PASSES = 5  # rounds for slow cases, at intervals: the machine may be busy for a while
 SMALL = "small call"
 
-# Shares of the limit, by alignment and number of threads; or np.take's time / ndtool's.
+# Shares of the limit, by alignment and number of threads; or that of NumPy's indexing / ndtool's.
 Ratios = dict[str, float]
 # The best times of all rounds: a disturbance of one side must not improve a ratio.
 Times = dict[str, tuple[float, float]]
@@ -82,7 +82,7 @@ def _measure(name: str, best: Times) -> None:
 def _round(name: str) -> Times:
     if name == SMALL:
         small = small_call(REPEATS)
-        return {"np.take": (small["ndtool_us"], small["numpy_us"])}
+        return {"numpy": (small["ndtool_us"], small["numpy_us"])}
     case = next(case for case in CI if case.name == name)
     times = {}
     measured = shares.measure(*shares.drawn(case), ["numpy", "aligned"], [1, 2], REPEATS)

@@ -155,24 +155,42 @@ def _fastest(ways: peers.Ways, wanted: Array, tries: int) -> tuple[str, Call, st
 
 
 def small_call(repeats: int) -> Record:
-    """Time a call on a (3, 4) array with two indices, in us: np.take, and onnxruntime's run."""
-    data = np.arange(12, dtype=np.float32).reshape(3, 4)
-    indices = np.array([[2], [0]])
+    """Time calls on a (3, 4) array with two indices, in us: ndtool, NumPy's indexing, onnxruntime.
+
+    times_numpy: the worst ratio of a gather, a scatter, and each with `out`.
+    """
+    data, updates = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((2, 4), np.float32)
+    indices, found, changed = np.array([[2], [0]]), np.empty_like(updates), data.copy()
     first = indices[:, 0].copy()
-    calls = [lambda: ndtool.gather_nd(data, indices), lambda: np.take(data, first, axis=0)]
-    verified = problems.same(calls[0](), calls[1]())
+
+    def scattered() -> Array:
+        out = data.copy()
+        out[first] = updates
+        return out
+
+    calls: list[Call] = [
+        lambda: ndtool.gather_nd(data, indices),
+        lambda: data[first],
+        lambda: ndtool.scatter_nd(data, indices, updates),
+        scattered,
+        lambda: ndtool.gather_nd(data, indices, out=found),
+        lambda: found.__setitem__(..., data[first]),
+        lambda: ndtool.scatter_nd(changed, indices, updates, out=changed),
+        lambda: changed.__setitem__(first, updates),
+    ]
+    verified = all(problems.same(calls[at](), calls[at + 1]()) for at in (0, 2))
     if find_spec("onnxruntime") and find_spec("onnx"):
         import onnxruntime as ort
 
         operands = {"data": data, "indices": indices}
         session = peers.onnx_session(ort.SessionOptions(), "GatherND", {}, operands)
         calls.append(lambda: session.run(None, operands))
-    took = [*alternate_loops(calls, 2000, repeats), None][:3]
+    took = [*alternate_loops(calls, 2000, repeats), None][:9]
     return {
         "ndtool_us": took[0],
         "numpy_us": took[1],
-        "onnxruntime_us": took[2],
-        "times_numpy": took[0] / took[1],
-        "of_onnxruntime": took[0] / took[2] if took[2] else None,
+        "onnxruntime_us": took[8],
+        "times_numpy": max(took[at] / took[at + 1] for at in range(0, 8, 2)),
+        "of_onnxruntime": took[0] / took[8] if took[8] else None,
         "verified": verified,
     }

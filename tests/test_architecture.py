@@ -1,9 +1,12 @@
 """The architecture: packages in layers, imports that point down, restricted libraries."""
 
 import ast
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+
+from ndtool.rules.operators import OPERATORS
 
 PACKAGE = Path(find_spec("ndtool").origin).parent
 # From the bottom: a package or module imports from its own layer and from lower ones. Packages
@@ -59,6 +62,7 @@ PURE_LIBRARIES = {
     "struct", "sys", "typing",
 }  # fmt: skip
 LONGEST = 400  # lines of a module
+MOST = 10  # parameters of a function
 
 
 def modules() -> dict[str, Path]:
@@ -128,3 +132,41 @@ def test_no_import_goes_in_a_circle_and_modules_are_short() -> None:
         name for name, path in modules().items() if len(path.read_text().splitlines()) > LONGEST
     ]
     assert not long
+
+
+def parameters(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield each function of a Cython source, and how many parameters it has."""
+    text = re.sub(r"#.*", "", path.read_text())
+    for found in re.finditer(r"^ *(?:cdef|def)\b[^\n(=:]*?(\w+) *(?:\"\w+\")?\(", text, re.M):
+        depth, count, filled = 1, 0, False
+        for character in text[found.end() :]:
+            depth += (character in "([{") - (character in ")]}")
+            if depth == 0:
+                break
+            if character == "," and depth == 1:
+                count, filled = count + filled, False
+            else:
+                filled |= not character.isspace()
+        yield found[1], count + filled
+
+
+def test_functions_have_at_most_ten_parameters() -> None:
+    """But the operators, of which each keyword is documented, and their twins."""
+    long = []
+    for path in sorted(PACKAGE.rglob("*.p[yx]*")):
+        if path.suffix in (".pyx", ".pxd", ".pxi"):
+            long += [f"{path.name}: {name}" for name, count in parameters(path) if count > MOST]
+        elif path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.name not in OPERATORS:
+                    given = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                    count = sum(one.arg not in ("self", "cls") for one in given)
+                    long += [f"{path.name}: {node.name}"] * (count > MOST)
+    assert not long
+
+
+def test_kernels_are_short_and_loops_say_what_they_are_for() -> None:
+    assert len((PACKAGE / "_kernels.pyx").read_text().splitlines()) < 600
+    for path in PACKAGE.rglob("*.pxd"):
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("# cython:")]
+        assert all(line.startswith("# ") for line in lines[:2]), path

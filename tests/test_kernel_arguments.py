@@ -65,8 +65,8 @@ def windowed(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
 
 
-def marks(pitch: int = 8) -> _kernels.UpdateSpec:
-    return _kernels.UpdateSpec(buffer(16), pitch, "add", "float64", None, buffer(pitch), True)
+def marks(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+    return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
 
 
 def totals(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
@@ -243,7 +243,7 @@ WRONG = [
     ("scatter_units", {"change": windowed(nbytes=48), "how": how(255)}, SCRATCH),
     ("scatter_units", {"change": windowed(nbytes=48), "how": how()}, TILES),
     ("scatter_units", {"change": counted(96, 8, 8, 48)}, TILES),
-    ("scatter_units", {"change": marks()}, MARKED),
+    ("scatter_units", {"change": marks(nbytes=48)}, MARKED),
     ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"change": change(15)}, UPDATES),
