@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import machine
 import numpy as np
 import plainest
-from timing import Call, alternate
+from timing import Call, alternate, clock_of
 
 import ndtool
 
@@ -155,7 +155,7 @@ def stream(threads: int, doubles: int = STREAMED, repeats: int = 5) -> dict[str,
     def triad() -> None:
         library.stream_triad(pointers[0], pointers[1], pointers[2], *tail)
 
-    times = alternate(copy, triad, repeats)
+    times = alternate(copy, triad, repeats, clock_of(threads))
     return {
         "copy": 16 * doubles / times.our_best * 1e3,
         "triad": 24 * doubles / times.their_best * 1e3,
@@ -204,7 +204,7 @@ def measure(pattern: Pattern, elements: int, threads: int, repeats: int) -> Meas
     both = calls(pattern, elements, threads)
     verified = both.verified()
     count = len(both.got) if pattern.kernel == "gather" else len(pattern.indices(elements))
-    took = alternate(both.ours, Stream(24 * count, threads), repeats)
+    took = alternate(both.ours, Stream(24 * count, threads), repeats, clock_of(threads))
     return Measured(pattern, count, took.our_best / 1e3, took.their_best / 1e3, verified)
 
 

@@ -71,7 +71,8 @@ def test_workers_share_the_limits_of_the_store() -> None:
     assert simulated(12, [step], 12).now() == 0.5
     limited = simulated(12, [step], 12, PLAIN._replace(gets=4.0))
     assert (limited.now(), limited.spent["requests to read"]) == (12.0, 78.0 - 12 * 0.5)
-    assert simulated(12, [step], 12, PLAIN._replace(scheduled=1.0)).now() == 12.5
+    slow = simulated(12, [step], 12, PLAIN._replace(scheduled=1.0))
+    assert (slow.now(), slow.spent["scheduler"]) == (12.5, 78.0)
 
 
 def test_steps_of_one_kind_are_in_flight_together() -> None:

@@ -25,11 +25,11 @@ from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
+from ndtool.runs.prices import Estimate
 from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
-    from ndtool.runs.external.estimates import Estimate
     from ndtool.runs.external.partitioning import Partitioning, Rows
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits

@@ -1,4 +1,4 @@
-"""What requests, bytes and machines cost: the prices by which a plan is estimated."""
+"""What requests, bytes and machines cost, and the estimates of plans that follow from it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ class Prices(NamedTuple):
     put: float = 0.005
     gb: float = 0.0
     machine_hour: float = 0.192
+
+
+class Estimate(NamedTuple):
+    """The time and the money that a run takes with a number of workers."""
+
+    workers: int
+    seconds: float
+    dollars: float
 
 
 def parse(given: Any, name: str = "prices") -> Prices:

@@ -142,6 +142,7 @@ class Simulator:
         """Run a task, and compute when it ends."""
         draw, faults = self._random.random(), self._faults
         begin = self._served("scheduler", self._clock, self._machine.scheduled)
+        self.spent["scheduler"] += begin - self._clock
         lost, works = draw < faults.lost, draw >= faults.lost / 2
         self.meter.take()
         outcome = task.outcome() if works else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata
@@ -11,7 +11,7 @@ from ndtool.formats import locators
 from ndtool.runs.external.costs import Costs, Run, Stored
 from ndtool.runs.external.units import positions_of, read_again
 from ndtool.runs.machines import DISK, STORE, Machine
-from ndtool.runs.prices import Prices
+from ndtool.runs.prices import Estimate, Prices
 from ndtool.storage import locations
 
 if TYPE_CHECKING:
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from ndtool.runs.plan import Plan
 
 WORKERS = (1, 10, 100, 1000)
-
-
-class Estimate(NamedTuple):
-    """The time and the money that a run takes with a number of workers."""
-
-    workers: int
-    seconds: float
-    dollars: float
 
 
 def priced(call: OpenCall, plan: Plan, output: Output | None, spill: str | None) -> Plan:
