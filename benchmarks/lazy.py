@@ -1,7 +1,7 @@
 """ndtool.dask and dask's own vindex and take: tasks, seconds and peak memory.
 
-Each case runs in a process of its own, twice, in alternation with its peer; the table has the
-fastest. An element of data is its own number, made in the graph, so that every result is verified
+Each case runs in a process of its own, in alternation with its peer; the table has the fastest of
+ROUNDS. An element of data is its own number, made in the graph, so that every result is verified
 and nothing but the graph is measured. Tasks are those after optimization, without data's. Peak
 memory is that of the process, less what it had before the graph was built.
 

@@ -6,7 +6,9 @@ selected. So a chunk of data is an array (lanes, rows, run), in which each tuple
 
     split   sorts the tuples of a chunk of indices, stably, by the chunk of data they select from
     verdict raises the error about indices out of bounds, or about duplicates
-    pick    gathers from a chunk of data what the tuples of all chunks of indices select
+    select  hands parts on, for some chunks, from the results of several tasks
+    pick    gathers from a chunk of data what tuples select
     merge   restores the order of the tuples of a chunk of indices: a chunk of the output
+    deal    bundles a chunk of updates by the chunks of data that they are for
     update  applies to a chunk of data all of its updates, in row-major order of indices
 """

@@ -63,7 +63,9 @@ class TaskGraph:
         for at, rows in enumerate(self.touched):
             for row in rows:
                 self.touching[row].append(at)
-        self.pairs = {(at, row) for at, rows in enumerate(self.touched) for row in rows}
+        self.pairs: set[tuple[int, int]] = set()
+        if self.in_memory:
+            self.pairs |= {(at, row) for at, rows in enumerate(self.touched) for row in rows}
         if call.inference.requires_distinct:
             verdict = self._require_distinct(verdict)
         if "updates" in names:
@@ -140,11 +142,12 @@ class TaskGraph:
         a task depends on the square root of them and not on parts for all targets.
         """
         ids = list(sources)
-
-        def meet(one: int, target: int) -> bool:
-            return ((target, one) if by_row else (one, target)) in self.pairs
-
-        some = {target: [one for one in ids if meet(one, target)] for target in targets}
+        some = dict.fromkeys(targets, ids)
+        if self.in_memory:
+            some = {
+                target: [one for one in ids if self._meet(one, target, by_row)]
+                for target in targets
+            }
         many = [target for target in targets if len(some[target]) > FEW]
         found = {target: [sources[one] for one in some[target]] for target in targets}
         if len(many) < 2:
@@ -154,7 +157,11 @@ class TaskGraph:
         for wanted in _cut(many, -(-len(many) // size)):
             bundles = []
             for group in groups:
-                of = [one for one in group if any(meet(one, target) for target in wanted)]
+                of = [
+                    one
+                    for one in group
+                    if any(self._meet(one, target, by_row) for target in wanted)
+                ]
                 if of:
                     key = self._key(what, len(self.tasks))
                     self.tasks[key] = (
@@ -162,8 +169,16 @@ class TaskGraph:
                     )  # fmt: skip
                     bundles.append((key, of))
             for target in wanted:
-                found[target] = [key for key, of in bundles if any(meet(one, target) for one in of)]
+                found[target] = [
+                    key for key, of in bundles if any(self._meet(one, target, by_row) for one in of)
+                ]
         return found
+
+    def _meet(self, source: int, target: int, by_row: bool) -> bool:
+        """Whether tuples of a chunk of indices may select from a chunk of data of its class."""
+        if not self.in_memory:
+            return True
+        return ((target, source) if by_row else (source, target)) in self.pairs
 
     def _pieces(self, ats: Sequence[int], rows: Sequence[int]) -> dict[int, list[Any]]:
         """Return, for each row, the bundles with the tuples of some chunks that select from it."""
@@ -189,9 +204,9 @@ class TaskGraph:
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield chunks of indices, and the rows that select from all of them and no others.
+        """Yield chunks of indices, and the chunks of data that all of these, no others, may reach.
 
-        Of indices in memory, all; which of them meet is known one by one.
+        Of indices in memory, all: each pair that meets is known.
         """
         if self.in_memory:
             yield list(range(len(self.splits))), [row for row, by in self.touching.items() if by]
@@ -217,7 +232,7 @@ class TaskGraph:
         bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.free]
         for ats, rows in self._classes():
             for group in _cut(ats, len(rows)):
-                met = [row for row in rows if any((at, row) in self.pairs for at in group)]
+                met = [row for row in rows if any(self._meet(at, row, False) for at in group)]
                 pieces = self._pieces(group, met)
                 for number, ((lane, _, _), (run, _, _)) in enumerate(self.free):
                     picks = {}
