@@ -11,6 +11,7 @@ import os as _os
 TYPE_CHECKING = False  # recognised by type checkers; importing `typing` delays every start
 if TYPE_CHECKING:
     from ndtool import files as files
+    from ndtool import torch as torch
     from ndtool.errors import BoundsError as BoundsError
     from ndtool.errors import DifferenceError as DifferenceError
     from ndtool.errors import DtypeError as DtypeError
@@ -47,6 +48,7 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
+_INTEGRATIONS = ("torch",)  # modules that import other libraries
 
 
 def __getattr__(name: str) -> object:
@@ -54,7 +56,7 @@ def __getattr__(name: str) -> object:
     if name in _ERRORS:
         module = "ndtool.errors"
     elif name == "__all__":
-        return __dir__()
+        return [public for public in __dir__() if public not in _INTEGRATIONS]
     elif name == "tensor_scatter":
         module = "ndtool.tensorscatter"
     elif name in __dir__():
@@ -65,6 +67,11 @@ def __getattr__(name: str) -> object:
 
     if name == "files":
         return import_module("ndtool.files")
+    if name in _INTEGRATIONS:
+        try:
+            return import_module(f"ndtool.{name}")
+        except ImportError as error:  # `hasattr` and `dir` expect this one
+            raise AttributeError(f"ndtool.{name} needs the package {name}: {error}") from error
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
@@ -74,4 +81,4 @@ def __dir__() -> list[str]:
     """List exactly the public names, loaded or not."""
     from ndtool.rules.operators import LOWERED, OPERATORS
 
-    return [*OPERATORS, *LOWERED, *_ERRORS, "__version__", "files"]
+    return [*OPERATORS, *LOWERED, *_ERRORS, "__version__", "files", *_INTEGRATIONS]

@@ -21,17 +21,20 @@ LAYERS = (
     ("publish", "arguments", "buffers"),
     ("formats", "inmemory"),
     ("ops",),
-    ("tensorscatter",),
+    ("tensorscatter", "gradients"),
     ("runs",),
     ("analysis",),
     ("options",),
-    ("files", "onnx"),
+    ("files", "onnx", "torch"),
     ("cli",),
     ("__main__",),
 )
 LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # Modules of arrays in memory import nothing of arrays outside it.
-IN_MEMORY = {"nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter"}
+IN_MEMORY = {
+    "nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter", "gradients",
+    "torch",
+}  # fmt: skip
 OUTSIDE = {"storage", "arrays", "publish", "formats"}
 # Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {
@@ -49,6 +52,7 @@ LIBRARIES = {
     "yarl": ("storage.remote",),
     "dask": ("runs.executors",),
     "distributed": ("runs.executors",),
+    "torch": ("torch", "gradients", "analysis.engines"),
 }
 # Imports of the pure packages: no NumPy, nothing of the system.
 PURE = ("rules", "errors")
