@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
+from ndtool.analysis import records as json_records
 from ndtool.cli.commands import reporting_on
 from ndtool.cli.console import put
 from ndtool.cli.reporter import Reporter, table
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineProgress, EngineSettings, Report, Verdict
-    from ndtool.analysis.verify import Comparison
     from ndtool.runs.request import Request
 
 COLUMNS = ("engine", "threads", "answer")
@@ -53,7 +53,7 @@ def verify(
     with reporting_on(html, request, reporter) as report:
         with engine_progress(reporter) as report_progress:
             verdict = engines.verify(request, names, engine_settings, report_progress)
-        engine_records = records(verdict.reports)
+        engine_records = json_records.engine_records(verdict.reports)
         if report:
             report.answered(verdict.reports)
         if not reporter.json:
@@ -74,19 +74,7 @@ def _record(
 ) -> dict[str, Any]:
     """Return a successful verdict as a JSON object."""
     known = {"version": __version__, "output": request.output, "verified": True}
-    return {**known, **_compared(verdict.compared), "engines": engine_records}
-
-
-def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """Return reports as JSON objects."""
-    engine_records = [report._asdict() for report in reports]
-    return [{**_compared(one.pop("compared")), **one} for one in engine_records]
-
-
-def _compared(compared: Comparison | None) -> dict[str, Any]:
-    from ndtool.cli import figures
-
-    return figures.comparison_record(compared) if compared else {}
+    return {**known, **json_records.compared_record(verdict.compared), "engines": engine_records}
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool import __version__
+from ndtool.analysis.records import node_record
 from ndtool.cli import against, options, records
 from ndtool.cli.commands import argument, command
 from ndtool.cli.console import put
@@ -54,7 +55,7 @@ def _model(
 
 def _tell(reporter: Reporter, outcome: Outcome) -> None:
     """Print nodes; raise the error of one."""
-    node_records = [_record(one) for one in outcome.nodes]
+    node_records = [node_record(one) for one in outcome.nodes]
     if not reporter.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
@@ -72,29 +73,6 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
         raise outcome.error
     if reporter.json:
         reporter.put_json({"version": __version__, "nodes": node_records})
-
-
-def _record(one: ModelNode) -> dict[str, Any]:
-    """Return a node as a JSON object."""
-    node = one.node
-    known = one.found or one.output
-    record: dict[str, Any] = {
-        "node": node.node,
-        "operator": node.operator,
-        "title": node.title,
-        "version": one.version,
-        "opset": node.version,
-        "attributes": node.attributes,
-        "inputs": {
-            role: {"name": name, "dtype": known.dtype, "shape": known.shape}
-            for role, (name, known) in one.inputs.items()
-        },
-        "output": {"name": node.output, "dtype": known.dtype, "shape": known.shape},
-        "assumed": one.assumed if one.found is None else (),
-    }
-    if one.runs is not None:
-        record |= {"runs": one.runs, "engines": against.records(one.reports)}
-    return record
 
 
 def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
