@@ -18,36 +18,35 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arguments import array, attributes_of, index_array, integer, name_exactly, word
+from ndtool.arguments import attributes_of, integer, name_exactly
 from ndtool.arrays import memory
-from ndtool.arrays.source import Source
-from ndtool.errors import (
-    BoundsError,
-    NdtoolError,
-    ResourceError,
-    RuleError,
-    UsageError,
-    called,
-    shown,
-)
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, UsageError, called
 from ndtool.literals import OperatorName, Reduction, WriteMode
-from ndtool.options import Options, ProgressReporter, checked, path
+from ndtool.options import (
+    Named,
+    Options,
+    ProgressReporter,
+    array_source,
+    checked,
+    checked_attributes,
+    named_inputs,
+    operator_name,
+    path,
+)
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.rules.operators import COMMON, LOWERED_INPUTS, operator_of
 from ndtool.runs import steps
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison
 
-Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
 Path = str | os.PathLike[str] | None
 
 
@@ -224,12 +223,14 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    roles = operator_of(_operator(operator)).inputs
+    roles = operator_of(operator_name(operator)).inputs
     if "write_indices" in roles:  # an optional input
         roles = roles[: max(len(arguments), len(roles) - 1)]
-    inputs = _inputs(operator, arguments, roles)
+    inputs = named_inputs(operator, arguments, roles)
     try:
-        found = inferring.infer(operator, inputs, _attributes(operator, attributes), spec, dtype)
+        found = inferring.infer(
+            operator, inputs, checked_attributes(operator, attributes), spec, dtype
+        )
     except RuleError as error:
         notebook.show_trace(error)
         raise
@@ -251,33 +252,13 @@ def verify(
     """
     from ndtool.analysis import verify as verifying
 
-    roles = (*operator_of(_operator(operator)).inputs, "output")
-    inputs = _inputs(operator, arguments, roles)
+    roles = (*operator_of(operator_name(operator)).inputs, "output")
+    inputs = named_inputs(operator, arguments, roles)
     given: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in inputs.items()}
-    request = Request(operator, attributes=_attributes(operator, attributes), dtype=dtype, **given)
+    request = Request(
+        operator, attributes=checked_attributes(operator, attributes), dtype=dtype, **given
+    )
     return verifying.verify(request, within=integer("within", within, UsageError))
-
-
-def _operator(name: str) -> str:
-    if word("operator", name) not in EVERY:
-        raise UsageError(f"{shown(name)} is not an operator: expected one of {', '.join(EVERY)}")
-    return name
-
-
-def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
-    if len(arguments) != len(roles):
-        raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    return {role: path(role, given) for role, given in zip(roles, arguments, strict=True)}
-
-
-def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
-    """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
-    for name in given:
-        if name not in has_all:
-            has = ", ".join(has_all)
-            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
-    return attributes_of(operator, given.items())
 
 
 def _run(
@@ -300,7 +281,9 @@ def _run(
     result = None
     try:
         rule = attributes.out_of_bounds
-        arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
+        arrays = {
+            role: array_source(role, inputs[role], rule) for role in inputs if role not in named
+        }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             found, to = call.inference, steps.resolved(call)
@@ -328,8 +311,3 @@ def _run(
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip
-
-
-def _source(role: str, value: Any, rule: str) -> Source:
-    taken = index_array(value, rule) if role == "indices" else array(role, value)
-    return memory.source(role, taken)

@@ -24,8 +24,10 @@ LAYERS = (
     ("tensorscatter", "gradients"),
     ("runs",),
     ("analysis",),
+    ("answers",),
+    ("reports",),
     ("options",),
-    ("files", "onnx", "torch"),
+    ("files", "onnx", "torch", "questions", "filequestions"),
     ("cli",),
     ("__main__",),
 )
@@ -39,7 +41,7 @@ OUTSIDE = {"storage", "arrays", "publish", "formats"}
 # Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {
     "click": ("cli",),
-    "rich": ("cli",),
+    "rich": ("cli", "notebook"),
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
-from ndtool.arrays.source import ArrayMetadata, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
@@ -282,4 +282,40 @@ def node_record(one: ModelNode) -> dict[str, Any]:
     }
     if one.runs is not None:
         record |= {"runs": one.runs, "engines": engine_records(one.reports)}
+    if one.saved is not None:
+        record["saved"] = one.saved
     return record
+
+
+def inferred_record(inference: Inference) -> dict[str, Any]:
+    """Return the answer of `infer` as a JSON object."""
+    return {**inference_record(inference), "assumed": inference.trace.assumed}
+
+
+def verified_record(
+    name: str | None, compared: Comparison | None, reports: Sequence[Report] | None = None
+) -> dict[str, Any]:
+    """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
+    found = {"version": __version__, "output": name, "verified": True, **compared_record(compared)}
+    return found if reports is None else {**found, "engines": engine_records(reports)}
+
+
+def inspection_record(
+    entries: Sequence[MemberInfo], nodes: Sequence[OperatorNode]
+) -> dict[str, Any]:
+    """Return the answer of `inspect` as a JSON object."""
+    arrays = [entry_record(entry) for entry in entries]
+    return {"version": __version__, "arrays": arrays, "nodes": [one._asdict() for one in nodes]}
+
+
+def model_record(nodes: Sequence[ModelNode]) -> dict[str, Any]:
+    """Return the answer of `model` as a JSON object."""
+    return {"version": __version__, "nodes": [node_record(one) for one in nodes]}
+
+
+def converted_record(
+    conversion: Conversion, kept: tuple[str, ...] | None, seconds: float
+) -> dict[str, Any]:
+    """Return the answer of `convert` as a JSON object; kept: the preserved members."""
+    found = conversion_record(conversion, kept)
+    return {**found, "seconds": seconds, "warnings": conversion.warnings}

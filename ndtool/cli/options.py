@@ -251,6 +251,12 @@ INPUTS = _option(
     type=FILE,
     metavar="IN.npz|DIR",
 )
+SAVE = _option(
+    "--save",
+    "With --inputs, write the tensors of each node to files of this directory, for explain.",
+    type=FILE,
+    metavar="DIR",
+)
 ENGINES = (  # for `verify` and `model`
     _option(
         "--against",

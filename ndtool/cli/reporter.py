@@ -148,8 +148,7 @@ class Reporter:
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            record = json_records.conversion_record(conversion, kept)
-            self.put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
+            self.put_json(json_records.converted_record(conversion, kept, seconds))
         elif self._for_people() and request.output != "-":
             _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
         if kept and not (self.json or self.quiet):
@@ -158,8 +157,7 @@ class Reporter:
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
         if self.json:
-            assumed = inference.trace.assumed
-            self.put_json({**json_records.inference_record(inference), "assumed": assumed})
+            self.put_json(json_records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
         put(lines(records.concluded(inference), 1))
@@ -178,8 +176,7 @@ class Reporter:
         from ndtool.cli import figures
 
         if self.json:
-            known = {"version": __version__, "output": name, "verified": True}
-            self.put_json({**known, **json_records.comparison_record(compared)})
+            self.put_json(json_records.verified_record(name, compared))
         elif self._for_people():
             how = "bit for bit"
             if compared.different:
@@ -191,9 +188,7 @@ class Reporter:
     def entries(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
         """Print the arrays in files, and the nodes of our operators."""
         if self.json:
-            arrays = [json_records.entry_record(entry) for entry in entries]
-            listed = [node._asdict() for node in nodes]
-            self.put_json({"version": __version__, "arrays": arrays, "nodes": listed})
+            self.put_json(json_records.inspection_record(entries, nodes))
             return
         notes = records.all_notes(entries)
         titled = (note.removesuffix("_version").removesuffix("_type") for note in notes)
