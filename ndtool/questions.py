@@ -243,7 +243,8 @@ def _roles(
     optional: bool = False,
 ) -> dict[str, Any]:
     """Return arguments by role; optional: whether the last one may be left out."""
-    roles = operator_of(operator_name(operator)).inputs if roles is None else roles
+    known = operator_of(operator_name(operator)).inputs
+    roles = known if roles is None else roles
     if "output" not in roles and "write_indices" in roles:
         optional = True
     if len(arguments) not in (len(roles), len(roles) - optional):

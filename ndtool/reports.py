@@ -176,7 +176,8 @@ class Array(Value):
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
         found = Value.fields(self)
-        return {**found, **found.pop("notes")}
+        notes = found.pop("notes")
+        return {**found, **notes}
 
 
 @dataclass(frozen=True, slots=True)
