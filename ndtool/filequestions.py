@@ -67,8 +67,11 @@ def model(
 
     model: an .onnx file. inputs: the model's inputs by name, an archive of them, or a folder with
     input_0.pb and so on, as in ONNX's backend tests; ndtool computes its nodes and the onnx package
-    the others. save: a folder for the tensors of each node, as files for `explain`. within,
-    against, runs, timeout, threads: as in ndtool.verify.
+    the others. save: a folder for the tensors of each node, as files for `explain`. within: the
+    accepted distance of elements, in ulp (units in the last place). against: other engines to
+    compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs of each engine with
+    several threads, seconds for one, the most threads. progress: True for a line on a terminal, or
+    a callback for the fraction done.
 
     Returns the nodes, with the dtypes and shapes of their inputs and outputs.
     Raises InputError for a file that is no model, the error of a node that fails (BoundsError,
@@ -126,7 +129,10 @@ def convert(
     source: an array, or a file of any format that ndtool reads. output: the new file, whose ending
     is its format; it is replaced by the complete array at once. dtype: the actual dtype of void
     data. as_void: whether a dtype that the format lacks, such as bfloat16, may be stored as void.
-    clobber, only, sync, chunks, shards, codec, progress: as in ndtool.files.
+    clobber: whether output may replace an existing file. only: whether its archive drops other
+    members. sync: whether to flush it to the disk (fsync). chunks, shards, codec: the encoding of a
+    Zarr or HDF5 output. progress: True for a line on a terminal, or a callback for the fraction
+    done.
 
     Returns the source and the output, with dtype, shape and bytes, and the seconds taken.
     Raises InputError, OutputError, ResourceError, DtypeError or UsageError.

@@ -118,12 +118,14 @@ def explain(
 ) -> Explanation:
     """Explain elements of an operator's output: what each was computed from, where it went.
 
-    operator, arguments: as in ndtool.gather_nd and so on (ONNX's operators): the inputs in order,
-    each an array or a file; those without indices may be types such as "float32[4,3]". at: the
-    position of an element of the output, or a list of positions. from_: of elements of data. A
-    position has an int for each axis; negative ones count from the end. all: whether to list all
-    updates, or destinations, not only the first and last five. spec, dtype, text, progress: as in
-    ndtool.files. attributes: those of the operator.
+    operator: the name of one of ONNX's, such as "gather_nd". arguments: its inputs in order, each
+    an array or a file; those without indices may be types such as "float32[4,3]". at: the position
+    of an element of the output, or a list of positions. from_: of elements of data. A position has
+    an int for each axis; negative ones count from the end. all: whether to list all updates, or
+    destinations, not only the first and last five. spec: the standard to validate against, such as
+    "onnx:18". dtype: the actual dtype of void data. text: whether files of unknown format are text.
+    progress: True for a line on a terminal, or a callback for the fraction done. attributes: those
+    of the operator.
 
     Returns the explanation: index tuples, positions and values, one step for each update.
     Raises UsageError for a position outside the array, BoundsError for any index out of bounds,
@@ -162,8 +164,10 @@ def stats(
 
     operator, arguments: data and indices of one of ONNX's operators, each an array or a file; data
     may be a type such as "float32[1000,64]". tensor_scatter takes past, update and write_indices.
-    Scatters take no updates here. spec, dtype, text, progress: as in ndtool.files. attributes:
-    those of the operator.
+    Scatters take no updates here. spec: the standard to validate against, such as "onnx:18". dtype:
+    the actual dtype of void data. text: whether files of unknown format are text. progress: True
+    for a line on a terminal, or a callback for the fraction done. attributes: those of the
+    operator.
 
     Returns the statistics; counts are of index tuples, slices of data and bytes.
     Raises RuleError, DtypeError, InputError or UsageError as the operator does; indices out of
@@ -204,7 +208,9 @@ def verify(
     `against` the output may be left out. within: the accepted distance of elements, in ulp (units
     in the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list.
     runs, timeout, threads: runs of each engine with several threads, seconds for one, the most
-    threads. dtype, text, progress: as in ndtool.files. attributes: those of the operator.
+    threads. dtype: the actual dtype of void data. text: whether files of unknown format are text.
+    progress: True for a line on a terminal, or a callback for the fraction done. attributes: those
+    of the operator.
 
     Returns the comparison, counted in elements.
     Raises DifferenceError, whose `comparison` has the counts, where the output or an engine

@@ -27,6 +27,7 @@ LAYERS = (
     ("answers",),
     ("reports",),
     ("options",),
+    ("filechecks",),
     ("files", "onnx", "torch", "questions", "filequestions"),
     ("cli",),
     ("__main__",),
