@@ -316,9 +316,10 @@ def _tell(line: str) -> None:
 
 def _summary(summary: list[str]) -> str | bytes:
     """Return the summary of a trace, at most four lines of a terminal."""
-    wide = columns(2)
+    if lines(summary, 2).count("\n") > _SUMMARY:  # first without the numbers of the rule
+        summary = [line.rpartition(" = ")[0] if n == 1 else line for n, line in enumerate(summary)]
     if lines(summary, 2).count("\n") > _SUMMARY:
-        summary = [printable(line, max(wide, 20)) for line in summary]
+        summary = [printable(line, max(columns(2), 20)) for line in summary]
     if os.isatty(2) or os.environ.get("FORCE_COLOR"):
         from ndtool.cli import styled
 
