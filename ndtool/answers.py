@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from ndtool import notebook
 from ndtool.notebook import Table
@@ -46,6 +45,19 @@ class Value:
         }
 
 
+class Fields(dict[str, Any]):
+    """A dict that does not change; unlike a mappingproxy, it can be pickled."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("an answer does not change")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fields, (dict(self),)
+
+
 def names_of(kind: type[Value]) -> list[str]:
     """Return the names of the fields of a class."""
     return [field.name for field in fields(kind)]
@@ -55,7 +67,7 @@ def _made(kind: type[Value] | None, value: Any) -> Any:
     """Return a part of a JSON object as a value that does not change."""
     if isinstance(value, Mapping):
         if kind is None or all(isinstance(one, Mapping) for one in value.values()):
-            return MappingProxyType({key: _made(kind, one) for key, one in value.items()})
+            return Fields({key: _made(kind, one) for key, one in value.items()})
         return kind.of(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
         return tuple(_made(kind, one) for one in value)

@@ -282,6 +282,7 @@ def _positions(name: str, given: Any) -> list[tuple[int, ...]]:
     """Return positions: one, or a list of several."""
     if given is None:
         return []
+    given = given.tolist() if hasattr(given, "tolist") else given  # rows of np.argwhere
     if not isinstance(given, tuple | list):
         return [(integer(name, given, UsageError),)]
     if given and all(isinstance(one, tuple | list) for one in given):

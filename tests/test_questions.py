@@ -163,8 +163,14 @@ def test_fields_of_a_single_element() -> None:
         _ = several.value
     scalar = ndtool.explain("gather_nd", [1, 2], [1], at=())
     assert scalar.value == 2
-    assert copy.copy(found) == found
-    assert pickle.loads(pickle.dumps(found)) == found
+    inferred = ndtool.infer("gather", DATA, [0])
+    for answer in (found, inferred):
+        assert copy.deepcopy(answer) == answer
+        assert pickle.loads(pickle.dumps(answer)) == answer
+    with pytest.raises(TypeError, match="an answer does not change"):
+        inferred.attributes["axis"] = 1  # type: ignore[index]
+    where = np.argwhere(DATA[[0, 1]] > 1)
+    assert len(ndtool.explain("gather", DATA, [0, 1], at=where).explained) == len(where)
 
 
 def test_errors_are_those_of_the_operator() -> None:

@@ -177,13 +177,14 @@ def run(
         )
     if against:
         require_any(against)
-    folder = None if save is None else modeltensors.prepare(save)
-    running = _Running(_described(model), against, engine_settings, progress, folder)
+    running = _Running(_described(model), against, engine_settings, progress)
     try:
         modelcheck.check(path)
         feeds = modelinputs.read(where, model)
     except (RuleError, DtypeError) as exc:
         return Outcome(running.nodes, exc)
+    if save is not None:
+        running.folder = modeltensors.prepare(save)
     error = running.run(path, feeds)
     return Outcome(running.nodes, error or _disagreement(running.nodes))
 
@@ -216,9 +217,8 @@ class _Running:
         against: tuple[str, ...],
         engine_settings: EngineSettings,
         progress: EngineProgress,
-        folder: str | None = None,
     ) -> None:
-        self._folder = folder
+        self.folder: str | None = None  # for the tensors of nodes
         self.nodes = [one._replace(runs=0) for one in found]
         self._against, self._settings, self._progress = against, engine_settings, progress
         self._error: NdtoolError | None = None
@@ -288,9 +288,9 @@ class _Running:
             raise _RefusedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         given = zip(one.inputs.items(), arrays, strict=True)
-        if not one.runs and self._folder is not None:
+        if not one.runs and self.folder is not None:
             tensors = {**dict(zip(one.inputs, arrays, strict=True)), "output": result}
-            saved = modeltensors.save(self._folder, number, one.node.node, tensors)
+            saved = modeltensors.save(self.folder, number, one.node.node, tensors)
             one = one._replace(saved=saved)
         actual = {role: (name, _known(array)) for (role, (name, _)), array in given}
         runs = (one.runs or 0) + 1

@@ -89,11 +89,11 @@ def _follow(one: ModelNode) -> list[str]:
     if one.saved is None:
         return []
     operator = operator_of(one.node.operator)
-    given = {**one.node.attributes} if one.node.attributes else {}
+    given = one.node.attributes
+    if None in given.values():  # a parameter of its function
+        return []
     flags = [
-        f"--{name.replace('_', '-')} {given[name]}"
-        for name in operator.attributes
-        if given.get(name) is not None
+        f"--{name.replace('_', '-')} {given[name]}" for name in operator.attributes if name in given
     ]
     dtype = next(iter(one.inputs.values()))[1].dtype
     if dtype in dtypes.EXTENDED:
