@@ -267,3 +267,38 @@ def test_the_examples() -> None:
     assert "torch" in dir(ndtool)
     assert "torch" not in ndtool.__all__  # `from ndtool import *` does not load it
     assert ndtool.torch is differentiable
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_gradient_of_one_input_only(reduction: str) -> None:
+    ids, forward = [0, 2, 0], torch.autograd.forward_ad
+    data, updates = random((3, 2)).detach(), random((3, 2), 1).detach()
+    of_data, of_updates, grad = (random((3, 2), seed).detach() for seed in (2, 3, 4))
+
+    def scatter(x: Any, u: Any) -> Any:
+        return differentiable.scatter(x, ids, u, reduction=reduction)
+
+    with forward.dual_level():
+        dual = forward.make_dual(data, of_data), forward.make_dual(updates, of_updates)
+        one, other, both = (
+            forward.unpack_dual(scatter(*pair)).tangent
+            for pair in ((dual[0], updates), (data, dual[1]), dual)
+        )
+    torch.testing.assert_close(one + other, both)
+    data.requires_grad_()
+    (found,) = torch.autograd.grad(scatter(data, updates), data, grad)
+    torch.testing.assert_close((found * of_data).sum(), (grad * one).sum())
+    updates.requires_grad_()
+    (found,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
+    torch.testing.assert_close((found * of_updates).sum(), (grad * other).sum())
+
+
+def test_a_tensor_as_data_and_updates_and_parameters() -> None:
+    both = torch.full((2,), 3.0, requires_grad=True)
+    differentiable.scatter(both, [0, 1], both, reduction="mul").sum().backward()
+    assert both.grad.tolist() == [6.0, 6.0]
+    weights = torch.nn.Parameter(torch.ones(4, 2))
+    differentiable.gather_nd(weights, [[0]]).sum().backward()
+    assert weights.grad[0].tolist() == [1.0, 1.0]
+    with torch.inference_mode():
+        assert differentiable.gather(weights, [0]).tolist() == [[1.0, 1.0]]
