@@ -122,10 +122,10 @@ def explain(
     an array or a file; those without indices may be types such as "float32[4,3]". at: the position
     of an element of the output, or a list of positions. from_: of elements of data. A position has
     an int for each axis; negative ones count from the end. all: whether to list all updates, or
-    destinations, not only the first and last five. spec: the standard to validate against, such as
-    "onnx:18". dtype: the actual dtype of void data. text: whether files of unknown format are text.
-    progress: True for a line on a terminal, or a callback for the fraction done. attributes: those
-    of the operator.
+    destinations, not only the first and last five; the answer then holds them. spec: the standard
+    to validate against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
+    files of unknown format are text. progress: True for a line on a terminal, or a callback for the
+    fraction done. attributes: those of the operator.
 
     Returns the explanation: index tuples, positions and values, one step for each update.
     Raises UsageError for a position outside the array, BoundsError for any index out of bounds,
