@@ -34,7 +34,8 @@ def infer(
     function ndtool.infer takes arrays, too, and returns the fields of --json.
     Raises RuleError, with the trace up to the broken rule, DtypeError, InputError and UsageError.
 
-    >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
+    >>> from ndtool import files
+    >>> files.infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
     (8, 5, 64)
     """
     from ndtool import notebook
@@ -73,11 +74,12 @@ def verify(
     InputError and UsageError.
 
     >>> import numpy as np, tempfile, os
+    >>> from ndtool import files
     >>> folder = tempfile.mkdtemp()
     >>> names = [os.path.join(folder, f"{name}.npy") for name in ("data", "indices", "output")]
     >>> for name, values in zip(names, ([5, 6, 7], [2, 0], [7, 5])):
     ...     np.save(name, values)
-    >>> verify("gather", *names).different
+    >>> files.verify("gather", *names).different
     0
     """
     from ndtool.analysis import verify as verifying

@@ -85,7 +85,8 @@ def gather_nd(
     break a rule, InputError for a file that cannot be read, OutputError, ResourceError or
     UsageError.
 
-    >>> gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
+    >>> from ndtool import files
+    >>> files.gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
     array([0, 3])
     """
     inputs = {"data": data, "indices": indices}
@@ -118,7 +119,8 @@ def scatter_nd(
     DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
     that cannot be read, OutputError, ResourceError or UsageError.
 
-    >>> scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
+    >>> from ndtool import files
+    >>> files.scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
     array([ 1, 22,  3,  4])
     """
     inputs = {"data": data, "indices": indices, "updates": updates}
@@ -146,7 +148,8 @@ def gather_elements(
     BoundsError, DtypeError or RuleError for arguments that break a rule, InputError for a file that
     cannot be read, OutputError, ResourceError or UsageError.
 
-    >>> gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
+    >>> from ndtool import files
+    >>> files.gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
     array([[1, 1],
            [4, 3]])
     """
@@ -179,7 +182,8 @@ def scatter_elements(
     DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
     that cannot be read, OutputError, ResourceError or UsageError.
 
-    >>> scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
+    >>> from ndtool import files
+    >>> files.scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
     array([[9, 2, 8]])
     """
     inputs = {"data": data, "indices": indices, "updates": updates}
@@ -210,7 +214,8 @@ def gather(
     for arguments that break a rule, InputError for a file that cannot be read, OutputError,
     ResourceError or UsageError.
 
-    >>> gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
+    >>> from ndtool import files
+    >>> files.gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
     array([[4, 5],
            [0, 1]])
     """
@@ -245,7 +250,8 @@ def scatter(
     DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
     that cannot be read, OutputError, ResourceError or UsageError.
 
-    >>> scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
+    >>> from ndtool import files
+    >>> files.scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
     array([[ 0,  1],
            [42, 63]])
     """
@@ -279,7 +285,8 @@ def tensor_scatter(
     DtypeError or RuleError for arguments that break a rule, InputError for a file that cannot be
     read, OutputError, ResourceError or UsageError.
 
-    >>> tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
+    >>> from ndtool import files
+    >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
     [[[9], [2], [8]]]
     """
     inputs: dict[str, Named] = {"past": past, "update": update}
