@@ -176,8 +176,10 @@ def _one_by_one(
 
 
 def _partials(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
-    """Return the maps from the result's gradient to that of data, and of updates where it was
-    gathered; conjugate: whether factors are conjugated, as in reverse mode.
+    """Return the maps from the output's gradient to those of data and of updates.
+
+    That of updates takes the gradient as gathered with the indices. conjugate: whether factors are
+    conjugated, as in reverse mode.
     """
     call, how, (indices, *values) = ctx.call, ctx.how, ctx.saved_tensors
     # linear in data and updates: only their shapes matter
@@ -284,8 +286,9 @@ class _Rows:
 
 
 def _products_of_others(factors: Tensor, groups: Tensor) -> Tensor:
-    """Return for each row of factors the product of the other rows of its group, without division,
-    which zeros forbid. Group -1 is none.
+    """Return for each row of factors the product of the other rows of its group.
+
+    Without division, which zeros forbid. groups: the group of each row, -1 for none.
     """
     order = torch.argsort(groups, stable=True)
     ordered, number = groups[order], torch.arange(len(groups))
