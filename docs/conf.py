@@ -26,7 +26,6 @@ default_role = "literal"  # docstrings are written as Markdown
 doctest_global_setup = """
 import numpy as np
 from ndtool import *
-from ndtool.files import infer
 from ndtool.onnx import OPS
 """
 autodoc_member_order = "bysource"

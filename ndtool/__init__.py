@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # recognised by type checkers; importing `typing` delays 
 if TYPE_CHECKING:
     from ndtool import dask as dask
     from ndtool import files as files
+    from ndtool import torch as torch
     from ndtool import xarray as xarray
     from ndtool.errors import BoundsError as BoundsError
     from ndtool.errors import DifferenceError as DifferenceError
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from ndtool.errors import RuleError as RuleError
     from ndtool.errors import Status as Status
     from ndtool.errors import UsageError as UsageError
+    from ndtool.filequestions import *  # noqa: F403
     from ndtool.ops import *  # noqa: F403 - the operators
+    from ndtool.questions import *  # noqa: F403
     from ndtool.tensorscatter import tensor_scatter as tensor_scatter
 
 __version__ = "0.1.0"
@@ -49,7 +52,11 @@ _ERRORS = (
     "Status",
     "UsageError",
 )
-_INTEGRATIONS = ("dask", "xarray")  # modules that import other libraries
+_QUESTIONS = {  # functions by their modules
+    **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions"),
+    **dict.fromkeys(("convert", "inspect", "model"), "ndtool.filequestions"),
+}
+_INTEGRATIONS = ("dask", "torch", "xarray")  # modules that import other libraries
 
 
 def __getattr__(name: str) -> object:
@@ -58,6 +65,8 @@ def __getattr__(name: str) -> object:
         module = "ndtool.errors"
     elif name == "__all__":
         return [public for public in __dir__() if public not in _INTEGRATIONS]
+    elif name in _QUESTIONS:
+        module = _QUESTIONS[name]
     elif name == "tensor_scatter":
         module = "ndtool.tensorscatter"
     elif name in __dir__():
@@ -82,4 +91,4 @@ def __dir__() -> list[str]:
     """List exactly the public names, loaded or not."""
     from ndtool.rules.operators import LOWERED, OPERATORS
 
-    return [*OPERATORS, *LOWERED, *_ERRORS, "__version__", "files", *_INTEGRATIONS]
+    return [*OPERATORS, *LOWERED, *_QUESTIONS, *_ERRORS, "__version__", "files", *_INTEGRATIONS]

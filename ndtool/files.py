@@ -18,37 +18,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arguments import array, attributes_of, index_array, integer, name_exactly, word
+from ndtool.arguments import attributes_of, name_exactly
 from ndtool.arrays import memory
 from ndtool.arrays.source import Source
-from ndtool.errors import (
-    BoundsError,
-    NdtoolError,
-    ResourceError,
-    RuleError,
-    UsageError,
-    called,
-    shown,
-)
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called
+from ndtool.filechecks import infer as infer
+from ndtool.filechecks import verify as verify
 from ndtool.formats import opened as opened_arrays
-from ndtool.literals import OperatorName, Reduction, WriteMode
-from ndtool.options import Options, ProgressReporter, checked, path
-from ndtool.rules.inference import Inference
-from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.literals import Reduction, WriteMode
+from ndtool.options import Named, Options, ProgressReporter, array_source, checked, path
+from ndtool.rules.operators import COMMON, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
-    from ndtool.analysis.verify import Comparison
+    pass
 
-Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
 Path = str | os.PathLike[str] | None
 
 
@@ -82,10 +74,23 @@ def gather_nd(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Gather the slices of data that index tuples select, into the file `out` or an array.
+    """Gather the slices of data that index tuples select, into a file or array (ONNX GatherND).
 
-    Shapes, dtypes and errors are those of ndtool.gather_nd; problems with files raise InputError,
-    OutputError or ResourceError. `out` is the old file or the complete new one at any time.
+    data: shape (d0, .., dr-1), any fixed-size dtype. indices: shape (.., k), any integer dtype;
+    each value in -s..s-1 for its axis of size s. Each is an array, or the name of a file.
+    batch_dims: the number of leading axes that both share. out: the file to write, which is the old
+    one or the complete new one at any time; without it the result is an array. options: the
+    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
+    out_of_bounds.
+
+    Returns a Result, whose `array` or `output` has data's dtype and shape indices.shape[:-1] +
+    data.shape[batch_dims + k:]. Raises BoundsError, DtypeError or RuleError for arguments that
+    break a rule, InputError for a file that cannot be read, OutputError, ResourceError or
+    UsageError.
+
+    >>> from ndtool import files
+    >>> files.gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
+    array([0, 3])
     """
     inputs = {"data": data, "indices": indices}
     return _run("gather_nd", inputs, {"batch_dims": batch_dims}, out, options)
@@ -101,9 +106,25 @@ def scatter_nd(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Copy data, update the slices that index tuples select, into the file `out` or an array.
+    """Copy data, then update slices by index tuples, into a file or array (ONNX ScatterND).
 
-    See ndtool.scatter_nd and gather_nd. `out` may be the file that `data` refers to.
+    data: any fixed-size dtype. indices: shape (.., k), any integer dtype; each value in -s..s-1 for
+    its axis of size s. updates: data's dtype, shape indices.shape[:-1] + data.shape[batch_dims +
+    k:]. Each is an array, or the name of a file. reduction: how an update is combined with the
+    current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or
+    "mean", in row-major order of indices. batch_dims: the number of leading axes that data and
+    indices share. out: the file to write, which is the old one or the complete new one at any time;
+    without it the result is an array. options: the keywords of ndtool.files.Options, such as
+    threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data`
+    refers to.
+
+    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
+    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
+    that cannot be read, OutputError, ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
+    array([ 1, 22,  3,  4])
     """
     inputs = {"data": data, "indices": indices, "updates": updates}
     attributes = {"batch_dims": batch_dims, "reduction": reduction}
@@ -118,9 +139,22 @@ def gather_elements(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Gather one element per index along an axis, into the file `out` or an array.
+    """Gather one element per index along an axis, into a file or array (ONNX GatherElements).
 
-    See ndtool.gather_elements and gather_nd.
+    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
+    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write,
+    which is the old one or the complete new one at any time; without it the result is an array.
+    options: the keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB")
+    and out_of_bounds.
+
+    Returns a Result, whose `array` or `output` has data's dtype and indices' shape. Raises
+    BoundsError, DtypeError or RuleError for arguments that break a rule, InputError for a file that
+    cannot be read, OutputError, ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
+    array([[1, 1],
+           [4, 3]])
     """
     inputs = {"data": data, "indices": indices}
     return _run("gather_elements", inputs, {"axis": axis}, out, options)
@@ -136,9 +170,24 @@ def scatter_elements(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Copy data and update one element per index along an axis, into the file `out` or an array.
+    """Copy data and update an element per index, into a file or array (ONNX ScatterElements).
 
-    See ndtool.scatter_elements and gather_nd.
+    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
+    off the axis. updates: data's dtype, indices' shape. Each is an array, or the name of a file.
+    axis: -r..r-1, along which indices select. reduction: how an update is combined with the current
+    value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in
+    row-major order of indices. out: the file to write, which is the old one or the complete new one
+    at any time; without it the result is an array. options: the keywords of ndtool.files.Options,
+    such as threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that
+    `data` refers to.
+
+    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
+    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
+    that cannot be read, OutputError, ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
+    array([[9, 2, 8]])
     """
     inputs = {"data": data, "indices": indices, "updates": updates}
     attributes = {"axis": axis, "reduction": reduction}
@@ -154,9 +203,24 @@ def gather(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Gather the slices of data that indices select along an axis, into a file or an array.
+    """Gather the slices that indices select along an axis, into a file or array (ONNX Gather).
 
-    See ndtool.gather and gather_nd.
+    data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
+    -s..s-1 for the axis of size s. Each is an array, or the name of a file. axis: -r..r-1, default
+    batch_dims. batch_dims: the number of leading axes that both share, at most axis (OpenVINO
+    Gather-8). out: the file to write, which is the old one or the complete new one at any time;
+    without it the result is an array. options: the keywords of ndtool.files.Options, such as
+    threads, spec, memory (bytes, or "500MB") and out_of_bounds.
+
+    Returns a Result, whose `array` or `output` has data's dtype and shape data.shape[:axis] +
+    indices.shape[batch_dims:] + data.shape[axis+1:]. Raises BoundsError, DtypeError or RuleError
+    for arguments that break a rule, InputError for a file that cannot be read, OutputError,
+    ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
+    array([[4, 5],
+           [0, 1]])
     """
     inputs = {"data": data, "indices": indices}
     return _run("gather", inputs, {"axis": axis, "batch_dims": batch_dims}, out, options)
@@ -173,9 +237,26 @@ def scatter(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Copy data and update the slices that indices select along an axis, into a file or an array.
+    """Copy data and update slices along an axis, into a file or array (OpenVINO ScatterUpdate).
 
-    See ndtool.scatter and gather_nd.
+    data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
+    -s..s-1 for the axis of size s. updates: data's dtype, shape data.shape[:axis] +
+    indices.shape[batch_dims:] + data.shape[axis+1:]. Each is an array, or the name of a file. axis:
+    -r..r-1, default batch_dims. reduction: how an update is combined with the current value: "none"
+    (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in row-major order
+    of indices. batch_dims: the number of leading axes that data and indices share, at most axis.
+    out: the file to write, which is the old one or the complete new one at any time; without it the
+    result is an array. options: the keywords of ndtool.files.Options, such as threads, spec, memory
+    (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data` refers to.
+
+    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
+    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
+    that cannot be read, OutputError, ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
+    array([[ 0,  1],
+           [42, 63]])
     """
     inputs = {"data": data, "indices": indices, "updates": updates}
     attributes = {"axis": axis, "reduction": reduction, "batch_dims": batch_dims}
@@ -192,9 +273,24 @@ def tensor_scatter(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Copy past, and write update along an axis from an index of each batch, into a file or array.
+    """Copy past, and write update from an index of each batch, into a file (ONNX TensorScatter).
 
-    See ndtool.tensor_scatter and gather_nd. `out` may be the file that `past` refers to.
+    past: shape (B, .., s, ..), rank r >= 2, any fixed-size dtype. update: past's dtype and shape,
+    but for the axis, where it has n <= s. write_indices: shape (B,), any integer dtype; the index
+    along the axis of update's first element in each batch; zeros if None. Each is an array, or the
+    name of a file. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <=
+    s - n, or "circular", where every index is taken modulo s. out: the file to write, which is the
+    old one or the complete new one at any time; without it the result is an array. options: the
+    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
+    out_of_bounds. `out` may be the file that `past` refers to.
+
+    Returns a Result, whose `array` or `output` has past's dtype and shape. Raises BoundsError,
+    DtypeError or RuleError for arguments that break a rule, InputError for a file that cannot be
+    read, OutputError, ResourceError or UsageError.
+
+    >>> from ndtool import files
+    >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
+    [[[9], [2], [8]]]
     """
     inputs: dict[str, Named] = {"past": past, "update": update}
     if write_indices is not None:
@@ -203,82 +299,6 @@ def tensor_scatter(
         if name in options:
             raise UsageError(f"tensor_scatter has no {name}")
     return _run("tensor_scatter", inputs, {"axis": axis, "mode": mode}, out, options)
-
-
-def infer(
-    operator: OperatorName,
-    *arguments: str | os.PathLike[str],
-    spec: str = "ndtool",
-    dtype: str | None = None,
-    **attributes: Any,
-) -> Inference:
-    """Infer the output of an operator, such as "gather_nd", without reading any element.
-
-    arguments: the inputs in order, each a file or a type such as "float32[N,64]", whose sizes may
-    be symbolic. attributes: batch_dims, axis, reduction, out_of_bounds, fill. Returns an Inference,
-    which notebooks show as a table; its `.plan.output` is the shape. Raises RuleError, with the
-    trace up to the broken rule, DtypeError, InputError and UsageError.
-
-    >>> infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
-    (8, 5, 64)
-    """
-    from ndtool import notebook
-    from ndtool.analysis import infer as inferring
-
-    roles = operator_of(_operator(operator)).inputs
-    if "write_indices" in roles:  # an optional input
-        roles = roles[: max(len(arguments), len(roles) - 1)]
-    inputs = _inputs(operator, arguments, roles)
-    try:
-        found = inferring.infer(operator, inputs, _attributes(operator, attributes), spec, dtype)
-    except RuleError as error:
-        notebook.show_trace(error)
-        raise
-    return notebook.ShownInference(*found)
-
-
-def verify(
-    operator: OperatorName,
-    *arguments: str | os.PathLike[str],
-    within: SupportsIndex = 0,
-    dtype: str | None = None,
-    **attributes: Any,
-) -> Comparison:
-    """Check that a file is an operator's output: recompute it, slowly, and compare every bit.
-
-    arguments: the files of the operator's inputs in order, then of its output. within: the largest
-    accepted distance of two elements, in units in the last place. Returns a Comparison; notebooks
-    show it as a table. Raises DifferenceError, which has the same as `comparison`; see also infer.
-    """
-    from ndtool.analysis import verify as verifying
-
-    roles = (*operator_of(_operator(operator)).inputs, "output")
-    inputs = _inputs(operator, arguments, roles)
-    given: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in inputs.items()}
-    request = Request(operator, attributes=_attributes(operator, attributes), dtype=dtype, **given)
-    return verifying.verify(request, within=integer("within", within, UsageError))
-
-
-def _operator(name: str) -> str:
-    if word("operator", name) not in EVERY:
-        raise UsageError(f"{shown(name)} is not an operator: expected one of {', '.join(EVERY)}")
-    return name
-
-
-def _inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
-    if len(arguments) != len(roles):
-        raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    return {role: path(role, given) for role, given in zip(roles, arguments, strict=True)}
-
-
-def _attributes(operator: str, given: dict[str, Any]) -> Attributes:
-    """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
-    for name in given:
-        if name not in has_all:
-            has = ", ".join(has_all)
-            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
-    return attributes_of(operator, given.items())
 
 
 def _run(
@@ -299,7 +319,9 @@ def _run(
     result = None
     try:
         rule = attributes.out_of_bounds
-        arrays = {role: _source(role, inputs[role], rule) for role in inputs if role not in named}
+        arrays = {
+            role: array_source(role, inputs[role], rule) for role in inputs if role not in named
+        }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             for role in named:
@@ -343,8 +365,3 @@ def _require_same(role: str, value: Any, sources: Mapping[str, Source]) -> None:
     source = sources.get(LOWERED_INPUTS.get(role, role))
     if source is not None and role != "write_indices" and hasattr(value, "shape"):
         opened_arrays.require_same(role, value, source)
-
-
-def _source(role: str, value: Any, rule: str) -> Source:
-    taken = index_array(value, rule) if role == "indices" else array(role, value)
-    return memory.source(role, taken)

@@ -1,12 +1,51 @@
-"""HTML tables of results for notebooks; names and values are escaped."""
+"""Tables of results: HTML for notebooks, rich tables, plain text; names and values are escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any, NamedTuple
 
 from ndtool.errors import RuleError, printable
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.trace import Trace
+
+
+class Table(NamedTuple):
+    """A table of text cells. title: "" for none."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+
+
+def html(one: Table) -> str:
+    """Return a table as HTML."""
+    return table(*one)
+
+
+def rich(tables: Iterable[Table]) -> Any:
+    """Return tables as one renderable of rich; names and values are never markup."""
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    found = []
+    for one in tables:
+        made = RichTable(title=Text(printable(one.title, 1000)) if one.title else None)
+        for column in one.columns:
+            made.add_column(column)
+        for row in one.rows:
+            made.add_row(*(Text(printable(cell, 1000)) for cell in row))
+        found.append(made)
+    return Group(*found)
+
+
+def text(one: Table) -> str:
+    """Return a table as plain text, one line per row."""
+    rows = [[printable(cell, 1000) for cell in row] for row in (one.columns, *one.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([printable(one.title, 1000)] * bool(one.title) + lines) + "\n"
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -15,10 +54,8 @@ def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) ->
     body = "".join(
         "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return (
-        f"<table><caption>{_text(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    title = f"<caption>{_text(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _text(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, SupportsIndex, TypedDict, TypeVar, Unpack, overload
+from typing import Any, SupportsIndex, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,57 +10,23 @@ from numpy.typing import ArrayLike, NDArray
 from ndtool import inmemory
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
-from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
+from ndtool.literals import (
+    BatchedGatherOptions,
+    BatchedScatterOptions,
+    Duplicates,
+    GatherMode,
+    GatherOptions,
+    Reduction,
+    ScatterMode,
+    ScatterOptions,
+    Tensor,
+)  # fmt: skip
 
 Array = NDArray[Any]
 __all__ = ["gather", "gather_elements", "gather_nd", "scatter", "scatter_elements", "scatter_nd"]
 
 
-class Tensor(Protocol):
-    """A torch tensor, recognized by a method that arrays lack, so that mypy needs no torch."""
-
-    def data_ptr(self) -> int:
-        """Return the address of the first element."""
-
-
 T = TypeVar("T", bound=Tensor)
-
-
-class _Options(TypedDict, total=False):
-    """The keyword arguments of every operator."""
-
-    out: Array | Tensor | None
-    threads: int | None
-    spec: str
-    pad: SupportsIndex | None
-    negatives: bool
-
-
-class GatherOptions(_Options, total=False):
-    """The keyword arguments of gathers."""
-
-    out_of_bounds: GatherMode
-    fill: object
-
-
-class ScatterOptions(_Options, total=False):
-    """The keyword arguments of scatters."""
-
-    out_of_bounds: ScatterMode
-    include_self: bool
-    duplicates: Duplicates
-
-
-class BatchedGatherOptions(GatherOptions, total=False):
-    """Those of gather."""
-
-    batch_dims: SupportsIndex
-
-
-class BatchedScatterOptions(ScatterOptions, total=False):
-    """Those of scatter and scatter_nd."""
-
-    batch_dims: SupportsIndex
 
 
 @overload
@@ -147,11 +113,13 @@ def scatter_nd(
     row-major order of indices; other libraries' names, as "amax", are accepted. include_self: if
     False, the first update of an element is copied and the next ones are reduced, so that old
     values take no part. duplicates: which of several updates of an element "none" assigns, "last"
-    or "first"; with "error" there must be no element with several. batch_dims, threads, spec: as in
-    gather_nd. out: an array that receives the result; `out=data` updates in place. out_of_bounds:
-    "error", "clip" and "wrap" as there, or "drop", which skips the update. pad: an update with an
-    index equal to it is skipped. negatives: as in gather_nd. The bits are those of the sequential
-    loop at any number of threads.
+    or "first"; with "error" there must be no element with several. batch_dims: the number of
+    leading axes that data and indices share. out: an array that receives the result; `out=data`
+    updates in place. threads: 1..1024, default all processors. spec: the standard to validate
+    against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the first or last
+    index, "wrap" modulo the axis size, or "drop", which skips the update. pad: an update with an
+    index equal to it is skipped. negatives: if False, negative indices are out of bounds. The bits
+    are those of the sequential loop at any number of threads.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -161,19 +129,9 @@ def scatter_nd(
     array([ 1, 22,  3,  4])
     """
     call = (
-        "scatter_nd",
-        threads,
-        spec,
-        batch_dims,
-        None,
-        reduction,
-        out_of_bounds,
-        None,
-        pad,
-        negatives,
-        include_self,
-        duplicates,
-    )
+        "scatter_nd", threads, spec, batch_dims, None, reduction, out_of_bounds, None, pad,
+        negatives, include_self, duplicates,
+    )  # fmt: skip
     return _CALLS.call(call, data, indices, updates, out)
 
 
@@ -200,9 +158,14 @@ def gather_elements(
 ) -> Any:
     """Gather one element per index, along an axis (ONNX GatherElements).
 
-    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than
-    data off the axis. axis: -r..r-1. out, threads, spec, out_of_bounds, fill, pad, negatives:
-    as in gather_nd.
+    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
+    off the axis. axis: -r..r-1. out: an array that receives the result; unchanged when an index is
+    out of bounds. threads: 1..1024, default all processors. spec: the standard to validate against,
+    "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", or what other libraries do silently:
+    "clip" (an index clamps to the first or last one), "wrap" (it is taken modulo the axis size),
+    "fill" (the slice is filled with `fill`, a number, 0 if None). Valid negative indices stay
+    valid. pad: an index equal to it selects nothing: its slice is filled with `fill`. negatives: if
+    False, negative indices are out of bounds.
 
     Returns an array of data's dtype and indices' shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -252,9 +215,16 @@ def scatter_elements(
     """Copy data, then set or reduce one element per index, along an axis (ONNX ScatterElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction, out,
-    out_of_bounds, pad, negatives, include_self, duplicates: as in scatter_nd.
-    threads, spec: as in gather_nd.
+    off the axis. updates: data's dtype, indices' shape. axis: -r..r-1. reduction: how an update is
+    combined with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats),
+    "max", "min" or "mean", in row-major order of indices; other libraries' names, as "amax", are
+    accepted. include_self: if False, the first update of an element is copied and the next ones are
+    reduced. duplicates: which of several updates of an element "none" assigns, "last" or "first";
+    with "error" no element may have several. out: an array that receives the result; `out=data`
+    updates in place. threads: 1..1024, default all processors. spec: the standard to validate
+    against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the first or last
+    index, "wrap" modulo the axis size, or "drop", which skips the update. pad: an update with an
+    index equal to it is skipped. negatives: if False, negative indices are out of bounds.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -263,19 +233,9 @@ def scatter_elements(
     array([[9, 2, 8]])
     """
     call = (
-        "scatter_elements",
-        threads,
-        spec,
-        0,
-        axis,
-        reduction,
-        out_of_bounds,
-        None,
-        pad,
-        negatives,
-        include_self,
-        duplicates,
-    )
+        "scatter_elements", threads, spec, 0, axis, reduction, out_of_bounds, None, pad, negatives,
+        include_self, duplicates,
+    )  # fmt: skip
     return _CALLS.call(call, data, indices, updates, out)
 
 
@@ -311,9 +271,14 @@ def gather(
 
     data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
     -s..s-1 for the axis of size s. axis: -r..r-1, default batch_dims. batch_dims: the number of
-    leading axes that both share, at most axis (OpenVINO Gather-8, TensorFlow's gather). out,
-    threads, spec, out_of_bounds, fill, pad, negatives:
-    as in gather_nd.
+    leading axes that both share, at most axis (OpenVINO Gather-8, TensorFlow's gather). out: an
+    array that receives the result; unchanged when an index is out of bounds. threads: 1..1024,
+    default all processors. spec: the standard to validate against, "ndtool", "onnx:N" or
+    "openvino:N". out_of_bounds: "error", or what other libraries do silently: "clip" (an index
+    clamps to the first or last one), "wrap" (it is taken modulo the axis size), "fill" (the slice
+    is filled with `fill`, a number, 0 if None). Valid negative indices stay valid. pad: an index
+    equal to it selects nothing: its slice is filled with `fill`. negatives: if False, negative
+    indices are out of bounds.
 
     Returns an array of data's dtype, shape data.shape[:axis] + indices.shape[batch_dims:] +
     data.shape[axis+1:].
@@ -364,11 +329,20 @@ def scatter(
 ) -> Any:
     """Copy data, then set or reduce the slices that indices select along an axis.
 
-    The inverse of gather: torch's index_add and index_copy, OpenVINO ScatterUpdate-3. data,
-    indices, axis, batch_dims: as in gather. updates: data's dtype, the shape that gather returns:
-    data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:]. reduction, out,
-    out_of_bounds, pad, negatives, include_self, duplicates: as in scatter_nd.
-    threads, spec: as in gather_nd.
+    The inverse of gather: torch's index_add and index_copy, OpenVINO ScatterUpdate-3. data: rank r
+    >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in -s..s-1 for the
+    axis of size s. updates: data's dtype, the shape that gather returns: data.shape[:axis] +
+    indices.shape[batch_dims:] + data.shape[axis+1:]. axis: -r..r-1, default batch_dims. batch_dims:
+    the number of leading axes that data and indices share, at most axis. reduction: how an update
+    is combined with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats),
+    "max", "min" or "mean", in row-major order of indices; other libraries' names, as "amax", are
+    accepted. include_self: if False, the first update of an element is copied and the next ones are
+    reduced. duplicates: which of several updates of an element "none" assigns, "last" or "first";
+    with "error" no element may have several. out: an array that receives the result; `out=data`
+    updates in place. threads: 1..1024, default all processors. spec: the standard to validate
+    against, "ndtool", "onnx:N" or "openvino:N". out_of_bounds: "error", "clip" to the first or last
+    index, "wrap" modulo the axis size, or "drop", which skips the update. pad: an update with an
+    index equal to it is skipped. negatives: if False, negative indices are out of bounds.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -378,19 +352,9 @@ def scatter(
            [42, 63]])
     """
     call = (
-        "scatter",
-        threads,
-        spec,
-        batch_dims,
-        axis,
-        reduction,
-        out_of_bounds,
-        None,
-        pad,
-        negatives,
-        include_self,
-        duplicates,
-    )
+        "scatter", threads, spec, batch_dims, axis, reduction, out_of_bounds, None, pad, negatives,
+        include_self, duplicates,
+    )  # fmt: skip
     return _CALLS.call(call, data, indices, updates, out)
 
 

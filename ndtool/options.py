@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
-from ndtool.arguments import integer, word
+from numpy.typing import ArrayLike
+
+from ndtool.arguments import array, attributes_of, index_array, integer, word
+from ndtool.arrays import memory as buffers
+from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import UsageError, shown
 from ndtool.literals import Duplicates, Mode
+from ndtool.machine import memory
 from ndtool.publish import targets
+from ndtool.rules.operators import COMMON, EVERY, LOWERED, Attributes, operator_of
 
+if TYPE_CHECKING:
+    from ndtool.analysis.engines import EngineSettings
+
+Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
 Progress = bool | Callable[[float], object]
 
 
@@ -22,11 +32,11 @@ class Options(TypedDict, total=False):
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
     standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
-    in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit in bytes, including mapped files.
-    spill: the directory of temporary files, or a sequence of several; with a cluster one, or a URL.
-    scheduler: the client of a dask cluster, the address of its scheduler, or another executor.
-    workers: the number of processes to start as a cluster. resume: whether to reuse what a killed
-    run wrote to `spill`.
+    in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit, in bytes or as "500MB" or "2GiB",
+    mapped files included. spill: the directory of temporary files, or a sequence of several; with a
+    cluster one, or a URL. scheduler: the client of a dask cluster, the address of its scheduler, or
+    another executor. workers: the number of processes to start as a cluster. resume: whether to
+    reuse what a killed run wrote to `spill`.
     clobber: whether `out` may replace an existing file. only: whether the output archive drops its
     other members. sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr
     output, or without shards of an HDF5 output. text: whether indices and updates in no known
@@ -43,7 +53,7 @@ class Options(TypedDict, total=False):
     negatives: bool
     include_self: bool
     duplicates: Duplicates
-    memory: int | None
+    memory: int | str | None
     spill: str | Sequence[str] | None
     scheduler: Any
     workers: int | None
@@ -75,8 +85,12 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _memory(name: str, value: Any) -> int:
-    if (nbytes := _whole(name, value)) < tuning.LEAST_MEMORY:
-        raise UsageError(f"memory is {nbytes}: it must be at least {tuning.LEAST_MEMORY}")
+    nbytes = memory.parse_size(word(name, value)) if isinstance(value, str) else None
+    if nbytes is None and isinstance(value, str):
+        raise UsageError(f"memory is {shown(value)}: expected bytes, or a size such as '500MB'")
+    nbytes = _whole(name, value) if nbytes is None else nbytes
+    if nbytes < tuning.LEAST_MEMORY:
+        raise UsageError(f"memory is {shown(value)}: it must be at least {tuning.LEAST_MEMORY}")
     return nbytes
 
 
@@ -137,3 +151,58 @@ class ProgressReporter:
             self._shown = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()
+
+
+def operator_name(name: str) -> str:
+    """Return the name of an operator; UsageError if there is none."""
+    if word("operator", name) not in EVERY:
+        raise UsageError(f"{shown(name)} is not an operator: expected one of {', '.join(EVERY)}")
+    return name
+
+
+def named_inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
+    """Return the names of input files by role; UsageError if there are too many or too few."""
+    if len(arguments) != len(roles):
+        raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
+    return {role: path(role, given) for role, given in zip(roles, arguments, strict=True)}
+
+
+def checked_attributes(operator: str, given: dict[str, Any]) -> Attributes:
+    """Return the attributes of an operator; raise UsageError for one that it does not have."""
+    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
+    for name in given:
+        if name not in has_all:
+            has = ", ".join(has_all)
+            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
+    return attributes_of(operator, given.items())
+
+
+def array_source(role: str, value: Any, rule: str = "error") -> Source:
+    """Return an array of the caller as an input of a run; rule: the out-of-bounds mode."""
+    taken = index_array(value, rule) if role == "indices" else array(role, value)
+    return buffers.source(role, taken)
+
+
+def is_name(value: object) -> bool:
+    """Whether an argument is the name of a file, not an array."""
+    return isinstance(value, str | os.PathLike)
+
+
+def engine_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the engines in a list, or in a str with commas."""
+    from ndtool.analysis import engines
+
+    words = given if isinstance(given, str) else ",".join(given)
+    return engines.chosen(words)
+
+
+def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:
+    """Return the settings of a comparison with other engines."""
+    from ndtool.analysis.engines import EngineSettings
+
+    found = [integer(name, one, UsageError) for name, one in (
+        ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
+    for name, one, least in zip(("within", "runs", "timeout"), found, (0, 1, 1), strict=True):
+        if one < least:
+            raise UsageError(f"{name} is {shown(one)}: it must be at least {least}")
+    return EngineSettings(found[0], found[1], threads, found[2])

@@ -73,6 +73,11 @@ def _from_torch(name: str, value: Any) -> Array:
         raise DtypeError(f"{what} on {value.device}: pass {name}.cpu()")
     if value.layout != torch.strided or value.is_quantized:
         raise DtypeError(f"{what} that is sparse or quantized: pass a dense one")
+    if is_tracked(value):
+        raise DtypeError(
+            f"{what} that requires grad: pass {name}.detach()",
+            hint="the functions of ndtool.torch are differentiable",
+        )
     plain = value.detach().resolve_conj().resolve_neg()
     kind = str(value.dtype).removeprefix("torch.")
     try:
@@ -83,6 +88,17 @@ def _from_torch(name: str, value: Any) -> Array:
         if extended is None:
             raise DtypeError(f"{what} of {kind}, a type that NumPy lacks") from None
         return plain.view(bits).numpy().view(extended)  # type: ignore[no-any-return]
+
+
+def is_tracked(value: Any) -> bool:
+    """Return whether torch records derivatives of operations on a tensor."""
+    torch: Any = sys.modules["torch"]
+    if value.requires_grad:
+        return bool(torch.is_grad_enabled())
+    forward = torch.autograd.forward_ad
+    if getattr(forward, "_current_level", 0) < 0:  # the usual case, in little time
+        return False
+    return forward.unpack_dual(value).tangent is not None
 
 
 def require_plain(name: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from ndtool import ops
 from ndtool.arguments import array, integer, require_apart, type_of, word
 from ndtool.errors import BoundsError, RuleError
-from ndtool.literals import WriteMode
+from ndtool.literals import Tensor, WriteMode
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.tensorscatter import Lowering
 
@@ -20,8 +20,8 @@ __all__ = ["tensor_scatter"]
 
 def tensor_scatter(
     past: Any,
-    update: ArrayLike | ops.Tensor,
-    write_indices: ArrayLike | ops.Tensor | None = None,
+    update: ArrayLike | Tensor,
+    write_indices: ArrayLike | Tensor | None = None,
     axis: SupportsIndex = rules.AXIS,
     mode: WriteMode = "linear",
     *,
@@ -35,8 +35,9 @@ def tensor_scatter(
     past's dtype and shape, but for the axis, where it has n <= s. write_indices: shape (B,), any
     integer dtype; the index along the axis of update's first element in each batch; zeros if None.
     axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s - n, or
-    "circular", where every index is taken modulo s. out, threads, spec: as in gather_nd; `out=past`
-    updates in place.
+    "circular", where every index is taken modulo s. out: an array that
+    receives the result; `out=past` updates in place. threads: 1..1024, default all processors.
+    spec: the standard to validate against, "ndtool" or "onnx:N".
 
     Returns an array of past's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).

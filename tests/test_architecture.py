@@ -24,23 +24,29 @@ LAYERS = (
     ("publish", "arguments", "buffers"),
     ("formats", "inmemory"),
     ("ops",),
-    ("tensorscatter", "chunkwise"),
+    ("tensorscatter", "chunkwise", "gradients"),
     ("runs",),
     ("analysis",),
+    ("answers",),
+    ("reports",),
     ("options",),
-    ("files", "onnx", "dask"),
+    ("filechecks",),
+    ("files", "onnx", "dask", "torch", "questions", "filequestions"),
     ("xarray",),
     ("cli",),
     ("__main__",),
 )
 LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # Modules of arrays in memory import nothing of arrays outside it.
-IN_MEMORY = {"nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter"}
+IN_MEMORY = {
+    "nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter", "gradients",
+    "torch",
+}  # fmt: skip
 OUTSIDE = {"storage", "arrays", "publish", "formats"}
 # Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {
     "click": ("cli",),
-    "rich": ("cli",),
+    "rich": ("cli", "notebook"),
     "matplotlib": ("cli.pictures",),
     "ml_dtypes": ("analysis", "tensors"),
     "zarr": ("formats.zarr",),
@@ -54,6 +60,7 @@ LIBRARIES = {
     "dask": ("runs.executors", "dask", "xarray"),
     "xarray": ("xarray",),
     "distributed": ("runs.executors",),
+    "torch": ("torch", "gradients", "analysis.engines"),
 }
 # Imports of the pure packages: no NumPy, nothing of the system.
 PURE = ("rules", "errors")

@@ -1,5 +1,6 @@
 """Output on a terminal: traces, previews, progress, colours; and its absence elsewhere."""
 
+import json
 import os
 import re
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, save, state
+from command import NDTOOL, at_terminal, ndtool, save, state
 from npyfile import with_header
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -28,7 +29,7 @@ def uncoloured(screen):
 
 
 def test_trace_and_what_was_written():
-    ran = at_terminal(*RUN, "-o", "out.npy")
+    ran = at_terminal(*RUN, "-o", "out.npy", "--trace")
     assert ran.status == 0
     lines = uncoloured(ran.screen).splitlines()
     assert lines[0] == "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0"
@@ -44,6 +45,57 @@ def test_trace_and_what_was_written():
     assert message == "dry run: float32[2,3], 24 bytes; nothing was written"
     assert plan[0].startswith("plan: direct; 40 bytes read, 24 bytes written")
     assert not os.path.exists("new.npy")
+
+
+@pytest.mark.parametrize(("columns", "most"), [(20, 4), (40, 4), (60, 4), (80, 4), (200, 3)])
+def test_the_trace_is_a_summary_of_few_lines(columns, most):
+    save(upd=np.ones((2, 3), "f4"))
+    scatter = (*NDTOOL, "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+    for run in (RUN, scatter, (*NDTOOL, "gather", "data.npy", "idx.npy")):
+        summary = uncoloured(at_terminal(*run, columns=columns, stdout=False).screen)
+        assert 0 < summary.count("\n") <= most
+        assert max(map(len, summary.splitlines())) <= columns
+        assert summary.startswith(run[len(NDTOOL)].replace("-", "_") + ":")
+        assert "output" in summary
+        assert at_terminal(*run, "--no-trace", columns=columns, stdout=False).screen == ""
+    lines = uncoloured(at_terminal(*RUN, stdout=False).screen).splitlines()
+    assert lines == [
+        "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0",
+        "output.shape = indices.shape[:-1] + data.shape[b+k:] = [2] + [3]",
+        "output float32[2,3], 24 bytes",
+    ]
+
+
+def test_verbose_says_what_is_done_and_why():
+    save(upd=np.ones((2, 3), ">f4"), turned=np.asfortranarray(DATA))
+    run = ("gather-nd", "turned.npy", "[[3], [0]]", "-o", "out.npy", "-v", "--threads", "2")
+    assert ndtool(*run).err == (
+        "data: turned.npy, in memory, in Fortran order\n"
+        "indices: a literal\n"
+        "selection: 2 index tuples, each a slice of 3 elements (12 bytes)\n"
+        + re.search("plan: .*\n", ndtool(*run).err)[0]
+        + "executor: 1 of 2 threads, at most one for each MiB of output\n"
+    )
+    scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--verbose")
+    for more, said in (
+        (("--reduction", "add"), "add in row-major order of indices, with any number of threads"),
+        (("--reduction", "max", "--no-include-self"), "without the old values"),
+        ((), "assigned, the last of several to an element"),
+        (("--duplicates", "first"), "assigned, the first of several to an element"),
+        (("--duplicates", "error"), "assigned, no element may have several"),
+    ):
+        text = ndtool(*scatter, *more).err
+        (line,) = [one for one in text.splitlines() if one.startswith("updates: ")][1:]
+        assert said in line
+        assert "updates: upd.npy, in memory, big-endian\n" in text
+        assert text.count("plan: direct; ") == 1
+    assert ndtool(*scatter, "--dry-run").err.count("plan: ") == 1
+    assert ndtool(*scatter, "-q").err == ""
+    elements = ("gather-elements", "zeros:f4[4,3]", "idx.npy", "-o", "out.npy", "-v")
+    text = ndtool(*elements).err
+    assert "data: zeros:f4[4,3], one value, which is not stored" in text
+    assert "selection: one element of data along axis 0 for each index" in text
+    assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
 
 
 def test_preview(workdir):
@@ -113,7 +165,7 @@ def test_a_type_that_only_other_machines_have():
 def test_data_go_to_a_pipe_and_messages_to_the_terminal():
     ran = at_terminal(*RUN, stdout=False)
     assert ran.out.startswith(b"\x93NUMPY")
-    assert "rank(data) >= 1" in ran.screen
+    assert "output.shape = indices.shape[:-1]" in ran.screen
     assert "wrote" not in ran.screen
     quiet = at_terminal(*RUN, stderr=False)
     assert quiet.err == ""
@@ -183,7 +235,8 @@ def test_tables_break_no_name(columns):
 
 FAR = np.array([[3], [-4], [4_294_967_295], [3]])
 SAID = {
-    "trace": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy"),
+    "trace": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--trace"),
+    "details": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace", "-v"),
     "plan": ("gather-nd", "data.npy", "idx.npy", "--dry-run", "--no-trace"),
     "error": ("gather-nd", "data.npy", "far.npy", "--no-trace"),
     "warning": ("gather-nd", "data.npy", "far.npy", "--no-trace", "--out-of-bounds", "clip"),

@@ -16,8 +16,7 @@ from strategies import descrs
 from test_properties import many
 
 import ndtool
-from ndtool.analysis import infer
-from ndtool.cli import records
+from ndtool.analysis import infer, records
 from ndtool.errors import DtypeError, InputError, NdtoolError, RuleError
 from ndtool.formats import npy
 from ndtool.rules import dtypes

@@ -15,7 +15,7 @@ from numpy.lib.format import dtype_to_descr
 from strategies import Array, Case, cases, mean_of, plain_axes, raw
 from test_properties import call, described, many
 
-from ndtool.analysis import explain, tuples, typed
+from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.arrays.source import ArrayMetadata, Flat
@@ -500,7 +500,7 @@ def test_memory_of_an_answer_depends_on_no_length(
         with typed.opened(request) as call:
             found = explain.explain(call, at, origins, every=True)
             if form == "JSON":
-                parts = reporter._json_parts(answers.explained_record(call, *found, True))
+                parts = reporter._json_parts(records.explained_record(call, *found, True))
             else:
                 parts = answers.explained(call, *found)
             for part in parts:

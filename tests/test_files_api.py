@@ -100,7 +100,7 @@ class Unnamed:
         ("data", Unnamed()),
         ("threads", "2"),
         ("memory", (1 << 20) - 1),
-        ("memory", "1G"),
+        ("memory", "1 G B"),
         ("spill", 3),
         ("threads", 1.5),
         ("threads", True),

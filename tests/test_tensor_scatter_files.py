@@ -48,7 +48,7 @@ def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
 def test_in_place_and_a_dry_run(cache: Any) -> None:
     (past, update, write), arrays = cache
     before = past.read_bytes()
-    ran = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run")
+    ran = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run", "--trace")
     assert ran.status == 0, ran.err
     assert "past.shape[2]" in ran.err
     assert past.read_bytes() == before

@@ -22,6 +22,15 @@ reveal_type(ndtool.gather(tensor, ids, fill=1, out_of_bounds="fill"))
 reveal_type(ndtool.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
 reveal_type(ndtool.gather_nd(np.zeros(3), ids))
 reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
+ndtool.torch.gather(tensor, ids).data_ptr()
+sizes: list[int] = [one.size for one in ndtool.stats("gather", "f4[3]", ids, pad=-1).components]
+ndtool.explain("gather", np.zeros(3), "ids.npy", at=[(0,)], from_=0, all=True).explained[0].value
+ndtool.verify("gather", np.zeros(3), ids, [0.0], within=1, against="auto").verified
+ndtool.infer("gather", "float32[N]", ids).output.shape
+ndtool.inspect("x.npz").arrays[0].dtype
+ndtool.model("m.onnx", {"ids": ids}, save="tensors").nodes[0].saved
+ndtool.convert(np.zeros(3), "x.zarr", chunks=(2,)).output.bytes
+ndtool.files.gather("x.npy", ids, memory="500MB").shape
 """
 STUB = """
 class Tensor:
@@ -35,6 +44,10 @@ BAD = (
     "ndtool.gather(np.zeros(3), [0], nothing=1)",
     'ndtool.files.scatter("a", "b", "c", 0, "plus")',
     'ndtool.files.infer("gather_all", "a", "b")',
+    'ndtool.stats("gather", "a", "b", axes=1)',
+    'ndtool.explain("gather", "a", "b", at="0")',
+    'ndtool.torch.gather(tensor, ids, out_of_bounds="drop")',
+    'ndtool.stats("gather", "a", "b").duplicates',
 )
 
 

@@ -32,7 +32,7 @@ WELL_FORMED = {
     "FROM": "0,0", "ALL": "1", "WITHIN": "2", "HTML": "page.html", "PLOT": "plot.svg",
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
-    "DUPLICATES": "last", "MODE": "linear", "TEXT": "0",
+    "DUPLICATES": "last", "MODE": "linear", "TEXT": "0", "SAVE": "tensors", "VERBOSE": "1",
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
                 (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
             ]
             names += [option.envvar] * 5
-    assert len(set(names)) == len(WELL_FORMED) - 3
+    assert len(set(names)) == len(WELL_FORMED) - 4
     for (words, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
         assert status == 2, (words, env, text)
         assert f"invalid value for '{name}': " in text, (words, env, text)

@@ -1,12 +1,14 @@
 """Shape inference from files, reading only their headers, or from types in their place."""
 
+from collections.abc import Mapping
+
 from ndtool.analysis.typed import typed
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Given, Inference
-from ndtool.rules.operators import Attributes
+from ndtool.rules.operators import Attributes, operator_of
 
 
 def infer(
@@ -15,16 +17,23 @@ def infer(
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     spec: str = "ndtool",
     dtype: str | None = None,
+    known: Mapping[str, Given] | None = None,
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
     arguments: files and types by the standards' names. A type's sizes may be symbolic, as in
     `float32[N,64]`; the trace lists what is then assumed. dtype: the actual dtype of void-typed
-    data. Raises RuleError, with the trace so far, and DtypeError; both mention the arguments.
+    data. known: inputs of known types, by role. Raises RuleError, with the trace so far, and
+    DtypeError; both mention the arguments.
     """
     streams = Streams()
-    inputs: dict[str, Given] = {}
-    for role, argument in arguments.items():
+    inputs, known = dict[str, Given](), known or {}
+    for role in operator_of(operator).inputs:
+        if role in known:
+            inputs[role] = known[role]
+        if role not in arguments:
+            continue
+        argument = arguments[role]
         data = next(iter(inputs.values())).dtype if role.startswith("update") else None
         inputs[role] = _given(argument, streams, role.endswith("indices"), data)
     return inference.infer(operator, inputs, attributes, spec, dtype)

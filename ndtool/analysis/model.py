@@ -4,14 +4,14 @@ Metadata are read without the onnx package. To run a model, the package's refere
 computes all other nodes, and ndtool its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis import modelcheck, modelinputs
+from ndtool.analysis import modelcheck, modelinputs, modeltensors
 from ndtool.analysis.engines import (
     LISTED,
     EngineCall,
@@ -41,7 +41,7 @@ class ModelNode(NamedTuple):
     version: the operator's version, None if ONNX had none. inputs: names and types by role.
     assumed: conditions on sizes that the model leaves open. runs: the number of runs, None if none
     was requested. inputs and found, the output, are then the actual ones. reports: the engines'
-    reports on the node's first inputs.
+    reports on the node's first inputs. saved: the files of its first inputs and output, by role.
     """
 
     node: OperatorNode
@@ -52,6 +52,7 @@ class ModelNode(NamedTuple):
     runs: int | None = None
     found: Known | None = None
     reports: tuple[Report, ...] = ()
+    saved: dict[str, str] | None = None
 
 
 class Outcome(NamedTuple):
@@ -158,14 +159,16 @@ def _attributes(values: dict[str, Any]) -> Attributes:
 
 def run(
     path: str,
-    where: str,
+    where: str | Mapping[str, NDArray[Any]],
     against: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress = lambda share, engine_name: None,
+    save: str | None = None,
 ) -> Outcome:
     """Run a model on inputs, and compare engines with the outputs of our nodes.
 
-    where: an archive of the inputs by their names, or a folder with input_0.pb and so on.
+    where: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
+    save: a folder for the tensors of our nodes.
     """
     model = locators.model(path)
     if find_spec("onnx") is None:
@@ -180,6 +183,8 @@ def run(
         feeds = modelinputs.read(where, model)
     except (RuleError, DtypeError) as exc:
         return Outcome(running.nodes, exc)
+    if save is not None:
+        running.folder = modeltensors.prepare(save)
     error = running.run(path, feeds)
     return Outcome(running.nodes, error or _disagreement(running.nodes))
 
@@ -213,6 +218,7 @@ class _Running:
         engine_settings: EngineSettings,
         progress: EngineProgress,
     ) -> None:
+        self.folder: str | None = None  # for the tensors of nodes
         self.nodes = [one._replace(runs=0) for one in found]
         self._against, self._settings, self._progress = against, engine_settings, progress
         self._error: NdtoolError | None = None
@@ -282,6 +288,10 @@ class _Running:
             raise _RefusedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         given = zip(one.inputs.items(), arrays, strict=True)
+        if not one.runs and self.folder is not None:
+            tensors = {**dict(zip(one.inputs, arrays, strict=True)), "output": result}
+            saved = modeltensors.save(self.folder, number, one.node.node, tensors)
+            one = one._replace(saved=saved)
         actual = {role: (name, _known(array)) for (role, (name, _)), array in given}
         runs = (one.runs or 0) + 1
         self.nodes[number] = one._replace(inputs=actual, runs=runs, found=_known(result))

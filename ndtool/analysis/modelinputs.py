@@ -1,6 +1,7 @@
 """The inputs of a model: arrays read from files, and validated against its declarations."""
 
 import os
+from collections.abc import Mapping
 from itertools import count, takewhile
 from typing import Any
 
@@ -17,13 +18,19 @@ Arrays = dict[str, NDArray[Any]]
 _DATA_SET = "test_data_set_0"  # of ONNX's backend tests
 
 
-def read(where: str, model: KnownModel) -> Arrays:
+def read(where: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
     """Return the inputs of a model by name; those with a default value may be missing.
 
-    where: an archive of the inputs by their names, or a folder with input_0.pb and so on. Raises
+    where: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
     RuleError or DtypeError for an input that differs from the model's declaration.
     """
     needed = [name for name in model.inputs if name not in model.held]
+    if not isinstance(where, str):
+        _require_names("inputs", where, needed, model)
+        for name, array in where.items():
+            given = Known(dtypes.from_numpy(array.dtype).name, array.shape)
+            _require_as_declared(f"inputs[{name!r}]", given, name, model.inputs[name])
+        return dict(where)
     if os.path.isdir(where):
         files = _tensors(where)
         taken = list(model.inputs) if len(files) == len(model.inputs) else needed
@@ -33,16 +40,23 @@ def read(where: str, model: KnownModel) -> Arrays:
         arguments = dict(zip(taken, files, strict=True))
     else:
         arguments = {entry.member or "": entry.name for entry in locators.describe(where)}
-        if missing := [name for name in needed if name not in arguments]:
-            raise UsageError(
-                f"{printable(where)} has no input {_listed(missing)}: expected {_listed(needed)}"
-            )
-        if others := [name for name in arguments if name not in model.inputs]:
-            raise RuleError(
-                f"{printable(where)} has {_listed(others)}, which are not inputs of the model:"
-                f" expected {_listed(list(model.inputs))}"
-            )
+        _require_names(where, arguments, needed, model)
     return {name: _array(arguments[name], name, model.inputs[name]) for name in arguments}
+
+
+def _require_names(
+    where: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
+) -> None:
+    """Raise UsageError or RuleError unless the names are those of the model's inputs."""
+    if missing := [name for name in needed if name not in given]:
+        raise UsageError(
+            f"{printable(where)} has no input {_listed(missing)}: expected {_listed(needed)}"
+        )
+    if others := [name for name in given if name not in model.inputs]:
+        raise RuleError(
+            f"{printable(where)} has {_listed(others)}, which are not inputs of the model:"
+            f" expected {_listed(list(model.inputs))}"
+        )
 
 
 def _listed(found: list[str]) -> str:

@@ -100,13 +100,18 @@ class Stats(NamedTuple):
     repeats: list[int]
 
 
-def open_call(request: Request) -> OpenCall:
-    """Open a call whose inputs may be types; updates are of the type and shape it requires."""
+def open_call(request: Request, passed: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call whose inputs may be types; updates are of the type and shape it requires.
+
+    passed: inputs that the caller has open, by role.
+    """
     if request.operator in LOWERED:
-        return opened(request)
-    streams, given = Streams(), dict[str, Source]()
+        return opened(request, passed)
+    streams, given = Streams(), dict(passed or {})
     with ExitStack() as stack:
         for role in ("data", "indices"):
+            if role in given:
+                continue
             name = request.arguments[role]
             one: Source = typed(name) or locators.open_source(
                 name, streams, literals=role == "indices"

@@ -73,13 +73,15 @@ def typed(argument: str, named: bool = False) -> TypeSource | None:
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
-def opened(request: Request) -> OpenCall:
-    """Open a call whose inputs may be types."""
+def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call whose inputs may be types; given: inputs that the caller has open, by role."""
     from ndtool.runs import steps
 
-    named = request.arguments.items()
-    types: dict[str, Source] = {role: found for role, name in named if (found := typed(name))}
-    return steps.open_call(request, types)
+    passed, named = given or {}, request.arguments.items()
+    types: dict[str, Source] = {
+        role: found for role, name in named if role not in passed and (found := typed(name))
+    }
+    return steps.open_call(request, types | passed)
 
 
 def _shape(argument: str, sizes: str, named: bool) -> Shape:

@@ -86,25 +86,31 @@ class Comparison(NamedTuple):
         return notebook.table(title, ("ulps apart", "elements"), rows)
 
 
-def verify(request: Request, progress: ProgressCallback = silent, within: int = 0) -> Comparison:
+def verify(
+    request: Request,
+    progress: ProgressCallback = silent,
+    within: int = 0,
+    given: dict[str, Source] | None = None,
+) -> Comparison:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. The recomputed output is in a
     temporary file if memory is short. Raises DifferenceError about the first element that is
-    further apart, in row-major order; it has the comparison.
+    further apart, in row-major order; it has the comparison. given: see Opened.
     """
-    with Opened(request) as call:
+    with Opened(request, given) as call:
         return _verified(request, call.arrays, call.label, progress, within)
 
 
 class Opened:
     """An open call; a context manager that raises if an input changed meanwhile.
 
-    arrays: the inputs, and the output if the request has one. range_boxes: their bytes. label: the
+    given: inputs, and the output, that the caller has open. arrays: all of them. range_boxes: their
+    bytes. label: the
     name of the output in messages.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
         row = specs.resolve("ndtool", request.operator)
         specs.check_rule("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
@@ -118,7 +124,9 @@ class Opened:
         try:
             for name, argument in arguments.items():
                 data = self._sources[0].metadata.dtype if self._sources else None
-                source = locators.open_role(name, argument, streams, data)
+                source = (given or {}).get(name) or locators.open_role(
+                    name, argument, streams, data
+                )
                 self._sources.append(source)
                 self.range_boxes[name] = whole(source)
                 self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)

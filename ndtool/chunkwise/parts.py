@@ -153,9 +153,7 @@ def update(
             index = bind.bind_indices(raw(tuples.local), dtypes.from_numpy(tuples.local.dtype))
             change = UpdateSpec(ready, width, combining.reduction, dtype.name, counts)
             item = WorkItem(0, runs.tuples, 0, width)
-            if _kernels.scatter(
-                runs.addressing, index, item, change, out, False, KernelOptions(1)
-            ):
+            if _kernels.scatter(runs.addressing, index, item, change, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
         combining.divide(counts, out, width, dtype, 1)
     if order != dtype.order and dtype.unit > 1:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__
+from ndtool.analysis import records as json_records
 from ndtool.cli.commands import reporting_on
 from ndtool.cli.console import put
 from ndtool.cli.reporter import Reporter, table
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import EngineProgress, EngineSettings, Report, Verdict
-    from ndtool.analysis.verify import Comparison
+    from ndtool.analysis.engines import EngineProgress, EngineSettings, Report
     from ndtool.runs.request import Request
 
 COLUMNS = ("engine", "threads", "answer")
@@ -53,40 +52,20 @@ def verify(
     with reporting_on(html, request, reporter) as report:
         with engine_progress(reporter) as report_progress:
             verdict = engines.verify(request, names, engine_settings, report_progress)
-        engine_records = records(verdict.reports)
         if report:
             report.answered(verdict.reports)
         if not reporter.json:
             put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
         if verdict.error is not None:
-            verdict.error.more["engines"] = engine_records
+            verdict.error.more["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
         if report and verdict.compared is not None:
             report.compared(verdict.compared)
     if reporter.json:
-        reporter.put_json(_record(request, verdict, engine_records))
+        record = json_records.verified_record(request.output, verdict.compared, verdict.reports)
+        reporter.put_json(record)
     elif request.output is not None and verdict.compared is not None:
         reporter.verified(request.output, verdict.compared)
-
-
-def _record(
-    request: Request, verdict: Verdict, engine_records: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a successful verdict as a JSON object."""
-    known = {"version": __version__, "output": request.output, "verified": True}
-    return {**known, **_compared(verdict.compared), "engines": engine_records}
-
-
-def records(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """Return reports as JSON objects."""
-    engine_records = [report._asdict() for report in reports]
-    return [{**_compared(one.pop("compared")), **one} for one in engine_records]
-
-
-def _compared(compared: Comparison | None) -> dict[str, Any]:
-    from ndtool.cli import figures
-
-    return figures.comparison_record(compared) if compared else {}
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:

@@ -3,69 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, count, zip_longest
+from itertools import count, zip_longest
 from typing import Any, NamedTuple
 
-from ndtool import __version__
 from ndtool.analysis import mapping, values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
+from ndtool.analysis.records import has_plain_indices
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
 from ndtool.engine.counting import Combining
 from ndtool.errors import called, counted
 from ndtool.rules.modes import MODES
-from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
 
 Rows = Sequence[tuple[str, ...]] | Listing[tuple[str, ...]]
 
 _HEAD = 3  # cells of a row that stay on its first line
-
-
-def explained_record(
-    call: OpenCall, elements: list[Element], origins: list[Origin], single: bool
-) -> dict[str, Any]:
-    """Return an explanation as a JSON object, with iterators for long lists.
-
-    single: whether the answer is about one element.
-    """
-    listed = chain(map(_element_record, elements), map(_origin_record, origins))
-    answer_texts = next(listed) if single else {"explained": listed}
-    return {"version": __version__, "operator": call.asked.operator, **answer_texts}
-
-
-def _element_record(element: Element) -> dict[str, Any]:
-    return {
-        "at": element.at,
-        "value": _plain(element.value),
-        "updates": element.updates,
-        "steps": (
-            {
-                "role": step.role,
-                "position": step.position,
-                "value": _plain(step.value),
-                "indices": step.indices,
-                "tuple": None if step.indices is None else step.named,
-                "result": _plain(step.result),
-            }
-            for step in element.steps
-        ),
-    }
-
-
-def _origin_record(origin: Origin) -> dict[str, Any]:
-    return {
-        "from": origin.position,
-        "value": _plain(origin.value),
-        "outputs": (copy.at for copy in origin.outputs),
-        "count": origin.total,
-        "updates": origin.element.updates if origin.element else 0,
-    }
-
-
-def _plain(value: Any) -> bool | int | float | str | None:
-    return None if value is None else values.plain(value)
 
 
 class Names:
@@ -77,8 +31,7 @@ class Names:
     @property
     def alone(self) -> bool:
         """Whether an index is one integer, not a tuple."""
-        plan = self._call.inference.plan
-        return isinstance(plan, ElementsPlan) or plan.plain
+        return has_plain_indices(self._call.inference.plan)
 
     def name_of(self, role: str, position: tuple[int, ...]) -> str:
         """Return the name of an element: `table.npy[3, 0]`."""

@@ -85,6 +85,7 @@ def _run(
             for source in call.sources.values():
                 source.progress = bar.of(source.metadata.nbytes)
             with steps.prepared(call, to) as ready:
+                reporter.prepared(ready)
                 if report:
                     report.warnings += [*(to.warnings if to else ()), *steps.warnings(ready)]
                 if dry_run:
@@ -306,6 +307,7 @@ def _run_command(operator: Operator) -> click.Command:
             *attribute_options(operator),
             options.DRY_RUN,
             options.TRACE,
+            options.VERBOSE,
             *unlowered(operator, options.HTML),
             *options.REPORTING,
             options.NO_CLOBBER,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-from ndtool import __version__
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import measurable
+from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
-from ndtool.analysis.verify import OTHERWISE, Comparison, Difference
+from ndtool.analysis.verify import OTHERWISE, Comparison
 from ndtool.cli import records
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
@@ -23,40 +22,6 @@ DISTANCE_COLUMNS = ("ulps apart", "elements")
 _FEW = 4  # tuples to list
 _LONGEST = 40  # characters of a bar
 COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
-
-
-def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
-    """Return statistics as a JSON object."""
-    alone = Names(call).alone
-    return {
-        "version": __version__,
-        "operator": call.asked.operator,
-        "tuples": found.tuples,
-        "components": [_without(one._asdict(), "first") for one in found.components],
-        "out_of_bounds": found.out_of_bounds,
-        "first_out_of_bounds": [
-            {**one._asdict(), "component": None if alone else one.component} for one in found.beyond
-        ],
-        "hints": causes(found, call.inference.inputs["indices"].dtype),
-        "sorted": found.ascending,
-        "runs": found.runs,
-        "distinct": found.distinct,
-        "duplicated": found.duplicated,
-        "most": [{"row": one.row, "count": one.times, "tuples": one.tuples} for one in found.most],
-        "bytes_touched": found.touched,
-        "pages_touched": found.pages,
-        "bytes_of_data": _bytes_of_data(call),
-        "histogram": {"runs": found.width, "tuples": found.histogram},
-    }
-
-
-def _without(record: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != key}
-
-
-def _bytes_of_data(call: OpenCall) -> int:
-    data = call.inference.inputs["data"]
-    return prod(data.shape) * data.dtype.itemsize
 
 
 def metadata(call: OpenCall, found: Stats) -> list[str]:
@@ -96,7 +61,7 @@ def _beyond(names: Names, found: Stats) -> list[str]:
 
 
 def _touched(call: OpenCall, found: Stats) -> str:
-    runs, total = prod(found.runs), _bytes_of_data(call)
+    runs, total = prod(found.runs), bytes_of_data(call)
     pages = "" if found.pages is None else f", in {counted(found.pages, 'page')}"
     share = f" ({100 * found.distinct / runs:.3g}%)" if runs else ""
     named = f"{found.distinct} of {counted(runs, 'slice')}{share}"
@@ -170,31 +135,6 @@ def _bar(fd: int) -> str:
     except (UnicodeEncodeError, LookupError):
         return "#"
     return "━"
-
-
-def comparison_record(compared: Comparison) -> dict[str, Any]:
-    """Return the comparison of an output as a JSON object."""
-    return {
-        "equal": compared.total - compared.different,
-        "different": compared.different,
-        "total": compared.total,
-        "first": _difference_record(compared.first),
-        "largest": _difference_record(compared.largest),
-        "ulps": compared.ulps,
-        "examined": compared.examined,
-        "lost_updates": compared.lost,
-        "doubled_updates": compared.doubled,
-        "compared_otherwise": compared.otherwise,
-        "cause": compared.cause,
-        "within": compared.within,
-    }
-
-
-def _difference_record(one: Difference | None) -> dict[str, Any] | None:
-    if one is None:
-        return None
-    output, expected = values.plain(one.output), values.plain(one.expected)
-    return {**one._asdict(), "output": output, "expected": expected}
 
 
 def comparison(compared: Comparison, fd: int) -> str:

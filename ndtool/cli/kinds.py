@@ -171,15 +171,10 @@ def prices(word: str) -> Any:
 def memory(word: str) -> int:
     """Convert a size in bytes, with or without a unit."""
     from ndtool.engine.tuning import LEAST_MEMORY
+    from ndtool.machine import memory
 
-    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
-    nbytes = 0
-    if found:
-        number, unit, rest = found.groups()
-        thousands = unit and rest and rest.upper() == "B"
-        powers = "KMGT".find(unit.upper()) + 1 if unit else 0
-        nbytes = int(number) * (1000 if thousands else 1024) ** powers
-    if nbytes < LEAST_MEMORY:
+    nbytes = memory.parse_size(word)
+    if nbytes is None or nbytes < LEAST_MEMORY:
         raise UsageError(
             f"{word!r} is not a size in bytes: expected one such as 512MiB, at least 1MiB"
         )

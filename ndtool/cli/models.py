@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndtool import __version__
+from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
 from ndtool.cli.commands import argument, command
 from ndtool.cli.console import put
@@ -14,6 +15,8 @@ from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.cli.variables import is_by_variable
 from ndtool.errors import UsageError, printable
+from ndtool.rules import dtypes
+from ndtool.rules.operators import operator_of
 
 if TYPE_CHECKING:
     from ndtool.analysis.model import ModelNode, Outcome
@@ -28,6 +31,7 @@ def _model(
     *,
     model: str,
     inputs: str | None,
+    save: str | None,
     engines: tuple[str, ...] | None,
     html: str | None,
     **given: Any,
@@ -43,10 +47,14 @@ def _model(
     if inputs is None:
         if engines is not None and not is_by_variable("engines"):
             raise UsageError("--against requires --inputs: it compares the outputs of nodes")
+        if save is not None and not is_by_variable("save"):
+            raise UsageError("--save requires --inputs: it writes the tensors of a run")
         outcome = Outcome(nodes(model), None)
     else:
         with against.engine_progress(reporter) as report_progress:
-            outcome = run(model, inputs, engines or (), against.settings(given), report_progress)
+            outcome = run(
+                model, inputs, engines or (), against.settings(given), report_progress, save
+            )
     if html is not None:
         page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
     _tell(reporter, outcome)
@@ -54,7 +62,7 @@ def _model(
 
 def _tell(reporter: Reporter, outcome: Outcome) -> None:
     """Print nodes; raise the error of one."""
-    node_records = [_record(one) for one in outcome.nodes]
+    record = model_record(outcome.nodes)
     if not reporter.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
@@ -64,37 +72,35 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
             for one in outcome.nodes
             for row in against.cells(one.reports)
         ]
+        if commands := [command for one in outcome.nodes for command in _follow(one)]:
+            put("\n" + lines(commands, 1))
         if rows:
             put("\n")
             put(table(("node", *against.COLUMNS), rows, ("node", *against.COLUMNS[2:]), 1))
     if outcome.error is not None:
-        outcome.error.more["nodes"] = node_records
+        outcome.error.more["nodes"] = record["nodes"]
         raise outcome.error
     if reporter.json:
-        reporter.put_json({"version": __version__, "nodes": node_records})
+        reporter.put_json(record)
 
 
-def _record(one: ModelNode) -> dict[str, Any]:
-    """Return a node as a JSON object."""
-    node = one.node
-    known = one.found or one.output
-    record: dict[str, Any] = {
-        "node": node.node,
-        "operator": node.operator,
-        "title": node.title,
-        "version": one.version,
-        "opset": node.version,
-        "attributes": node.attributes,
-        "inputs": {
-            role: {"name": name, "dtype": known.dtype, "shape": known.shape}
-            for role, (name, known) in one.inputs.items()
-        },
-        "output": {"name": node.output, "dtype": known.dtype, "shape": known.shape},
-        "assumed": one.assumed if one.found is None else (),
-    }
-    if one.runs is not None:
-        record |= {"runs": one.runs, "engines": against.records(one.reports)}
-    return record
+def _follow(one: ModelNode) -> list[str]:
+    """Return the command that explains a saved node's output, as a list of at most one."""
+    if one.saved is None:
+        return []
+    operator = operator_of(one.node.operator)
+    given = one.node.attributes
+    if None in given.values():  # a parameter of its function
+        return []
+    flags = [
+        f"--{name.replace('_', '-')} {given[name]}" for name in operator.attributes if name in given
+    ]
+    dtype = next(iter(one.inputs.values()))[1].dtype
+    if dtype in dtypes.EXTENDED:
+        flags.append(f"--dtype {dtype}")
+    files = [shlex.quote(one.saved[role]) for role in operator.inputs if role in one.saved]
+    words = ["ndtool explain", operator.command, *files, *flags, "--at I,J..."]
+    return [f"{printable(one.node.node)}: {' '.join(words)}"]
 
 
 def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -134,6 +140,7 @@ def model() -> click.Command:
         (
             argument("model", metavar="MODEL.onnx"),
             options.INPUTS,
+            options.SAVE,
             options.WITHIN,
             *options.ENGINES,
             options.THREADS,

@@ -259,6 +259,12 @@ INPUTS = _option(
     type=FILE,
     metavar="IN.npz|DIR",
 )
+SAVE = _option(
+    "--save",
+    "With --inputs, write the tensors of each node to files of this directory, for explain.",
+    type=FILE,
+    metavar="DIR",
+)
 ENGINES = (  # for `verify` and `model`
     _option(
         "--against",
@@ -284,8 +290,11 @@ ENGINES = (  # for `verify` and `model`
     ),
 )
 TRACE = _reporter_flag(
-    "--trace/--no-trace", "Show the shape rules, or not. Default: on a terminal.", default=None
+    "--trace/--no-trace",
+    "Show all shape rules, or none. Default: on a terminal, a summary.",
+    default=None,
 )
+VERBOSE = _reporter_flag("--verbose", "Explain what is done and why: access, plan, threads.", "-v")
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)

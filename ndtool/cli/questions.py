@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ndtool.analysis import records as json_records
 from ndtool.cli import against, options
 from ndtool.cli.commands import (
     FILES,
@@ -72,7 +73,7 @@ def _explain(
                 report.explained(*found)
         one = len(at) + len(origins) == 1
         reporter.answer(
-            lambda: answers.explained_record(call, *found, one),
+            lambda: json_records.explained_record(call, *found, one),
             lambda: answers.explained(call, *found),
         )
         call.recheck()  # printing a long answer reads the inputs
@@ -89,7 +90,6 @@ def _stats(
     **given: Any,
 ) -> None:
     from ndtool.analysis import stats
-    from ndtool.cli import figures
     from ndtool.machine import endings
     from ndtool.runs.request import Request
 
@@ -109,7 +109,7 @@ def _stats(
         if plot is not None:
             page.plot(plot, call, found, reporter)
         if reporter.json:
-            reporter.put_json(figures.stats_record(call, found))
+            reporter.put_json(json_records.stats_record(call, found))
         else:
             _put_stats(call, found)
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, OperatorNode
+from ndtool.analysis.records import attributes_of, notes_of
+from ndtool.arrays.source import MemberInfo, OperatorNode
 from ndtool.errors import printable, sized
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import operator_of
-from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import described
 from ndtool.rules.specs import Row
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
-    from ndtool.runs.calls import OpenCall
-    from ndtool.runs.convert import Conversion
     from ndtool.runs.plan import Plan
-    from ndtool.runs.steps import Outcome
 
 TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
@@ -36,7 +31,6 @@ _RANGES = tuple(
         ("complex", ("64", "128")),
     )
 )
-_BYTE_ORDERS = {"<": "little", ">": "big"}
 
 
 def lasted(seconds: float) -> str:
@@ -52,15 +46,11 @@ def lasted(seconds: float) -> str:
 def title(inference: Inference) -> str:
     """Return a call in one line, the title of its trace."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
-    given = _attributes(inference)
+    given = attributes_of(inference)
     if len(given) > 1 and not given.get("batch_dims"):
         given.pop("batch_dims", None)
     attributes = [f"{name} {value}" for name, value in given.items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
-
-
-def _attributes(inference: Inference) -> dict[str, int | str]:
-    return operator_of(inference.operator).given(inference.attributes)
 
 
 def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -71,37 +61,21 @@ def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(padded) + "\n"
 
 
+def summary(inference: Inference) -> list[str]:
+    """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
+    made = inference.trace.decisive
+    return [title(inference), f"{made.rule} = {made.numbers}", concluded(inference)[-1]]
+
+
+def broken(trace: Trace) -> str:
+    """Return a trace up to a broken rule in a line."""
+    rule, numbers, result, _ = trace.steps[-1]
+    return f"{trace.operator}: {rule}: {numbers}: {result}"
+
+
 def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
     """Return the table rows of a trace."""
     return [(step.rule, step.numbers, step.result) for step in trace.steps]
-
-
-def steps(trace: Trace) -> list[dict[str, str]]:
-    """Return a trace as JSON objects."""
-    return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
-
-
-def inference_record(inference: Inference, output: str | None = None) -> dict[str, Any]:
-    """Return an inference as a JSON object; output: the name of the output."""
-    row = inference.row
-    return {
-        "version": __version__,
-        "operator": inference.operator,
-        "spec": inference.spec,
-        "resolved": {"standard": row.standard, "title": row.title, "version": row.version},
-        "attributes": _attributes(inference),
-        "inputs": {
-            role: {"name": given.name, "dtype": given.dtype.name, "shape": _sizes(given.shape)}
-            for role, given in inference.inputs.items()
-        },
-        "output": {
-            "name": output,
-            "dtype": inference.dtype.name,
-            "shape": _sizes(inference.plan.output),
-            "bytes": None if isinstance(inference.nbytes, Symbol) else inference.nbytes,
-        },
-        "trace": steps(inference.trace),
-    }
 
 
 def concluded(inference: Inference) -> list[str]:
@@ -109,45 +83,6 @@ def concluded(inference: Inference) -> list[str]:
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
-
-
-def _sizes(shape: Shape) -> list[int | str]:
-    return [str(size) if isinstance(size, Symbol) else size for size in shape]
-
-
-def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return a conversion as a JSON object; kept: the preserved members."""
-    origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
-    output = {
-        "name": request.output,
-        "dtype": conversion.output.stored.name,
-        "shape": metadata.shape,
-        "bytes": metadata.nbytes,
-    }
-    return {
-        "version": __version__,
-        "source": {
-            "name": request.source,
-            "dtype": origin.dtype.name,
-            "shape": origin.shape,
-            "order": origin.order,
-        },
-        "output": output if kept is None else {**output, "kept": kept},
-    }
-
-
-def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
-    """Return a run as a JSON object: the inference, resumed tasks, the bounds report."""
-    record = inference_record(call.asked, call.request.output)
-    if outcome.preserved is not None:
-        record["output"]["kept"] = outcome.preserved
-    if call.request.resume:
-        record["resumed"] = outcome.resumed
-    rule, outside = call.inference.attributes.out_of_bounds, outcome.outside
-    if rule == "error":
-        return record
-    count, first = (outside.count, outside.first()) if outside else (0, None)
-    return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
 
 
 def planned(plan: Plan) -> str:
@@ -182,48 +117,13 @@ def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
     return f"resumed: {', '.join(counts)}"
 
 
-def entry_record(entry: MemberInfo) -> dict[str, Any]:
-    """Return a file's or member's info as a JSON object; most keys are null if it is no array."""
-    metadata = entry.metadata
-    known: dict[str, Any] = dict.fromkeys(
-        ("dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version", "offset")
-    )
-    if metadata is not None:
-        known |= {
-            "dtype": metadata.dtype.name,
-            "byte_order": _BYTE_ORDERS.get(metadata.dtype.order),
-            "shape": metadata.shape,
-            "order": metadata.order,
-            "chunks": None if metadata.grid == metadata.shape else metadata.grid,
-            "bytes": metadata.nbytes,
-            **_notes(metadata),
-        }
-    return {
-        "name": entry.name,
-        "member": entry.member,
-        **known,
-        "mappable": entry.position is not None,
-        "position": entry.position,
-        "file_size": entry.file_size,
-        "problem": entry.problem or None,
-        "warning": entry.warning,
-    }
-
-
-def notes_of(entries: list[MemberInfo]) -> tuple[str, ...]:
+def all_notes(entries: list[MemberInfo]) -> tuple[str, ...]:
     """Return the keys of all format-specific metadata, in order."""
     return tuple(
-        dict.fromkeys(key for entry in entries if entry.metadata for key in _notes(entry.metadata))
+        dict.fromkeys(
+            key for entry in entries if entry.metadata for key in notes_of(entry.metadata)
+        )
     )
-
-
-def _notes(metadata: ArrayMetadata) -> dict[str, Any]:
-    """Return the format-specific metadata of an array, with its chunks."""
-    if metadata.layout is None:
-        return metadata.notes
-    chunks, shards, codecs, _ = metadata.layout
-    listed = {"chunks": list(chunks), "shards": shards and list(shards)}
-    return {**metadata.notes, **listed, "codecs": ", ".join(codecs) or "none"}
 
 
 def entry_cells(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
@@ -241,7 +141,7 @@ def entry_cells(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
         metadata.described,
         order + big,
         str(metadata.nbytes),
-        *(_note(_notes(metadata).get(key, "")) for key in notes),
+        *(_note(notes_of(metadata).get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 

@@ -13,9 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ndtool import __version__
+from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
-from ndtool.cli.folding import lines
+from ndtool.cli.folding import columns, lines
 from ndtool.cli.records import lasted
 from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from ndtool.rules.trace import Trace
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.convert import Conversion
-    from ndtool.runs.steps import Outcome
+    from ndtool.runs.steps import Outcome, Prepared
 
 _LINE = 1000  # characters of a message
 _LISTED = 10  # preserved members to list
+_SUMMARY = 4  # lines of a summary of a trace
 
 
 def _json(fields: dict[str, Any], strip: Callable[[str], str] = redacted) -> str:
@@ -70,14 +72,16 @@ class Reporter:
     """The reporter of a run.
 
     json: whether to print one JSON object instead of text. quiet: whether to print only errors.
-    trace: whether to print the trace, None for on terminals only. data_on_stdout: whether the array
-    goes to stdout. arguments: the words of the command line.
+    trace: whether to print all rules of the trace or none, None for a summary on terminals.
+    verbose: whether to explain what a run does. data_on_stdout: whether the array goes to stdout.
+    arguments: the words of the command line.
     """
 
     def __init__(self) -> None:
         self.json = False
         self.quiet = False
         self.trace: bool | None = None
+        self.verbose = False
         self.data_on_stdout = False
         self._answered = False  # whether the JSON object was printed
         self.arguments: list[str] = []
@@ -89,8 +93,20 @@ class Reporter:
         started = time.perf_counter()
         self.warn(call.warnings)
         if self._shows_trace(dry_run):
-            say(_trace(call.asked.trace, records.title(call.asked), 2))
+            if self.trace:
+                say(_trace(call.asked.trace, records.title(call.asked), 2))
+            else:
+                say(_summary(records.summary(call.asked)))
         self._spoken = time.perf_counter() - started
+
+    def prepared(self, ready: Prepared) -> None:
+        """Print what a run does and why, if that was requested."""
+        if self.verbose and not (self.json or self.quiet):
+            from ndtool.cli.details import details
+
+            started = time.perf_counter()
+            say(lines(details(ready), 2))
+            self._spoken += time.perf_counter() - started
 
     def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
@@ -102,7 +118,7 @@ class Reporter:
             warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
             self.put_json(
                 {
-                    **records.run_record(call, outcome),
+                    **json_records.run_record(call, outcome),
                     "seconds": seconds,
                     "threads": call.threads,
                     "plan": records.plan_record(plan),
@@ -118,7 +134,7 @@ class Reporter:
             _tell(_wrote(output or "", _output(found), found.nbytes, seconds, threads))
         if self.json or self.quiet:
             return
-        if dry_run:
+        if dry_run and not self.verbose:
             for line in (records.planned(plan), *records.priced(plan)):
                 _tell(line)
         if outcome.resumed:
@@ -131,8 +147,7 @@ class Reporter:
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            record = records.conversion_record(conversion, kept)
-            self.put_json({**record, "seconds": seconds, "warnings": conversion.warnings})
+            self.put_json(json_records.converted_record(conversion, kept, seconds))
         elif self._for_people() and request.output != "-":
             _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
         if kept and not (self.json or self.quiet):
@@ -141,8 +156,7 @@ class Reporter:
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
         if self.json:
-            assumed = inference.trace.assumed
-            self.put_json({**records.inference_record(inference), "assumed": assumed})
+            self.put_json(json_records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
         put(lines(records.concluded(inference), 1))
@@ -161,8 +175,7 @@ class Reporter:
         from ndtool.cli import figures
 
         if self.json:
-            known = {"version": __version__, "output": name, "verified": True}
-            self.put_json({**known, **figures.comparison_record(compared)})
+            self.put_json(json_records.verified_record(name, compared))
         elif self._for_people():
             how = "bit for bit"
             if compared.different:
@@ -174,11 +187,9 @@ class Reporter:
     def entries(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
         """Print the arrays in files, and the nodes of our operators."""
         if self.json:
-            arrays = [records.entry_record(entry) for entry in entries]
-            listed = [node._asdict() for node in nodes]
-            self.put_json({"version": __version__, "arrays": arrays, "nodes": listed})
+            self.put_json(json_records.inspection_record(entries, nodes))
             return
-        notes = records.notes_of(entries)
+        notes = records.all_notes(entries)
         titled = (note.removesuffix("_version").removesuffix("_type") for note in notes)
         titles = ("name", "array", "order", "bytes", *titled, "mappable")
         rows = [records.entry_cells(entry, notes) for entry in entries]
@@ -203,15 +214,16 @@ class Reporter:
         trace: Trace | None = getattr(exc, "trace", None)
         compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
-            steps = {} if trace is None else {"trace": records.steps(trace)}
+            steps = {} if trace is None else {"trace": json_records.steps(trace)}
             if compared is not None:
                 from ndtool.cli import figures
 
-                steps |= figures.comparison_record(compared)
+                steps |= json_records.comparison_record(compared)
             self._put_error({**exc.fields(), **steps})
             return
         if trace is not None and self._shows_trace(False):
-            say(_trace(trace, trace.operator, 2))
+            full = self.trace
+            say(_trace(trace, trace.operator, 2) if full else _summary([records.broken(trace)]))
         exc.message = _message(exc.message)
         exc.places = tuple(map(_message, exc.places))
         exc.hint = _message(exc.hint)
@@ -299,6 +311,19 @@ class Reporter:
 
 def _tell(line: str) -> None:
     say(lines([line], 2))
+
+
+def _summary(summary: list[str]) -> str | bytes:
+    """Return the summary of a trace, at most four lines of a terminal."""
+    if lines(summary, 2).count("\n") > _SUMMARY:  # first without the numbers of the rule
+        summary = [line.rpartition(" = ")[0] if n == 1 else line for n, line in enumerate(summary)]
+    if lines(summary, 2).count("\n") > _SUMMARY:
+        summary = [printable(line, max(columns(2), 20)) for line in summary]
+    if os.isatty(2) or os.environ.get("FORCE_COLOR"):
+        from ndtool.cli import styled
+
+        return styled.summary(summary)
+    return lines(summary, 2)
 
 
 def _trace(trace: Trace, title: str, fd: int) -> str | bytes:

@@ -39,6 +39,17 @@ def warning(text: str) -> bytes:
     return _rendered(2, _headed("warning: ", "bold yellow", text))
 
 
+def summary(lines: list[str]) -> bytes:
+    """Return the summary of a trace, its title bold, a broken rule red."""
+    texts = [Text(fold(line, 2)) for line in lines]
+    for text, line in zip(texts, lines, strict=True):
+        result = line.rpartition(" ")[2]
+        if result in _RESULTS:
+            text.stylize(_RESULTS[result], len(text) - len(result))
+    texts[0].stylize("bold", 0, lines[0].find(":") + 1)
+    return _rendered(2, *texts)
+
+
 def _headed(head: str, style: str, words: str) -> Text:
     """Return a line with a styled head, wrapped to the terminal."""
     line = Text(fold(head + words, 2))

@@ -1,5 +1,6 @@
 """Memory available to this process, including reclaimable page cache."""
 
+import re
 from functools import cache
 
 from ndtool.machine import cgroups
@@ -7,6 +8,18 @@ from ndtool.machine import cgroups
 RETURNED = 1 << 22  # bytes from which a freed buffer is returned to the system at once
 UNKNOWN = 1 << 30  # bytes assumed if the system reports none
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
+
+
+def parse_size(word: str) -> int | None:
+    """Return the bytes in a size such as 500MB, 2GiB or 4G (of 1024), None if it is none."""
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
+    if found is None:
+        return None
+    number, unit, rest = found.groups()
+    thousands = unit and rest and rest.upper() == "B"
+    powers = "KMGT".find(unit.upper()) + 1 if unit else 0
+    nbytes: int = int(number) * (1000 if thousands else 1024) ** powers
+    return nbytes
 
 
 def available() -> int:

@@ -31,6 +31,11 @@ class Trace(NamedTuple):
     sizes: Sizes
 
     @property
+    def decisive(self) -> Step:
+        """The rule that made the output's shape."""
+        return next(step for step in self.steps if step.rule.startswith("output.shape = "))
+
+    @property
     def assumed(self) -> tuple[str, ...]:
         """The assumptions about symbolic sizes, without duplicates."""
         return tuple(dict.fromkeys(one for step in self.steps for one in step.assumed))

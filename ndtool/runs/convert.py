@@ -42,16 +42,16 @@ class Request(NamedTuple):
 
 
 class Conversion:
-    """A conversion with an open source; a context manager that closes it.
+    """A conversion with an open source, the caller's if given; a context manager that closes it.
 
     metadata: the metadata of the array as written. output: the resolved output. started: the start
     time by time.perf_counter.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, given: Source | None = None) -> None:
         self.request = request
         self.started = time.perf_counter()
-        self.source: Source = locators.open_source(request.source, Streams())
+        self.source: Source = given or locators.open_source(request.source, Streams())
         try:
             if request.output == "-" and self.source.is_open_as(1):
                 what = f"standard output is redirected to {called(request.source)}"

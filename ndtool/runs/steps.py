@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
+from ndtool.arrays.source import Flat
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
@@ -19,7 +20,7 @@ from ndtool.formats.outputs import Output
 from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
 from ndtool.rules import dtypes, inference
-from ndtool.rules.inference import Inference
+from ndtool.rules.inference import Inference, is_literal
 from ndtool.rules.operators import LOWERED
 from ndtool.runs import direct, operands, padding, plan
 from ndtool.runs.calls import OpenCall
@@ -244,14 +245,21 @@ def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
     report = outside or (validated and validated.outside)
     if report is not None:
         found.append(_handled(call.inference, report))
-    if validated is not None and "indices" not in call.passed:
+    indices = validated.indices if validated is not None else _stored_indices(call)
+    if indices is not None and "indices" not in call.passed:
         given = call.inference.inputs["indices"]
-        found += padding.suspected(
-            given, validated.indices, call.inference.plan, call.inference.attributes
-        )
+        found += padding.suspected(given, indices, call.inference.plan, call.inference.attributes)
     if ready.resumed is not None and ready.resumed.reason:
         found.append(f"nothing is resumed: {ready.resumed.reason}")
     return found + (ready.troubles.warnings() if ready.troubles else [])
+
+
+def _stored_indices(call: OpenCall) -> memoryview | None:
+    """Return the indices' bytes if none must be loaded or copied for that."""
+    source = call.sources["indices"]
+    if not isinstance(source, Flat) or source.local_range is None or source.metadata.order != "C":
+        return None
+    return source.local_range.buffer
 
 
 def _handled(found: Inference, outside: BoundsError) -> str:
@@ -259,7 +267,9 @@ def _handled(found: Inference, outside: BoundsError) -> str:
     done, first = found.mode.done, ", ".join(outside.places)
     if found.attributes.out_of_bounds == "fill":
         done += f" with {found.attributes.fill or 0}"
-    return f"{outside.counted} are out of bounds, and {done}; the first: {first}"
+    literal = is_literal(found.inputs["indices"].name)
+    cause = f"; {outside.hint}" if outside.hint and not literal else ""
+    return f"{outside.counted} are out of bounds, and {done}; the first: {first}{cause}"
 
 
 @contextmanager

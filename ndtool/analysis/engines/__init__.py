@@ -27,6 +27,7 @@ from ndtool.analysis.verify import (
     exactly,
     recomputed,
 )
+from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
@@ -37,7 +38,9 @@ from ndtool.storage.descriptors import map_bytes, release, reserve, write_at
 from ndtool.storage.local import ByteRange
 
 Arrays = dict[str, NDArray[Any]]
-EngineProgress = Callable[[float, str], None]  # progress: the fraction done, and the engine at work
+EngineProgress = Callable[
+    [float, str], object
+]  # progress: the fraction done, and the engine at work
 RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
 TIMEOUT = 600  # seconds for one run
 _OURS = 0.2  # the recomputation's share of the progress bar
@@ -140,12 +143,16 @@ def verify(
     names: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress,
+    given: dict[str, Source] | None = None,
 ) -> Verdict:
-    """Compare engines, and `request.output` if there is one, with the operator's output."""
+    """Compare engines, and `request.output` if there is one, with the operator's output.
+
+    given: inputs, and the output, that the caller has open.
+    """
     require_any(names)
     compared, expected = None, None
     error: NdtoolError | None = None
-    with Opened(request) as call:
+    with Opened(request, given) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:

@@ -13,7 +13,7 @@ Position = tuple[int, ...]
 Index = tuple[Any, ...]
 Place = Index | None  # coordinates of a slice; None if a tuple selects none
 Blocks = Iterator[tuple[list[Index], list[Place]]]
-ProgressCallback = Callable[[float], None]
+ProgressCallback = Callable[[float], object]
 
 TUPLES = 1 << 12  # index tuples in a block
 PIECE = 1 << 20  # bytes to copy, reduce or compare at a time

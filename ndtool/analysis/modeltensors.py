@@ -1,0 +1,69 @@
+"""The tensors of a model's nodes as files, so that `explain` can follow them."""
+
+import os
+import re
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndtool.arrays.sink import Sink, deliver
+from ndtool.arrays.source import ArrayMetadata
+from ndtool.buffers import raw
+from ndtool.errors import OutputError, UsageError, printable
+from ndtool.formats import outputs
+from ndtool.publish import sinks
+from ndtool.rules import dtypes
+from ndtool.storage import locations
+from ndtool.storage.descriptors import failure
+
+_LONGEST = 60  # characters of a node's name in a file's name
+
+
+def prepare(folder: str) -> str:
+    """Create a folder for tensors, unless it exists; return its path."""
+    where = locations.local_path(folder)
+    if locations.is_url(where):
+        raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
+    try:
+        os.makedirs(where, exist_ok=True)
+    except FileExistsError:
+        raise OutputError(f"{printable(folder)} is not a directory") from None
+    except OSError as exc:
+        raise failure(exc, folder, OutputError) from None
+    return where
+
+
+def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
+    """Write the tensors of a node, and return their files by role; all appear together.
+
+    Names of files are made of the node's number, the characters of its name that are safe in any
+    file system, and the roles.
+    """
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "_", node)[:_LONGEST].strip("_-") or "node"
+    files = {role: os.path.join(folder, f"{number + 1}-{safe}.{role}.npy") for role in tensors}
+    with ExitStack() as stack:
+        written: list[Sink] = []
+        for role, array in tensors.items():
+            plain = np.ascontiguousarray(_without_objects(array)).reshape(array.shape)
+            dtype = dtypes.from_numpy(plain.dtype)
+            metadata = ArrayMetadata(dtype, plain.shape, "C", plain.shape, {})
+            sink: Sink = outputs.create(outputs.resolve(f"npy:{files[role]}", metadata))
+            stack.callback(sink.abort)
+            deliver(raw(plain).data, sink)
+            written.append(sink)
+        sinks.commit(*written)
+    return files
+
+
+def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
+    """Return strings of Python as ones of fixed length, which files can have."""
+    if not array.dtype.hasobject:
+        return array
+    texts = [_text(one) for one in array.flat]
+    return np.array(texts, np.str_).reshape(array.shape)
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

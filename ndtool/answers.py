@@ -1,0 +1,363 @@
+"""Answers to questions about calls, with the fields of the JSON objects that --json prints.
+
+Answers do not change. Notebooks show them as tables, and so does `rich.print`; `print` shows text.
+A field that is a word of Python ends in an underscore: `from_`, `with_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NoReturn, Self
+
+from ndtool import notebook
+from ndtool.notebook import Table
+
+Position = tuple[int, ...]
+Element = bool | int | float | str | None  # text if JSON has no such number
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A part of an answer, made from a JSON object.
+
+    NESTED: the classes of fields that are objects or lists of objects. OPTIONAL: fields without a
+    key in the object where they are None.
+    """
+
+    NESTED: ClassVar[Mapping[str, type[Value]]] = {}
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return the value with the fields of a JSON object."""
+        known = names_of(cls)
+        named = {key if key in known else f"{key}_": one for key, one in record.items()}
+        return cls(**{name: _made(cls.NESTED.get(name), one) for name, one in named.items()})
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        found = ((name, getattr(self, name)) for name in names_of(type(self)))
+        return {
+            name.rstrip("_"): _plain(one)
+            for name, one in found
+            if one is not None or name not in self.OPTIONAL
+        }
+
+
+class Fields(dict[str, Any]):
+    """A dict that does not change; unlike a mappingproxy, it can be pickled."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("an answer does not change")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fields, (dict(self),)
+
+
+def names_of(kind: type[Value]) -> list[str]:
+    """Return the names of the fields of a class."""
+    return [field.name for field in fields(kind)]
+
+
+def _made(kind: type[Value] | None, value: Any) -> Any:
+    """Return a part of a JSON object as a value that does not change."""
+    if isinstance(value, Mapping):
+        if kind is None or all(isinstance(one, Mapping) for one in value.values()):
+            return Fields({key: _made(kind, one) for key, one in value.items()})
+        return kind.of(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(_made(kind, one) for one in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.fields()
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Value):
+    """An answer. version: that of ndtool."""
+
+    version: str
+
+    def tables(self) -> list[Table]:
+        """Return the answer as tables of text."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return "".join(map(notebook.html, self.tables()))
+
+    def __rich__(self) -> Any:
+        return notebook.rich(self.tables())
+
+    def __str__(self) -> str:
+        return "\n".join(map(notebook.text, self.tables()))
+
+
+@dataclass(frozen=True, slots=True)
+class Typed(Value):
+    """The name, element type and shape of an array. Sizes may be names of symbols, or unknown."""
+
+    name: str | None
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def described(self) -> str:
+        """The type and shape as text."""
+        if self.shape is None:
+            return self.dtype or "?"
+        sizes = ",".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype or '?'}[{sizes}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Typed):
+    """An output. bytes: None if a size is a symbol. kept: the preserved members of its file."""
+
+    OPTIONAL: ClassVar = ("kept",)
+    bytes: int | None
+    kept: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(Typed):
+    """The source of a conversion. order: C or F."""
+
+    order: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Value):
+    """A rule of the shape inference: its formula, that with numbers, the result."""
+
+    rule: str
+    with_: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved(Value):
+    """The row of a standard: its name, the operator's title and version there."""
+
+    standard: str
+    title: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred(Answer):
+    """The inferred output of a call. trace: every rule. assumed: conditions on named sizes."""
+
+    NESTED: ClassVar = {"resolved": Resolved, "inputs": Typed, "output": Output, "trace": Rule}
+    operator: str
+    spec: str
+    resolved: Resolved
+    attributes: Mapping[str, int | str]
+    inputs: Mapping[str, Typed]
+    output: Output
+    trace: tuple[Rule, ...]
+    assumed: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the arrays, and the trace."""
+        arrays = [(role, one.name or "", one.described) for role, one in self.inputs.items()]
+        arrays += [("assumed", "", one) for one in self.assumed]
+        arrays.append(("output", "", self.output.described))
+        rules = [(one.rule, one.with_, one.result) for one in self.trace]
+        return [
+            Table(self.operator, ("array", "name", "type"), arrays),
+            Table("trace", ("rule", "with", "result"), rules),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Value):
+    """A step in which an element of the output gets a value.
+
+    role: data, updates or fill. position, value: of the element of that array. indices: the
+    position of the index tuple, None for the old element. tuple: the tuple as stored. result: the
+    element of the output after the step.
+    """
+
+    role: str
+    position: Position
+    value: Element
+    indices: Position | None
+    tuple: Position | None
+    result: Element
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedElement(Value):
+    """How an element of the output was computed. updates: their number, listed as steps or not."""
+
+    NESTED: ClassVar = {"steps": Step}
+    at: Position
+    value: Element
+    updates: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedOrigin(Value):
+    """Where an element of data went. outputs: the first and last of `count` positions.
+
+    updates: in a scatter, the number of updates to the element.
+    """
+
+    from_: Position
+    value: Element
+    outputs: tuple[Position, ...]
+    count: int
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Answer):
+    """The explanation of elements: those of `at`, then those of `from_`.
+
+    The fields of the only one are fields of the explanation, too: value, steps, outputs.
+    """
+
+    operator: str
+    explained: tuple[ExplainedElement | ExplainedOrigin, ...]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return the explanation in a JSON object, which has the fields of a single element."""
+        rest = dict(record)
+        head = {name: rest.pop(name) for name in ("version", "operator")}
+        listed = rest.get("explained", [rest])
+        explained = tuple(
+            ExplainedElement.of(one) if "at" in one else ExplainedOrigin.of(one) for one in listed
+        )
+        return cls(**head, explained=explained)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        found = {"version": self.version, "operator": self.operator}
+        if len(self.explained) == 1:
+            return {**found, **self.explained[0].fields()}
+        return {**found, "explained": [one.fields() for one in self.explained]}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the only element."""
+        if name == "explained" or name.startswith("_"):
+            raise AttributeError(name)
+        if len(self.explained) == 1:
+            return getattr(self.explained[0], name)
+        raise AttributeError(f"{len(self.explained)} elements are explained: see .explained")
+
+    def tables(self) -> list[Table]:
+        """Return a table of steps, or of destinations, for each element."""
+        return [_explained(one) for one in self.explained]
+
+
+def _explained(one: ExplainedElement | ExplainedOrigin) -> Table:
+    if isinstance(one, ExplainedOrigin):
+        title = f"data{list(one.from_)} = {one.value}: {one.count} elements of the output"
+        return Table(title, ("position",), [(str(list(at)),) for at in one.outputs])
+    rows = [
+        (
+            f"{step.role}{list(step.position)}",
+            str(step.value),
+            "" if step.indices is None else f"indices{list(step.indices)} = {step.tuple}",
+            str(step.result),
+        )
+        for step in one.steps
+    ]
+    more = f", {one.updates} updates" if one.updates else ""
+    title = f"output{list(one.at)} = {one.value}{more}"
+    return Table(title, ("from", "value", "index tuple", "result"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Component(Value):
+    """The range of one component of all index tuples, and the axis of data that it indexes."""
+
+    axis: int
+    size: int
+    lowest: int | None
+    highest: int | None
+    negative: int
+    out_of_bounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond(Value):
+    """An index out of bounds: the position of its tuple, its component, its value."""
+
+    position: Position
+    component: int | None
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frequent(Value):
+    """A slice selected more than once. tuples: the positions of tuples that select it."""
+
+    row: Position
+    count: int
+    tuples: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram(Value):
+    """Counts of tuples by `runs` slices each."""
+
+    runs: int
+    tuples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics(Answer):
+    """Statistics of the indices of a call; counts are of tuples, of slices and of bytes.
+
+    tuples: all of them. first_out_of_bounds, most: the first, the most frequent. hints: likely
+    causes of suspicious indices. runs: the shape of all slices that tuples can select. distinct,
+    duplicated: slices selected at all, and more than once.
+    """
+
+    NESTED: ClassVar = {
+        "components": Component, "first_out_of_bounds": Beyond, "most": Frequent,
+        "histogram": Histogram,
+    }  # fmt: skip
+    operator: str
+    tuples: int
+    components: tuple[Component, ...]
+    out_of_bounds: int
+    first_out_of_bounds: tuple[Beyond, ...]
+    hints: tuple[str, ...]
+    sorted: bool
+    runs: Position
+    distinct: int
+    duplicated: int
+    most: tuple[Frequent, ...]
+    bytes_touched: int
+    pages_touched: int | None
+    bytes_of_data: int
+    histogram: Histogram
+
+    def tables(self) -> list[Table]:
+        """Return the ranges of components, and the counts."""
+        columns = ("axis", "size", "lowest", "highest", "negative", "out of bounds")
+        ranges = [tuple(map(str, one.fields().values())) for one in self.components]
+        counts = [
+            ("out of bounds", str(self.out_of_bounds)),
+            *(("hint", hint) for hint in self.hints),
+            ("sorted", "yes" if self.sorted else "no"),
+            ("slices selected", str(self.distinct)),
+            ("slices selected more than once", str(self.duplicated)),
+            ("bytes selected", f"{self.bytes_touched} of {self.bytes_of_data}"),
+        ]
+        title = f"{self.operator}: {self.tuples} index tuples"
+        return [Table(title, columns, ranges), Table("", ("statistic", "value"), counts)]

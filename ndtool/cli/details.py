@@ -1,0 +1,79 @@
+"""What a run does and why, in lines of text: the option --verbose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndtool.arrays.constant import Constant
+from ndtool.arrays.source import Flat
+from ndtool.cli import records
+from ndtool.errors import called, counted, sized
+from ndtool.machine.threads import team
+from ndtool.rules.inference import is_literal
+from ndtool.rules.plans import ElementsPlan
+
+if TYPE_CHECKING:
+    from ndtool.arrays.source import Source
+    from ndtool.rules.inference import Inference
+    from ndtool.runs.steps import Prepared
+
+
+def details(ready: Prepared) -> list[str]:
+    """Return how inputs are accessed, what indices select, the plan, and what executes it."""
+    call, found = ready.call, ready.call.inference
+    return [
+        *(f"{role}: {_access(one)}" for role, one in call.sources.items()),
+        _selection(found),
+        *([f"updates: {_combined(found)}"] if found.scatters else []),
+        records.planned(ready.plan),
+        *records.priced(ready.plan),
+        f"executor: {_executor(ready)}",
+    ]
+
+
+def _access(source: Source) -> str:
+    """Describe how the bytes of an input are accessed."""
+    metadata, name = source.metadata, called(source.name)
+    if isinstance(source, Constant):
+        return f"{name}, one value, which is not stored"
+    if is_literal(source.name):
+        return "a literal"
+    if not isinstance(source, Flat):
+        return f"{name}, read by chunks of {list(metadata.grid)}"
+    given = source.local_range
+    how = "fetched by byte ranges" if given is None else "mapped" if given.mapped else "in memory"
+    order = ", in Fortran order" if metadata.order == "F" and len(metadata.shape) > 1 else ""
+    return f"{name}, {how}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
+
+
+def _selection(found: Inference) -> str:
+    """Describe what the indices select."""
+    plan, itemsize = found.plan, found.dtype.itemsize
+    if isinstance(plan, ElementsPlan):
+        return f"selection: one element of data along axis {plan.axis} for each index"
+    slices = f"{counted(plan.width, 'element')} ({sized(plan.width * itemsize)})"
+    return f"selection: {counted(plan.tuples, 'index tuple')}, each a slice of {slices}"
+
+
+def _combined(found: Inference) -> str:
+    """Describe how updates are combined with current values."""
+    given = found.attributes
+    if given.reduction != "none":
+        old = "" if given.include_self else ", without the old values"
+        return f"{given.reduction} in row-major order of indices, with any number of threads{old}"
+    which = {"error": "no element may have several", "last": "the last of several to an element"}
+    return f"assigned, {which.get(given.duplicates, 'the first of several to an element')}"
+
+
+def _executor(ready: Prepared) -> str:
+    """Describe what executes a plan."""
+    call, request = ready.call, ready.call.request
+    threads = counted(call.threads, "thread")
+    if ready.plan.way == "direct":
+        used = team(call.threads, ready.call.inference.nbytes)
+        return f"{used} of {threads}, at most one for each MiB of output"
+    if not request.on_cluster:
+        return f"{threads} of this process; temporary files in {called(call.spill or 'TMPDIR')}"
+    if request.workers is not None:
+        return f"a Dask cluster of {counted(request.workers, 'worker')} on this machine"
+    return f"the Dask cluster of {called(str(request.scheduler))}"

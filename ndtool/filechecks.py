@@ -1,0 +1,93 @@
+"""Inference from files, and verification of files: functions of ndtool.files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from ndtool.arguments import integer
+from ndtool.errors import RuleError, UsageError
+from ndtool.literals import OperatorName
+from ndtool.options import checked_attributes, named_inputs, operator_name
+from ndtool.rules.inference import Inference
+from ndtool.rules.operators import LOWERED_INPUTS, operator_of
+from ndtool.runs.request import Request
+
+if TYPE_CHECKING:
+    from ndtool.analysis.verify import Comparison
+
+
+def infer(
+    operator: OperatorName,
+    *arguments: str | os.PathLike[str],
+    spec: str = "ndtool",
+    dtype: str | None = None,
+    **attributes: Any,
+) -> Inference:
+    """Infer the output of an operator, such as "gather_nd", without reading any element.
+
+    operator: one of ONNX's by ndtool's name. arguments: the inputs in order, each a file or a type
+    such as "float32[N,64]", whose sizes may be symbolic. spec: the standard to validate against.
+    dtype: the actual dtype of void data. attributes: batch_dims, axis, reduction and so on.
+
+    Returns an Inference, which notebooks show as a table; its `.plan.output` is the shape. The
+    function ndtool.infer takes arrays, too, and returns the fields of --json.
+    Raises RuleError, with the trace up to the broken rule, DtypeError, InputError and UsageError.
+
+    >>> from ndtool import files
+    >>> files.infer("gather_nd", "float32[8,128,64]", "int64[8,5,1]", batch_dims=1).plan.output
+    (8, 5, 64)
+    """
+    from ndtool import notebook
+    from ndtool.analysis import infer as inferring
+
+    roles = operator_of(operator_name(operator)).inputs
+    if "write_indices" in roles:  # an optional input
+        roles = roles[: max(len(arguments), len(roles) - 1)]
+    inputs = named_inputs(operator, arguments, roles)
+    try:
+        found = inferring.infer(
+            operator, inputs, checked_attributes(operator, attributes), spec, dtype
+        )
+    except RuleError as error:
+        notebook.show_trace(error)
+        raise
+    return notebook.ShownInference(*found)
+
+
+def verify(
+    operator: OperatorName,
+    *arguments: str | os.PathLike[str],
+    within: SupportsIndex = 0,
+    dtype: str | None = None,
+    **attributes: Any,
+) -> Comparison:
+    """Check that a file is an operator's output: recompute it, slowly, and compare every bit.
+
+    operator: one of ONNX's by ndtool's name. arguments: the files of the operator's inputs in
+    order, then of its output. within: the largest accepted distance of two elements, in units in
+    the last place. dtype: the actual dtype of void data. attributes: batch_dims, axis and so on.
+
+    Returns a Comparison, which notebooks show as a table. The function ndtool.verify takes arrays
+    and other engines, too, and returns the fields of --json.
+    Raises DifferenceError, which has the same as `comparison`, RuleError, DtypeError, BoundsError,
+    InputError and UsageError.
+
+    >>> import numpy as np, tempfile, os
+    >>> from ndtool import files
+    >>> folder = tempfile.mkdtemp()
+    >>> names = [os.path.join(folder, f"{name}.npy") for name in ("data", "indices", "output")]
+    >>> for name, values in zip(names, ([5, 6, 7], [2, 0], [7, 5])):
+    ...     np.save(name, values)
+    >>> files.verify("gather", *names).different
+    0
+    """
+    from ndtool.analysis import verify as verifying
+
+    roles = (*operator_of(operator_name(operator)).inputs, "output")
+    inputs = named_inputs(operator, arguments, roles)
+    given: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in inputs.items()}
+    request = Request(
+        operator, attributes=checked_attributes(operator, attributes), dtype=dtype, **given
+    )
+    return verifying.verify(request, within=integer("within", within, UsageError))

@@ -1,0 +1,163 @@
+"""Questions about files and models, and conversion, as the commands of the same names do them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
+
+from ndtool.analysis import records
+from ndtool.arguments import array
+from ndtool.errors import UsageError
+from ndtool.options import (
+    Named,
+    Progress,
+    ProgressReporter,
+    array_source,
+    checked,
+    engine_names,
+    engine_settings,
+    is_name,
+    path,
+)
+from ndtool.reports import Converted, Inspection, Model
+
+__all__ = ["convert", "inspect", "model"]
+
+
+def inspect(*names: str | os.PathLike[str]) -> Inspection:
+    """List the arrays in files, and the gather and scatter nodes of ONNX models, from headers.
+
+    names: files or URLs of any format that ndtool reads.
+
+    Returns the arrays, with dtype, shape, bytes and offset, and the nodes.
+    Raises InputError for a file that cannot be read, UsageError without names.
+
+    >>> import numpy as np, os, tempfile
+    >>> name = os.path.join(tempfile.mkdtemp(), "x.npy")
+    >>> np.save(name, np.zeros((2, 3)))
+    >>> inspect(name).arrays[0].shape
+    (2, 3)
+    """
+    from ndtool.formats.locators import describe, nodes
+    from ndtool.formats.streams import Streams
+
+    if not names:
+        raise UsageError("missing file: expected at least one name")
+    streams, files = Streams(), [path("names", name) for name in names]
+    entries = [entry for name in files for entry in describe(name, streams)]
+    found = [node for name in files for node in nodes(name)]
+    return Inspection.of(records.inspection_record(entries, found))
+
+
+def model(
+    model: str | os.PathLike[str],
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    save: str | os.PathLike[str] | None = None,
+    within: SupportsIndex = 0,
+    against: str | Sequence[str] | None = None,
+    runs: SupportsIndex = 5,
+    timeout: SupportsIndex = 600,
+    threads: int | None = None,
+    progress: Progress = False,
+) -> Model:
+    """Show the gather and scatter nodes of an ONNX model; with inputs, run it.
+
+    model: an .onnx file. inputs: the model's inputs by name, an archive of them, or a folder with
+    input_0.pb and so on, as in ONNX's backend tests; ndtool computes its nodes and the onnx package
+    the others. save: a folder for the tensors of each node, as files for `explain`. within: the
+    accepted distance of elements, in ulp (units in the last place). against: other engines to
+    compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs of each engine with
+    several threads, seconds for one, the most threads. progress: True for a line on a terminal, or
+    a callback for the fraction done.
+
+    Returns the nodes, with the dtypes and shapes of their inputs and outputs.
+    Raises InputError for a file that is no model, the error of a node that fails (BoundsError,
+    RuleError, DtypeError), DifferenceError if an engine differs, UsageError or OutputError.
+
+    >>> import onnx.parser, os, tempfile
+    >>> made = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 13]> '
+    ...     'g (float[3] x, int64[2] i) => (float[2] y) {y = Gather(x, i)}')
+    >>> name = os.path.join(tempfile.mkdtemp(), "m.onnx")
+    >>> onnx.save(made, name)
+    >>> model(name).nodes[0].output.shape
+    (2,)
+    """
+    from ndtool.analysis import model as models
+
+    where = path("model", model)
+    if inputs is None:
+        if against is not None or save is not None:
+            name = "save" if against is None else "against"
+            raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
+        return Model.of(records.model_record(models.nodes(where)))
+    feeds: Any
+    if isinstance(inputs, Mapping):
+        feeds = {name: array(f"inputs[{name!r}]", one) for name, one in inputs.items()}
+    else:
+        feeds = path("inputs", inputs)
+    settings = engine_settings(within, runs, timeout, threads)
+    folder = None if save is None else path("save", save)
+    names = () if against is None else engine_names(against)
+    with ProgressReporter("model", progress) as report:
+        outcome = models.run(where, feeds, names, settings, lambda share, _: report(share), folder)
+    record = records.model_record(outcome.nodes)
+    if outcome.error is not None:
+        outcome.error.more["nodes"] = record["nodes"]
+        raise outcome.error
+    return Model.of(record)
+
+
+def convert(
+    source: Named,
+    output: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    as_void: bool = False,
+    clobber: bool = True,
+    only: bool = False,
+    sync: bool = False,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    codec: str | None = None,
+    progress: Progress = False,
+) -> Converted:
+    """Copy an array to a file of another format: the same values, in row-major order.
+
+    source: an array, or a file of any format that ndtool reads. output: the new file, whose ending
+    is its format; it is replaced by the complete array at once. dtype: the actual dtype of void
+    data. as_void: whether a dtype that the format lacks, such as bfloat16, may be stored as void.
+    clobber: whether output may replace an existing file. only: whether its archive drops other
+    members. sync: whether to flush it to the disk (fsync). chunks, shards, codec: the encoding of a
+    Zarr or HDF5 output. progress: True for a line on a terminal, or a callback for the fraction
+    done.
+
+    Returns the source and the output, with dtype, shape and bytes, and the seconds taken.
+    Raises InputError, OutputError, ResourceError, DtypeError or UsageError.
+
+    >>> import os, tempfile
+    >>> convert([[1, 2], [3, 4]], os.path.join(tempfile.mkdtemp(), "x.csv")).output.shape
+    (2, 2)
+    """
+    from ndtool.runs import convert as converting
+
+    how, _ = checked(
+        {name: one for name, one in (
+            ("dtype", dtype), ("chunks", chunks), ("shards", shards), ("codec", codec),
+        ) if one is not None} | {"progress": progress}  # type: ignore[arg-type]
+    )  # fmt: skip
+    given = None if is_name(source) else array_source("source", source)
+    name = path("source", source) if given is None else "source"
+    request = converting.Request(
+        name, path("output", output), as_void=as_void, clobber=clobber, only=only, sync=sync, **how
+    )
+    started = time.perf_counter()
+    with (
+        converting.Conversion(request, given) as conversion,
+        ProgressReporter("convert", progress) as report,
+    ):
+        kept = conversion.run(report)
+        seconds = time.perf_counter() - started
+        return Converted.of(records.converted_record(conversion, kept, seconds))

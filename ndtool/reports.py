@@ -1,0 +1,292 @@
+"""Answers about files, models and comparisons, with the fields of the JSON objects of --json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ndtool.answers import Answer, Element, Origin, Output, Position, Typed, Value, names_of
+from ndtool.notebook import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Value):
+    """An element with other bits. ulps: the distance, None if there is none."""
+
+    position: Position
+    output: Element
+    expected: Element
+    ulps: int | None
+
+
+_COMPARED = (
+    "equal", "different", "total", "first", "largest", "ulps", "examined", "lost_updates",
+    "doubled_updates", "compared_otherwise", "cause", "within",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Value):
+    """The comparison of an output with the correct one, in elements; None if there is no output.
+
+    equal, different, total: counts of elements. first, largest: the first that differs, that
+    furthest apart. ulps: counts by distance in units in the last place. examined: how many were
+    diagnosed, of which lost_updates lack one update and doubled_updates have one twice. cause: the
+    options that give all of them. within: the accepted distance.
+    """
+
+    NESTED: ClassVar = {"first": Difference, "largest": Difference}
+    OPTIONAL: ClassVar = ()
+    equal: int | None = None
+    different: int | None = None
+    total: int | None = None
+    first: Difference | None = None
+    largest: Difference | None = None
+    ulps: Mapping[str, int] | None = None
+    examined: int | None = None
+    lost_updates: int | None = None
+    doubled_updates: int | None = None
+    compared_otherwise: int | None = None
+    cause: str | None = None
+    within: int | None = None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the counts of elements by distance."""
+        return [(name, str(count)) for name, count in (self.ulps or {}).items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine(Value):
+    """The answer of another engine with some number of threads, None if it never ran.
+
+    result: same, different, unstable, refused, crashed or missing. compared: its worst answer.
+    """
+
+    engine: str
+    version: str | None
+    threads: int | None
+    result: str
+    different: int | None
+    message: str | None
+    compared: Compared | None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return the report in a JSON object, which has the fields of the comparison."""
+        rest = dict(record)
+        own = {name: rest.pop(name) for name in names_of(cls) if name in rest}
+        if not rest:
+            return cls(**own, compared=None)
+        return cls(**own, compared=Compared.of({**rest, "different": own["different"]}))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        own = {name: getattr(self, name) for name in names_of(type(self))}
+        compared = own.pop("compared")
+        return {**(compared.fields() if compared else {}), **own}
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The engine, its threads and its answer, as a row of a table."""
+        name = f"{self.engine} {self.version or ''}".rstrip()
+        return name, str(self.threads or "-"), f"{self.result} {self.message or ''}".rstrip()
+
+
+ENGINE_COLUMNS = ("engine", "threads", "answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Answer):
+    """A verified output, and the answers of other engines if they were requested."""
+
+    output: str | None
+    verified: bool
+    compared: Compared | None
+    engines: tuple[Engine, ...] | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return the verification in a JSON object, which has the fields of the comparison."""
+        compared = {name: record[name] for name in _COMPARED if name in record}
+        engines = record.get("engines")
+        return cls(
+            record["version"], record["output"], record["verified"],
+            Compared.of(compared) if compared else None,
+            None if engines is None else tuple(map(Engine.of, engines)),
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        known = {"version": self.version, "output": self.output, "verified": self.verified}
+        compared = self.compared.fields() if self.compared else {}
+        engines = {"engines": [one.fields() for one in self.engines or ()]}
+        return {**known, **compared, **(engines if self.engines is not None else {})}
+
+    def tables(self) -> list[Table]:
+        """Return counts by distance, and a row for each engine."""
+        found, title = [], f"verified {self.output or 'the operator'}"
+        if self.compared is not None:
+            title += f": {self.compared.equal} of {self.compared.total} elements have the same bits"
+            found.append(Table(title, ("ulps apart", "elements"), self.compared.rows()))
+        if self.engines is not None:
+            found.append(Table(title, ENGINE_COLUMNS, [one.cells for one in self.engines]))
+        return found
+
+
+_ARRAY = (
+    "name", "member", "dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version",
+    "offset", "mappable", "position", "file_size", "problem", "warning",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Array(Value):
+    """An array in a file; fields are None if it is none, and problem says why.
+
+    bytes: of its elements. position: its offset in the file, None if it cannot be mapped. notes:
+    what only its format has.
+    """
+
+    name: str
+    member: str | None
+    dtype: str | None
+    byte_order: str | None
+    shape: Position | None
+    order: str | None
+    chunks: Position | None
+    bytes: int | None
+    npy_version: Any
+    offset: int | None
+    mappable: bool
+    position: int | None
+    file_size: int | None
+    problem: str | None
+    warning: str | None
+    notes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return the array in a JSON object, which has the notes of its format."""
+        notes = {name: one for name, one in record.items() if name not in _ARRAY}
+        made = Value.of.__func__  # type: ignore[attr-defined]
+        found: Self = made(cls, {**{n: record[n] for n in _ARRAY}, "notes": notes})
+        return found
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON object that --json prints."""
+        found = Value.fields(self)
+        notes = found.pop("notes")
+        return {**found, **notes}
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Value):
+    """A gather or scatter node of an ONNX model. version: its operator set's."""
+
+    model: str
+    node: str
+    operator: str
+    title: str
+    version: int | None
+    attributes: Mapping[str, Any]
+    inputs: tuple[str, ...]
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection(Answer):
+    """The arrays in files, and the nodes of ONNX models."""
+
+    NESTED: ClassVar = {"arrays": Array, "nodes": Node}
+    arrays: tuple[Array, ...]
+    nodes: tuple[Node, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the arrays, and the nodes if there are any."""
+        arrays = [
+            (
+                one.name,
+                "none" if one.shape is None else f"{one.dtype}{list(one.shape)}".replace(" ", ""),
+                one.order or "",
+                "" if one.bytes is None else str(one.bytes),
+                one.problem or ("yes" if one.mappable else "no"),
+            )
+            for one in self.arrays
+        ]
+        found = [Table("", ("name", "array", "order", "bytes", "mappable"), arrays)]
+        nodes = [
+            (one.node, one.title, ", ".join(one.inputs), one.output or "") for one in self.nodes
+        ]
+        if nodes:
+            found.append(Table("", ("node", "operator", "inputs", "output"), nodes))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode(Value):
+    """A gather or scatter node of a model. version: the operator's; opset: its operator set's.
+
+    assumed: conditions on sizes that the model leaves open. runs, engines, saved: with inputs, how
+    often it ran, the answers of other engines, and the files with its tensors by role.
+    """
+
+    NESTED: ClassVar = {"inputs": Typed, "output": Typed, "engines": Engine}
+    OPTIONAL: ClassVar = ("runs", "engines", "saved")
+    node: str
+    operator: str
+    title: str
+    version: int | None
+    opset: int | None
+    attributes: Mapping[str, Any]
+    inputs: Mapping[str, Typed]
+    output: Typed
+    assumed: tuple[str, ...]
+    runs: int | None = None
+    engines: tuple[Engine, ...] | None = None
+    saved: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model(Answer):
+    """The gather and scatter nodes of an ONNX model."""
+
+    NESTED: ClassVar = {"nodes": ModelNode}
+    nodes: tuple[ModelNode, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the nodes, and the answers of other engines if there are any."""
+        rows = [
+            (
+                one.node,
+                one.title + ("" if one.version is None else f"-{one.version}"),
+                ", ".join(f"{name} {value}" for name, value in one.attributes.items()) or "-",
+                ", ".join(f"{given.name} {given.described}" for given in one.inputs.values()),
+                f"{one.output.name or ''} {one.output.described}",
+                {None: "", 0: "no", 1: "ok"}.get(one.runs, f"ok, {one.runs} times"),
+            )
+            for one in self.nodes
+        ]
+        columns = ("node", "operator", "attributes", "inputs", "output", "computed")
+        engines = [(one.node, *engine.cells) for one in self.nodes for engine in one.engines or ()]
+        found = [Table("", columns, rows)]
+        return found + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Converted(Answer):
+    """A conversion. seconds: its duration. warnings: about the source."""
+
+    NESTED: ClassVar = {"source": Origin, "output": Output}
+    source: Origin
+    output: Output
+    seconds: float
+    warnings: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the source and the output."""
+        rows = [
+            (role, one.name or "", one.described)
+            for role, one in (("source", self.source), ("output", self.output))
+        ]
+        return [Table("", ("array", "name", "type"), rows)]

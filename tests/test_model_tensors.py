@@ -1,0 +1,135 @@
+"""`ndtool model --save`: the tensors of nodes as files, which `explain` follows."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ndtool, state
+
+import ndtool as python
+from ndtool.analysis import modeltensors
+from ndtool.errors import DifferenceError, UsageError
+
+pytest.importorskip("onnx")
+from test_model import FLOAT, INT64, embedding, helper, named, save_model
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+
+def run(*more: str) -> Any:
+    return ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "tensors", *more)
+
+
+def test_saved_tensors_lead_to_an_explanation() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    ran = run()
+    assert ran.status == 0, ran.err
+    assert sorted(os.listdir("tensors")) == [
+        "1-take.data.npy", "1-take.indices.npy", "1-take.output.npy",
+        "2-out.data.npy", "2-out.indices.npy", "2-out.output.npy", "2-out.updates.npy",
+    ]  # fmt: skip
+    (line,) = [one for one in ran.out.decode().splitlines() if one.startswith("take: ")]
+    words = shlex.split(line.removeprefix("take: ndtool "))
+    assert words[-2:] == ["--at", "I,J..."]
+    assert words[:2] == ["explain", "gather-nd"]
+    explained = ndtool(*words[:-1], "1,2")
+    assert "= 5.0" in explained.out.decode()
+    assert "1-take.data.npy[1, 2]" in explained.out.decode()
+    # the updates of the second node are the output of the first, doubled
+    taken, updates = np.load("tensors/1-take.output.npy"), np.load("tensors/2-out.updates.npy")
+    assert np.array_equal(2 * taken, updates)
+    assert "2-out.updates.npy[1, 2]" in ndtool(
+        "explain", "scatter-nd", *(f"tensors/2-out.{role}.npy" for role in ("data", "indices")),
+        "tensors/2-out.updates.npy", "--at", "1,2",
+    ).out.decode()  # fmt: skip
+    report = run("--json").json
+    files = {role: f"tensors/1-take.{role}.npy" for role in ("data", "indices", "output")}
+    assert report["nodes"][0]["saved"] == files
+    node = python.model("m.onnx", "in.npz", save="tensors").nodes[0]
+    assert node.saved == files
+    assert python.verify("gather_nd", *files.values()).verified
+
+
+def test_arrays_as_inputs_and_the_fields_of_json() -> None:
+    embedding()
+    rows = np.array([[3], [1]])
+    np.savez("in.npz", rows=rows)
+    for words, ask in (
+        ((), lambda: python.model("m.onnx")),
+        (("--inputs", "in.npz"), lambda: python.model("m.onnx", {"rows": rows})),
+        (
+            ("--inputs", "in.npz", "--against", "numpy"),
+            lambda: python.model("m.onnx", "in.npz", against=["numpy"]),
+        ),
+    ):
+        answer = ask()
+        assert answer.fields() == ndtool("model", "m.onnx", *words, "--json").json
+        assert "take" in answer._repr_html_()
+        assert "GatherND-13" in str(answer)
+    with pytest.raises(UsageError, match="inputs has no input rows"):
+        python.model("m.onnx", {})
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/x", "/abs", ".hidden", "-o", "a\nb\x1b[31m", "ü" * 300, "a:b", ""]
+)
+def test_names_of_files_do_not_follow_the_model(name: str, workdir: Path) -> None:
+    node = helper.make_node("Gather", ["d", "i"], ["o"], name=name)
+    inputs = [named("d", FLOAT, [3]), named("i", INT64, [2])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, None)]))
+    np.savez("in.npz", d=np.arange(3, dtype="f4"), i=np.array([2, 0]))
+    before = set(state(workdir))
+    ran = run()
+    assert ran.status == 0, ran.err
+    new = {Path(path).parts[-1] for path in set(state(workdir)) - before}
+    files = set(os.listdir("tensors"))
+    assert len(files) == 3
+    assert new <= {*files, "tensors"}
+    for file in files:
+        assert file.startswith("1-")
+        assert len(file) < 100
+        assert set(file) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+def test_extended_types_and_strings() -> None:
+    node = helper.make_node("Gather", ["d", "i"], ["o"], name="words")
+    inputs = [named("d", 8, [2]), named("i", INT64, [2])]
+    save_model(helper.make_graph([node], "g", inputs, [named("o", 8, None)]))
+    np.savez("in.npz", d=np.array(["ab", "c"]), i=np.array([1, 0]))
+    assert run().status == 0
+    assert np.load("tensors/1-words.output.npy").tolist() == ["c", "ab"]
+    assert np.load("tensors/1-words.data.npy").dtype.kind == "U"
+
+
+def test_existing_files_stay_until_new_ones_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    assert run().status == 0
+    Path("tensors/mine.txt").write_text("mine")
+    before = state(Path("tensors"))
+
+    def fail(*_: Any) -> None:
+        raise DifferenceError("stopped")
+
+    monkeypatch.setattr(modeltensors.sinks, "commit", fail)
+    np.savez("in.npz", rows=np.array([[0], [1]]))
+    with pytest.raises(DifferenceError, match="stopped"):
+        python.model("m.onnx", "in.npz", save="tensors")
+    assert state(Path("tensors")) == before
+
+
+def test_refusals() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    ran = ndtool("model", "m.onnx", "--save", "tensors")
+    assert (ran.status, "--save requires --inputs" in ran.err) == (2, True)
+    Path("file").write_text("")
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "file")
+    assert (ran.status, "file is not a directory" in ran.err) == (7, True)
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
+    assert (ran.status, "expected a directory" in ran.err) == (2, True)
+    assert Path("file").read_text() == ""

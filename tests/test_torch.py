@@ -1,0 +1,304 @@
+"""Gradients through the operators on torch tensors: exact, of any order, in both modes."""
+
+import doctest
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ndtool
+from ndtool.errors import BoundsError, DtypeError, DuplicatesError, RuleError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+torch: Any = pytest.importorskip("torch")
+import ndtool.torch as differentiable  # noqa: E402 - only with torch
+
+REDUCTIONS = ("none", "add", "sub", "mul", "max", "min", "mean")
+# name, data's shape, indices with duplicates and negative ones, further arguments
+CALLS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any]], ...] = (
+    ("nd", (3, 2), [[0], [2], [-3], [2]], {}),
+    ("nd", (3, 2), [[[0, 1]], [[2, -1]], [[0, 1]]], {}),
+    ("nd", (2, 3, 2), [[[0], [2]], [[1], [1]]], {"batch_dims": 1}),
+    ("nd", (3, 2), np.zeros((0, 1), np.int64), {}),
+    ("elements", (3, 3), [[0, 2, 1], [2, 2, 1]], {}),
+    ("elements", (2, 3), [[0, -1, 2, 2], [1, 1, 1, 0]], {"axis": -1}),
+    ("", (3, 2), [2, 0, 2], {}),
+    ("", (2, 3, 2), [[1, -2], [0, 1]], {"axis": -2}),
+    ("", (2, 3, 2), [[1, 1, 0], [2, 0, 2]], {"axis": 1, "batch_dims": 1}),
+    ("nd", (2,), np.zeros((3, 0), np.int64), {}),  # scatters only
+)
+IDS = [f"{name or 'axis'}{number}" for number, (name, *_) in enumerate(CALLS)]
+
+
+def of(verb: str, suffix: str) -> Any:
+    return getattr(differentiable, f"{verb}_{suffix}" if suffix else verb)
+
+
+def random(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=made, dtype=kind).requires_grad_()
+
+
+def require_gradients(function: Any, *inputs: Any) -> None:
+    """Compare derivatives of both orders, in both modes, with finite differences."""
+    assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, inputs, check_fwd_over_rev=True, fast_mode=True)
+
+
+@pytest.mark.parametrize("call", CALLS[:-1], ids=IDS[:-1])
+def test_a_gather(call: Any) -> None:
+    suffix, shape, indices, how = call
+    require_gradients(lambda x: of("gather", suffix)(x, indices, **how), random(shape))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("call", CALLS, ids=IDS)
+def test_a_scatter(call: Any, reduction: str) -> None:
+    suffix, shape, indices, how = call
+    data = random(shape)
+    if np.shape(indices)[-1:] == (0,):
+        updates = random((*np.shape(indices)[:-1], *shape), 1)
+    else:
+        updates = random(tuple(of("gather", suffix)(data, indices, **how).shape), 1)
+    for more in ({}, {"include_self": False}):
+        if reduction == "sub" and more:
+            continue
+
+        def scatter(x: Any, u: Any, more: Any = more) -> Any:
+            return of("scatter", suffix)(x, indices, u, reduction=reduction, **how, **more)
+
+        require_gradients(scatter, data, updates)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
+    data, updates = random((3, 2)), random((5, 2), 1)
+    ids = torch.tensor([0, 7, -1, 2, 0])
+    for mode, pad in (("drop", None), ("drop", -1), ("clip", -1), ("wrap", None)):
+        require_gradients(
+            lambda x, u, m=mode, p=pad: differentiable.scatter(
+                x, ids, u, reduction=reduction, out_of_bounds=m, pad=p
+            ),
+            data,
+            updates,
+        )
+    for mode in ("fill", "clip", "wrap"):
+        how = {"out_of_bounds": mode, "pad": -1, "fill": float("nan")}
+        require_gradients(
+            lambda x, how=how: differentiable.gather(x, ids, **how).nan_to_num(), data
+        )
+
+
+def test_the_update_that_is_assigned_gets_the_gradient() -> None:
+    data, updates = random((3,)), random((4,), 1)
+    for duplicates, assigned in (("last", [0.0, 1.0, 0.0, 1.0]), ("first", [1.0, 0.0, 1.0, 0.0])):
+        found = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
+        of_data, of_updates = torch.autograd.grad(found.sum(), (data, updates))
+        assert of_data.tolist() == [0.0, 1.0, 0.0]
+        assert of_updates.tolist() == assigned
+        require_gradients(
+            lambda x, u, d=duplicates: differentiable.scatter(x, [2, 2, 0, 0], u, duplicates=d),
+            data,
+            updates,
+        )
+    with pytest.raises(DuplicatesError):
+        differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates="error")
+    infinite = torch.full((4,), torch.inf)
+    found = differentiable.scatter(data, [2, 2, 0, 0], updates)
+    (of_updates,) = torch.autograd.grad(found, updates, torch.full((3,), torch.inf).double())
+    assert of_updates.tolist() == [0.0, torch.inf, 0.0, torch.inf]
+    assert infinite.isinf().all()
+
+
+def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
+    ids = torch.tensor([0, 0, 1, 0, 2, 2])
+    updates = torch.tensor([5.0, 5.0, 1.0, 4.0, torch.nan, 3.0], dtype=torch.float64)
+    for reduction, theirs in (("max", "amax"), ("min", "amin")):
+        grads = []
+        for function in (
+            lambda x, u, r=reduction: differentiable.scatter(x, ids, u, reduction=r),
+            lambda x, u, r=theirs: x.scatter_reduce(0, ids, u, r),
+        ):
+            data = torch.tensor([5.0, 1.0, 0.0, 3.0], dtype=torch.float64, requires_grad=True)
+            new = updates.clone()
+            new[4] = 3.0
+            new.requires_grad_()
+            grads.append(torch.autograd.grad(function(data, new).sum(), (data, new)))
+        assert all(map(torch.equal, *grads))
+    data = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    new = updates.requires_grad_()
+    found = differentiable.scatter(data, ids, new, reduction="max")
+    assert torch.autograd.grad(found[2], new)[0].tolist() == [0, 0, 0, 0, 1, 0]  # NaN is the max
+
+
+def test_products_with_zeros() -> None:
+    data = torch.tensor([2.0, 0.0, 3.0], dtype=torch.float64, requires_grad=True)
+    updates = torch.tensor([0.0, 5.0, 7.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
+
+    def scatter(x: Any, u: Any) -> Any:
+        return differentiable.scatter(x, [0, 0, 1, 2, 2], u, reduction="mul")
+
+    require_gradients(scatter, data, updates)
+    found = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
+    assert [one.tolist() for one in found] == [[0.0, 7.0, 0.0], [10.0, 0.0, 0.0, 0.0, 0.0]]
+
+
+def test_many_duplicates_of_a_product() -> None:
+    ids = np.random.default_rng(3).integers(0, 3, 200)
+    data, updates = random((3, 2)), random((200, 2), 1)
+    found = differentiable.scatter(data, ids, updates, reduction="mul")
+    expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
+    ours = torch.autograd.grad(found.sum(), (data, updates))
+    theirs = torch.autograd.grad(expected.sum(), (data, updates))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "mean"])
+def test_complex_elements(reduction: str) -> None:
+    data, updates = random((3,), 0, torch.complex128), random((4,), 1, torch.complex128)
+    require_gradients(lambda x: differentiable.gather(x, [1, 1, 0]), data)
+    require_gradients(
+        lambda x, u: differentiable.scatter(x, [1, 0, 1, 1], u, reduction=reduction), data, updates
+    )
+
+
+def test_the_backward_of_a_gather_is_the_sequential_sum_at_any_number_of_threads() -> None:
+    random_ids = np.random.default_rng(0).integers(0, 1000, 300_000)
+    grad = torch.from_numpy(np.random.default_rng(1).standard_normal((300_000, 4), np.float32))
+    expected = np.zeros((1000, 4), np.float32)
+    np.add.at(expected, random_ids, grad.numpy())
+    for threads in (1, 2, 3):
+        table = torch.zeros(1000, 4, requires_grad=True)
+        differentiable.gather(table, random_ids, threads=threads).backward(grad)
+        assert table.grad.numpy().tobytes() == expected.tobytes()
+
+
+def test_a_model_trains_and_repeats_bit_for_bit() -> None:
+    ids = torch.randint(0, 50, (200,), generator=torch.Generator().manual_seed(0))
+    results = []
+    for _ in range(2):
+        table = torch.linspace(-1, 1, 150).reshape(50, 3).clone().requires_grad_()
+        optimizer = torch.optim.SGD([table], lr=0.1)
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = (differentiable.gather(table, ids) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert losses == sorted(losses, reverse=True)
+        results.append(table.detach().numpy().tobytes())
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_other_types_have_gradients_of_their_type(kind: str) -> None:
+    if kind == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    table = torch.zeros(4, 2, dtype=getattr(torch, kind), requires_grad=True)
+    differentiable.gather_nd(table, [[1], [1]]).sum().backward()
+    assert table.grad.dtype == table.dtype
+    assert table.grad[1].tolist() == [2.0, 2.0]
+
+
+def test_transforms_of_torch_func() -> None:
+    ids = torch.tensor([1, 0, 1])
+    data, updates = random((3,)).detach(), random((3,), 1).detach()
+
+    def loss(x: Any, u: Any) -> Any:
+        return (differentiable.scatter(x, ids, u, reduction="mul") ** 2).sum()
+
+    def same(x: Any, u: Any) -> Any:
+        return (x.scatter_reduce(0, ids, u, "prod") ** 2).sum()
+
+    gradient = torch.func.grad(same)  # torch's own has no forward mode
+    expected = gradient(data, updates)
+    for way in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(way(loss)(data, updates), expected)
+    hessian = torch.func.jacrev(gradient)(data, updates)
+    torch.testing.assert_close(torch.func.hessian(loss)(data, updates), hessian)
+    rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random((5, 3)).detach())
+    assert rows.shape == (5, 3)
+
+
+def test_later_changes_of_the_indices_do_not_reach_the_backward() -> None:
+    ids = np.array([1, 1])
+    table = torch.zeros(3, requires_grad=True)
+    found = differentiable.gather(table, ids)
+    ids[:] = 0
+    found.sum().backward()
+    assert table.grad.tolist() == [0.0, 2.0, 0.0]
+    given = torch.tensor([1, 1])
+    found = differentiable.gather(table, given)
+    given[:] = 0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        found.sum().backward()
+
+
+def test_refusals_say_how_to_go_on() -> None:
+    data = torch.zeros(3, requires_grad=True)
+    with pytest.raises(DtypeError, match=r"requires grad: pass data.detach\(\)") as caught:
+        ndtool.gather(data, [0])
+    assert caught.value.hint == "the functions of ndtool.torch are differentiable"
+    with pytest.raises(DtypeError, match="updates is a torch tensor that requires grad"):
+        ndtool.scatter(torch.zeros(3), [0], torch.zeros(1, requires_grad=True))
+    with pytest.raises(DtypeError, match="requires grad"):
+        ndtool.files.gather(data, [0])
+    with torch.no_grad():
+        assert ndtool.gather(data, [0]).tolist() == [0.0]
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(DtypeError, match="requires grad"):
+        ndtool.gather(torch.autograd.forward_ad.make_dual(data.detach(), data.detach()), [0])
+    with pytest.raises(RuleError, match="reduction div has no gradient: expected one of none, add"):
+        differentiable.scatter(data, [0], torch.ones(1), reduction="div")
+    assert differentiable.scatter(data.detach(), [0], torch.ones(1), reduction="div")[0] == 0
+    with pytest.raises(DtypeError, match="data is a ndarray: it must be a torch tensor"):
+        differentiable.gather(np.zeros(3), [0])
+    with pytest.raises(BoundsError, match="out of bounds"):
+        differentiable.gather(data, [3])
+    with pytest.raises(DtypeError, match="indices"):
+        differentiable.gather(data, torch.tensor([0.5]))
+    with pytest.raises(RuleError, match="onnx:11"):
+        differentiable.gather_nd(torch.zeros(2, 2), [[0], [0]], batch_dims=1, spec="onnx:11")
+
+
+def test_the_examples() -> None:
+    assert doctest.testmod(differentiable).failed == 0
+    assert "torch" in dir(ndtool)
+    assert "torch" not in ndtool.__all__  # `from ndtool import *` does not load it
+    assert ndtool.torch is differentiable
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_gradient_of_one_input_only(reduction: str) -> None:
+    ids, forward = [0, 2, 0], torch.autograd.forward_ad
+    data, updates = random((3, 2)).detach(), random((3, 2), 1).detach()
+    of_data, of_updates, grad = (random((3, 2), seed).detach() for seed in (2, 3, 4))
+
+    def scatter(x: Any, u: Any) -> Any:
+        return differentiable.scatter(x, ids, u, reduction=reduction)
+
+    with forward.dual_level():
+        dual = forward.make_dual(data, of_data), forward.make_dual(updates, of_updates)
+        one, other, both = (
+            forward.unpack_dual(scatter(*pair)).tangent
+            for pair in ((dual[0], updates), (data, dual[1]), dual)
+        )
+    torch.testing.assert_close(one + other, both)
+    data.requires_grad_()
+    (found,) = torch.autograd.grad(scatter(data, updates), data, grad)
+    torch.testing.assert_close((found * of_data).sum(), (grad * one).sum())
+    updates.requires_grad_()
+    (found,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
+    torch.testing.assert_close((found * of_updates).sum(), (grad * other).sum())
+
+
+def test_a_tensor_as_data_and_updates_and_parameters() -> None:
+    both = torch.full((2,), 3.0, requires_grad=True)
+    differentiable.scatter(both, [0, 1], both, reduction="mul").sum().backward()
+    assert both.grad.tolist() == [6.0, 6.0]
+    weights = torch.nn.Parameter(torch.ones(4, 2))
+    differentiable.gather_nd(weights, [[0]]).sum().backward()
+    assert weights.grad[0].tolist() == [1.0, 1.0]
+    with torch.inference_mode():
+        assert differentiable.gather(weights, [0]).tolist() == [[1.0, 1.0]]
