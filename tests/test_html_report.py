@@ -741,3 +741,15 @@ def check_shortened(case: Case, found: Drawing, at: tuple[int, ...], links: list
     for link in own[1:]:
         check_tuple(case, found, link.number)
     return links[len(own) :]
+
+
+def test_large_updates_in_chunks_are_not_read_for_a_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    save(data=np.zeros(500), indices=np.zeros((600, 1), int))
+    zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
+    with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as large:
+        assert not excerpts.has_large_updates(large)
+        monkeypatch.setattr(excerpts, "_READ", 4799)
+        assert excerpts.has_large_updates(large)

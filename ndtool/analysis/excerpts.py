@@ -12,12 +12,15 @@ from ndtool.analysis import explain, mapping, tuples
 from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW, Tuples
+from ndtool.analysis.typed import TypeSource
 from ndtool.errors import BoundsError
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs.calls import OpenCall
+from ndtool.storage import locations
 
 LIMIT = 400  # elements of an array, beyond which a drawing is unreadable
 _SMALL = 100  # elements up to which an array beside larger ones is drawn completely
+_READ = 1 << 28  # bytes of updates that a drawing reads completely
 _MOST = 3  # elements of interest
 _SLICE = 4  # elements of a slice, if there is no output
 
@@ -56,6 +59,15 @@ class Excerpt(NamedTuple):
 def complete(shape: Shape) -> Axes:
     """Return all coordinates of an array."""
     return tuple(map(range, shape))
+
+
+def has_large_updates(call: OpenCall) -> bool:
+    """Whether a drawing would read large updates from chunks or a remote file completely."""
+    updates = call.sources.get("updates")
+    if updates is None or isinstance(updates, TypeSource):
+        return False
+    unmapped = updates.metadata.in_chunks or locations.is_url(updates.name)
+    return unmapped and updates.metadata.nbytes > _READ
 
 
 def around(call: OpenCall, focus: Focus) -> Excerpt | None:

@@ -134,9 +134,12 @@ class Report:
             role: [at for one, at in self._selected if one == role] for role in ("output", "data")
         }
         focus = excerpts.Focus((*first, *positions["output"]), tuple(positions["data"]))
-        drawn = drawing.draw(call, focus)
+        large = excerpts.has_large_updates(call)
+        drawn = None if large else drawing.draw(call, focus)
         if drawn is None:
             text = f"Not drawn: more than {excerpts.LIMIT} elements belong together."
+            if large:
+                text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         found = self._given_output(drawn) if expected is not None else None
