@@ -15,9 +15,9 @@ import ndtool
 # The options of a combination, and those of the call that it is compared with.
 COMBINATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sub": ({"reduction": "sub"}, {"reduction": "add"}),
-    "add, no old values": ({"reduction": "add", "include_self": False}, {"reduction": "add"}),
+    "add, no current values": ({"reduction": "add", "include_self": False}, {"reduction": "add"}),
     "mean": ({"reduction": "mean"}, {"reduction": "add"}),
-    "mean, no old values": ({"reduction": "mean", "include_self": False}, {"reduction": "add"}),
+    "mean, no current values": ({"reduction": "mean", "include_self": False}, {"reduction": "add"}),
     "duplicates first": ({"duplicates": "first"}, {}),
     "duplicates error": ({"duplicates": "error"}, {}),
 }

@@ -192,14 +192,14 @@ def test_a_scatter_as_text() -> None:
     run = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
     assert ndtool(*run, "--reduction", "add", "--at", "1,-1").out.decode() == (
         "output[1, 0] = 3.75\n"
-        "  old       table.npy[1, 0]  1.5\n"
+        "  current   table.npy[1, 0]  1.5\n"
         "  + update  upd.npy[0, 0]    2.0   rows.npy[0] = (1)   3.5\n"
         "  + update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  3.75\n"
     )
     ran = ndtool(*run, "--from", "1,0", "--from", "0,0", "--at", "0,0")
     assert ran.out.decode() == (
         "output[0, 0] = 7.0\n"
-        "  old       table.npy[0, 0]  0.5\n"
+        "  current   table.npy[0, 0]  0.5\n"
         "  = update  upd.npy[1, 0]    7.0  rows.npy[1] = (0)  7.0\n"
         "\n"
         "table.npy[1, 0] = 1.5 was overwritten by upd.npy[2, 0], the last of 2 updates\n"
@@ -327,7 +327,7 @@ def test_types_in_place_of_files() -> None:
     assert (ran.status, ran.err) == (0, "")
     assert [line.split() for line in ran.out.decode().splitlines()] == [
         ["output[3,", "1]"],
-        ["old", "data[3,", "1]"],
+        ["current", "data[3,", "1]"],
         ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
         ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
     ]

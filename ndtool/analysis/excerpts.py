@@ -146,7 +146,7 @@ def _near(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
 
 
 def _shortened(element: Element, ends: int) -> Element:
-    """Return an explanation with the original element and the first and last few updates."""
+    """Return an explanation with the current value and the first and last few updates."""
     old, *updates = element.steps
     if len(updates) <= 2 * ends:
         return element._replace(steps=[old, *updates])

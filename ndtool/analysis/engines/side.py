@@ -56,11 +56,14 @@ class Call(NamedTuple):
         return str(self.attributes.get("reduction", "none"))
 
     def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
-        """Refuse a reduction that an engine lacks; return whether old values (always) take part."""
+        """Refuse a reduction that an engine lacks; return whether it includes the current values.
+
+        always: whether the engine cannot leave them out.
+        """
         _lacks(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
         kept = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
         _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
-        _lacks(always and not kept, f"{engine} has no {self.reduction} without the old values")
+        _lacks(always and not kept, f"{engine} has no {self.reduction} without the current values")
         return kept
 
     @property

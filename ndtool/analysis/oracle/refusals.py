@@ -43,7 +43,7 @@ def check_types(
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
     require(
-        how.include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values"
+        how.include_self or reduction not in ("sub", "div"), f"{reduction} needs the current values"
     )
     require(how.duplicates != "first", "duplicates first: only for none")
 
