@@ -1,4 +1,4 @@
-"""Combinations of updates beside the plain ones: sub, mean and others beside add.
+"""Combinations of updates, compared with the plain ones: sub, mean and others with add.
 
 Each line is the time of a call relative to that of the same call with `add` (for duplicates, with
 `none`), in place, alternately. `scatter` is relative to scatter_nd with tuples of one component.

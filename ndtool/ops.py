@@ -65,11 +65,14 @@ class BatchedScatterOptions(ScatterOptions, total=False):
 
 @overload
 def gather_nd(
-    data: T, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: T, indices: ArrayLike, batch_dims: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> T: ...
 @overload
 def gather_nd(
-    data: ArrayLike, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: ArrayLike,
+    indices: ArrayLike,
+    batch_dims: SupportsIndex = 0,
+    **options: Unpack[GatherOptions],
 ) -> Array: ...
 def gather_nd(
     data: Any,
@@ -112,7 +115,7 @@ def scatter_nd(
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> T: ...
 @overload
 def scatter_nd(
@@ -120,7 +123,7 @@ def scatter_nd(
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> Array: ...
 def scatter_nd(
     data: Any,
@@ -147,11 +150,11 @@ def scatter_nd(
     row-major order of indices; other libraries' names, as "amax", are accepted. include_self: if
     False, the first update of an element is copied and the next ones are reduced, which leaves out
     the current values of data. duplicates: which update of a duplicate index "none" assigns, "last"
-    or "first"; "error" refuses duplicate indices. batch_dims, threads, spec: as in
+    or "first"; "error" refuses duplicate indices. batch_dims, threads, spec, negatives: as in
     gather_nd. out: an array that receives the result; `out=data` updates in place. out_of_bounds:
-    "error", "clip" and "wrap" as there, or "drop", which skips the update. pad: an update with an
-    index equal to it is skipped. negatives: as in gather_nd. The bits are those of the sequential
-    loop at any number of threads.
+    "error", "clip" and "wrap" as in gather_nd, or "drop", which skips the update. pad: an update
+    with an index equal to it is skipped. The bits are those of the sequential loop at any number
+    of threads.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
@@ -179,11 +182,11 @@ def scatter_nd(
 
 @overload
 def gather_elements(
-    data: T, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: T, indices: ArrayLike, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> T: ...
 @overload
 def gather_elements(
-    data: ArrayLike, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: ArrayLike, indices: ArrayLike, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> Array: ...
 def gather_elements(
     data: Any,
@@ -222,7 +225,7 @@ def scatter_elements(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> T: ...
 @overload
 def scatter_elements(
@@ -231,7 +234,7 @@ def scatter_elements(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> Array: ...
 def scatter_elements(
     data: Any,
@@ -284,14 +287,14 @@ def gather(
     data: T,
     indices: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
-    **how: Unpack[BatchedGatherOptions],
+    **options: Unpack[BatchedGatherOptions],
 ) -> T: ...
 @overload
 def gather(
     data: ArrayLike,
     indices: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
-    **how: Unpack[BatchedGatherOptions],
+    **options: Unpack[BatchedGatherOptions],
 ) -> Array: ...
 def gather(
     data: Any,
@@ -334,7 +337,7 @@ def scatter(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> T: ...
 @overload
 def scatter(
@@ -343,7 +346,7 @@ def scatter(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> Array: ...
 def scatter(
     data: Any,

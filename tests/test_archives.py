@@ -301,7 +301,7 @@ def test_several_members_and_none_named(write_archive):
     assert error.places[-1] == "and 4 more"
 
 
-def test_a_member_that_is_not_there(write_archive):
+def test_a_member_that_does_not_exist(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("b.npy", b"text")]))
     error = refused(f"{path}:q", "q is not a member")
     assert error.places[0] == "a: float32[2,3,4]"
@@ -390,9 +390,9 @@ def test_streamed_archives_have_their_sums_after_the_data(write_archive):
         def writable(self):
             return True
 
-        def write(self, piece):
-            self.raw += bytes(piece)
-            return len(piece)
+        def write(self, written):
+            self.raw += bytes(written)
+            return len(written)
 
     pipe = Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -433,9 +433,9 @@ SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()
 )
 def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, cut):
     raw = bytearray(seed)
-    for at, piece in edits:
+    for at, written in edits:
         at %= len(raw)
-        raw[at : at + len(piece)] = piece
+        raw[at : at + len(written)] = written
     raw = raw[: len(raw) - cut]
     path = tmp_path_factory.getbasetemp() / "mutated.npz"
     path.write_bytes(raw)

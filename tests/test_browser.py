@@ -26,11 +26,11 @@ class Browser:
     """A browser without state from earlier reports."""
 
     def __init__(self) -> None:
-        webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not there")
+        webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         driver = shutil.which("chromedriver")
         if chromium is None or driver is None:
-            pytest.skip("chromium and chromedriver are not there")
+            pytest.skip("chromium and chromedriver are not installed")
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
         flags = ["--headless=new", "--disable-dev-shm-usage", "--disable-background-networking"]
@@ -46,14 +46,14 @@ class Browser:
     def see(self, page: str, scheme: str = "light", width: int = 1280, media: str = "") -> None:
         """Open a report in the current directory."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.tell("Emulation.setEmulatedMedia", media=media, features=features)
+        self.devtools("Emulation.setEmulatedMedia", media=media, features=features)
         sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        self.tell("Emulation.setDeviceMetricsOverride", **sizes)
+        self.devtools("Emulation.setDeviceMetricsOverride", **sizes)
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)
         self.driver.get(Path(page).absolute().as_uri())
 
-    def tell(self, command: str, **parameters: Any) -> Any:
+    def devtools(self, command: str, **parameters: Any) -> Any:
         """Run a command of the Chrome DevTools protocol."""
         return self.driver.execute_cdp_cmd(command, parameters)
 
@@ -146,10 +146,10 @@ def test_hovering_over_a_gather_highlights_linked_cells(browser: Browser) -> Non
     draw("gather-nd", data=DATA, indices=NAMED)
     browser.see("p.html")
     numbers = np.arange(DATA.size).reshape(DATA.shape)
-    came = reference.gather_nd(numbers, NAMED).reshape(-1).tolist()
+    sources = reference.gather_nd(numbers, NAMED).reshape(-1).tolist()
     pairs = {
         f"output-{n}": [f"data-{source}", f"indices-{n // 2 * 2}", f"indices-{n // 2 * 2 + 1}"]
-        for n, source in enumerate(came)
+        for n, source in enumerate(sources)
     }
     wanted = by_brute_force(pairs)
     found = lights(browser)
@@ -233,7 +233,7 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
 def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
     draw("gather", data=np.array([5, 6, 7]), indices=np.array([2]))
     browser.see("p.html")
-    nodes = browser.tell("Accessibility.getFullAXTree")["nodes"]
+    nodes = browser.devtools("Accessibility.getFullAXTree")["nodes"]
     report = [(one.get("role", {}).get("value"), one.get("name", {}).get("value")) for one in nodes]
     assert ("grid", "data[:]") in report
     assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in report
@@ -381,13 +381,13 @@ def test_a_device_without_a_mouse_is_not_told_to_hover(browser: Browser) -> None
 
 def test_a_report_without_scripts_highlights_linked_cells(browser: Browser) -> None:
     scattered_page()
-    browser.tell("Emulation.setScriptExecutionDisabled", value=True)
+    browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.see("p.html")
         lit = {one.get_attribute("id") for one in browser.driver.find_elements("class name", "lit")}
         words = browser.cell("sentence").text
     finally:
-        browser.tell("Emulation.setScriptExecutionDisabled", value=False)
+        browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
     assert len(lit) == 8
     assert words.startswith("output[2, 0, 0] = 218.0: data[2, 0, 0] = 16.0; + updates[0, 0]")
     browser.see("p.html")
@@ -409,7 +409,7 @@ def test_a_printed_report_is_complete(browser: Browser) -> None:
         """
     )
     assert hidden == []
-    assert browser.tell("Page.printToPDF")["data"].startswith("JVBERi")
+    assert browser.devtools("Page.printToPDF")["data"].startswith("JVBERi")
 
 
 def test_names_are_never_run(browser: Browser) -> None:

@@ -534,7 +534,7 @@ def test_warnings_are_one_line_and_quiet_is_quiet():
     assert "error" in ndtool(*run[:-1], "nowhere/out.npy", "-q").err
 
 
-def test_trace_is_there_when_asked_for():
+def test_trace_is_printed_on_request():
     save(data=COUNTING, idx=i8([1]))
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     ran = ndtool(*run, "--trace")

@@ -14,7 +14,7 @@ from command import NDTOOL, at_terminal, execute, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw
-from test_explain import bits, met, numbered, opened, results
+from test_explain import bits, numbered, opened, results, updates_of
 from test_properties import call, described, many
 
 from ndtool.analysis import drawing, excerpts
@@ -134,16 +134,16 @@ def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[
 
 def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
     data, _, updates = case.arrays
-    brought = list(met(case, at))
-    taken = [updates[(*came, ...)] for _, came in brought]
+    applied = list(updates_of(case, at))
+    taken = [updates[(*origin, ...)] for _, origin in applied]
     after = results(data[(*at, ...)], taken, case.arguments)
-    old, *others = links[: 1 + len(brought)]
+    old, *others = links[: 1 + len(applied)]
     assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
-    for (where, came), link, value in zip(brought, others, after, strict=True):
-        assert (link.output, link.data, link.updates) == (at, None, came)
+    for (where, origin), link, value in zip(applied, others, after, strict=True):
+        assert (link.output, link.data, link.updates) == (at, None, origin)
         assert (found.tuples[link.number].at, bits(link.result)) == (where, raw(value))
         check_tuple(case, found, link.number)
-    return links[1 + len(brought) :]
+    return links[1 + len(applied) :]
 
 
 def check_tuple(case: Case, found: Drawing, number: int) -> None:
@@ -731,12 +731,12 @@ def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataOb
 
 def check_shortened(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
     """Check the links of an element: the original, and the first and last updates."""
-    brought = list(met(case, at))
-    assert found.updates[at] == len(brought)
+    applied = list(updates_of(case, at))
+    assert found.updates[at] == len(applied)
     own = [link for link in links if link.output == at]
     assert (own[0].output, own[0].data, own[0].number) == (at, at, None)
     ends = (len(own) - 1) // 2
-    wanted = brought if len(own) > len(brought) else [*brought[:ends], *brought[-ends:]]
+    wanted = applied if len(own) > len(applied) else [*applied[:ends], *applied[-ends:]]
     assert [(found.tuples[link.number].at, link.updates) for link in own[1:]] == wanted
     for link in own[1:]:
         check_tuple(case, found, link.number)

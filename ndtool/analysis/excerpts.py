@@ -112,9 +112,9 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
 def _first_target(call: Tuples) -> Position | None:
     """Return the first element of data that the first tuples select."""
     for first, block in tuples.blocks(call.plan, call.indices):
-        kept, named = tuples.settled(call.plan, block, call.handling)
-        if len(kept):
-            at = _unraveled(first + int(kept[0]), call.plan.positions)
+        valid, named = tuples.settled(call.plan, block, call.handling)
+        if len(valid):
+            at = _unraveled(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(named[0].tolist())), None)
         break
     return None
@@ -138,10 +138,10 @@ def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -
 
 def _near(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
     """Return the coordinates near some elements."""
-    reach = ([0] * len(shape) + [window.down, window.across])[2:]
+    distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
-        sorted({j for i in along for j in range(max(i - far, 0), min(i + far + 1, size))})
-        for along, far, size in zip(zip(*centers, strict=True), reach, shape, strict=True)
+        sorted({j for i in along for j in range(max(i - reach, 0), min(i + reach + 1, size))})
+        for along, reach, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
     )
 
 

@@ -235,7 +235,7 @@ class _Call:
     def _index(self, where: Position) -> Position:
         """Return an index tuple as stored; OutputError if it changed to one out of bounds."""
         index = tuple(np.atleast_1d(element_at(self.tuples.indices, where)).tolist())
-        sizes, strict = mapping.sizes(self.plan), self.tuples.rule == "error"
+        sizes, strict = mapping.sizes(self.plan), self.tuples.mode == "error"
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index, sizes, strict=True)
         if strict and not all(i == pad or lowest * n <= i < n for i, n in pairs):

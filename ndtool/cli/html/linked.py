@@ -48,10 +48,10 @@ def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
     """Return the cells to highlight with a cell, and the numbers of several updates."""
     if begin is None:
         return {}
-    met = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
+    found = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
     lit: dict[str, int | None] = dict.fromkeys([begin])
-    lit |= dict.fromkeys(one for _, cells in met for one in cells)
-    updates = [link for link, _ in met if link[3] is not None]
+    lit |= dict.fromkeys(one for _, cells in found for one in cells)
+    updates = [link for link, _ in found if link[3] is not None]
     if begin.startswith(("output-", "found-")) and len(updates) > 1:
         for link in updates:
             for one in (f"updates-{link[3]}", *_tuple(link, links)):

@@ -124,8 +124,8 @@ class Sentences:
             return self._claim(this, links, f"selects {selected}")
         if not self._scatters:
             return self._claim(this, links, f"is used for {self._outputs(links)}")
-        brought = self._listed([name_of("updates", link.updates or ()) for link in links])
-        claim = f"applies {brought or 'nothing'} to {self._outputs(links)}"
+        applied = self._listed([name_of("updates", link.updates or ()) for link in links])
+        claim = f"applies {applied or 'nothing'} to {self._outputs(links)}"
         return self._claim(this, links, claim)
 
     def _updates(self, at: Position) -> str:
