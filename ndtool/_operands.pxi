@@ -106,7 +106,7 @@ cdef class UpdateCounts:
     """The number of updates of each slice of an output.
 
     counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8). copies_first:
-    whether the first update of a slice replaces its current value.
+    whether the first update of a slice replaces its old value.
     """
 
     cdef uint8_t[::1] counts

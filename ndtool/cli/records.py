@@ -155,11 +155,11 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
-    mode, outside = call.inference.attributes.out_of_bounds, outcome.outside
-    if mode == "error":
+    rule, outside = call.inference.attributes.out_of_bounds, outcome.outside
+    if rule == "error":
         return record
     count, first = (outside.count, outside.first()) if outside else (0, None)
-    return {**record, "out_of_bounds": {"rule": mode, "count": count, "first": first}}
+    return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
 
 
 def planned(plan: Plan) -> str:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
 # Counts: how many updates each slice of the output has received. mean divides by them; without the
-# current values, an update is copied where the count is zero. One thread owns a slice, and its count.
+# old values, an update is copied where the count is zero. One thread owns a slice, and its count.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -26,7 +26,7 @@ cdef struct Counts:
     const uint8_t* origin
     Py_ssize_t width          # bytes of a slice
     int shift                 # log2 of the width, -1 if it is no power of two
-    bint copies_first         # whether the first update replaces the current value
+    bint copies_first         # whether the first update replaces the old value
 
 
 cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
@@ -125,7 +125,7 @@ cdef struct Means:
     uint8_t* to
     int64_t slices, parts
     int code
-    bint include_self         # whether the current value counts
+    bint include_self         # whether the old value counts
 
 
 cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:

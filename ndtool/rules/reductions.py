@@ -54,7 +54,7 @@ class Reduction(NamedTuple):
     applying an update twice has the same result as once. neutral: a function that returns the bits
     of the neutral element on both sides; None if no such element exists, or if the reduction is
     not associative. counts: whether the result depends on the number of updates. requires_self:
-    whether the current value always takes part.
+    whether the old value always takes part.
     """
 
     name: str

@@ -11,8 +11,8 @@ from ndtool.errors import BoundsError
 
 Position = tuple[int, ...]
 Index = tuple[Any, ...]
-Coordinates = Index | None  # coordinates of a slice; None if a tuple selects none
-Blocks = Iterator[tuple[list[Index], list[Coordinates]]]
+Place = Index | None  # coordinates of a slice; None if a tuple selects none
+Blocks = Iterator[tuple[list[Index], list[Place]]]
 ProgressCallback = Callable[[float], None]
 
 TUPLES = 1 << 12  # index tuples in a block
@@ -119,7 +119,7 @@ class Rule:
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 
-    def settled(self, index: list[int]) -> Coordinates:
+    def settled(self, index: list[int]) -> Place:
         """Return the coordinates that a tuple selects, or None if it selects none."""
         if self._pad is not None and self._pad in index:
             return None
