@@ -148,13 +148,13 @@ def scatter_nd(
     with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max",
     "min" or "mean" (the sum, divided once by the number of summands; of integers rounded down), in
     row-major order of indices; other libraries' names, as "amax", are accepted. include_self: if
-    False, the first update of an element is copied and the next ones are reduced, which leaves out
-    the current values of data. duplicates: which update of a duplicate index "none" assigns, "last"
-    or "first"; "error" refuses duplicate indices. batch_dims, threads, spec, negatives: as in
+    False, the first update of an element is copied and the next ones are reduced, so that old
+    values take no part. duplicates: which of several updates of an element "none" assigns, "last"
+    or "first"; with "error" there must be no element with several. batch_dims, threads, spec: as in
     gather_nd. out: an array that receives the result; `out=data` updates in place. out_of_bounds:
-    "error", "clip" and "wrap" as in gather_nd, or "drop", which skips the update. pad: an update
-    with an index equal to it is skipped. The bits are those of the sequential loop at any number
-    of threads.
+    "error", "clip" and "wrap" as there, or "drop", which skips the update. pad: an update with an
+    index equal to it is skipped. negatives: as in gather_nd. The bits are those of the sequential
+    loop at any number of threads.
 
     Returns an array of data's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError), or DuplicatesError or another
