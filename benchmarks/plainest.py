@@ -142,12 +142,12 @@ class Limit:
 
     def written(self) -> str:
         way, ahead, to_l1, nontemporal = self._variant
-        cut = f"{way} columns, " if self._name.endswith("axis0") else ""
+        division = f"{way} columns, " if self._name.endswith("axis0") else ""
         named = self._name in ("scatter_rows", "scatter_scalars")
         if named and (self._threads > 1 or way == INVERTED):
-            cut = f"{WAYS[way]}, "
+            division = f"{WAYS[way]}, "
         prefetch = f"ahead {ahead} L{2 - to_l1}" if ahead else "no prefetch"
-        return f"{cut}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
+        return f"{division}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
 
 
 def _job(problem: Problem, out: Array, threads: int) -> Job:

@@ -96,10 +96,10 @@ def test_an_unknown_method(write_archive):
     )
 
 
-@pytest.mark.parametrize("cut", [1, 10, 22, 200, 300, 600, 650])
-def test_a_cut_archive(write_archive, cut):
+@pytest.mark.parametrize("removed", [1, 10, 22, 200, 300, 600, 650])
+def test_a_truncated_archive(write_archive, removed):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    refused(write_archive(raw[:-cut]), "truncated|a .npy array")
+    refused(write_archive(raw[:-removed]), "truncated|a .npy array")
 
 
 def test_an_archive_cut_after_another_inside(write_archive):
@@ -429,14 +429,14 @@ SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()
 @given(
     seed=st.sampled_from(SEEDS),
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=8)), max_size=4),
-    cut=st.integers(0, 40),
+    removed=st.integers(0, 40),
 )
-def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, cut):
+def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, removed):
     raw = bytearray(seed)
     for at, written in edits:
         at %= len(raw)
         raw[at : at + len(written)] = written
-    raw = raw[: len(raw) - cut]
+    raw = raw[: len(raw) - removed]
     path = tmp_path_factory.getbasetemp() / "mutated.npz"
     path.write_bytes(raw)
     try:

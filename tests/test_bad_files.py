@@ -359,8 +359,8 @@ def bomb(nbytes: int) -> bytes:
 
 
 LIES = {
-    "ten bytes cut": (bytes(ONE[:-10]), "", "truncated: it has no end"),
-    "half of it cut": (bytes(ONE[: len(ONE) // 2]), "", "truncated: it has no end"),
+    "ten bytes missing": (bytes(ONE[:-10]), "", "truncated: it has no end"),
+    "half of it missing": (bytes(ONE[: len(ONE) // 2]), "", "truncated: it has no end"),
     "a flipped bit, stored": (flipped(ONE, RAW), ":a", "CRC .* damaged"),
     "another sum, deflated": (patched(DEFLATED, ("<I", LOCAL, 14, 1), ("<I", CENTRAL, 16, 1)), ":a", "CRC"),
     "a flipped bit, deflated": (flipped(DEFLATED, bytes(DEFLATED[40:60])), ":a", ""),

@@ -106,13 +106,13 @@ def test_chunks_give_the_bits_of_the_reference(
             if isinstance(one, Chunks):
                 one.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        cut = plan.partition_chunks(call, to, 1, budget)
-        if cut is None:
+        partitioning = plan.partition_chunks(call, to, 1, budget)
+        if partitioning is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, cut, sink, silent, counted.append))
+        list(execution.run(call, partitioning, sink, silent, counted.append))
     assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
@@ -192,7 +192,7 @@ def test_indices_out_of_bounds_are_counted_during_the_sweep(
     for more in (("--dry-run",), ()):
         ran = ndtool(*run, *more)
         assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
-        assert ran.json["out_of_bounds"] == {"mode": mode, "count": 2, "first": first}
+        assert ran.json["out_of_bounds"] == {"rule": mode, "count": 2, "first": first}
         assert "2 of 50000 index tuples are out of bounds" in ran.json["warnings"][0]
     inputs = len(CALLS[call]) - 2 * (call == "scatter")
     checked = ndtool(

@@ -116,7 +116,7 @@ EQUIVALENT = {
     ("loops/panels.pxd", "return 1", "1"): "the same",
     ("loops/scatters.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
     ("loops/scatters.pxd", "        mine = ", "*"): "the same",
-    ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
+    ("_kernels.pyx", "return 16 * threads", "*"): "work is divided otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
     ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",

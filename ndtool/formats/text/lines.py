@@ -26,9 +26,9 @@ def blocks(read: Callable[[int], bytes], label: str) -> Iterator[tuple[int, byte
     """Yield blocks of lines that end in a newline, each with the number of its first line."""
     rest, number = b"", 1
     for buffer in buffers(read, label):
-        cut = buffer.rfind(b"\n") + 1
-        if cut:
-            block, rest = rest + buffer[:cut], buffer[cut:]
+        stop = buffer.rfind(b"\n") + 1
+        if stop:
+            block, rest = rest + buffer[:stop], buffer[stop:]
             yield number, block.replace(b"\r\n", b"\n")
             number += block.count(b"\n")
         else:
