@@ -189,26 +189,28 @@ class Beyond:
         for at in range(0, len(rows), BLOCK // width):
             row = rows[at : at + BLOCK // width]
             if "elements" in work.command:
-                places = row * wide + np.arange(at, at + len(row)) % wide
+                positions = row * wide + np.arange(at, at + len(row)) % wide
             else:
-                places = (row[:, None] * width + np.arange(width)).reshape(-1)
-            if not np.array_equal(flat[at * width : at * width + len(places)], value(places)):
+                positions = (row[:, None] * width + np.arange(width)).reshape(-1)
+            if not np.array_equal(flat[at * width : at * width + len(positions)], value(positions)):
                 return False
         return len(flat) == len(rows) * width
 
     def _is_scattered(self, work: Work, out: Any, indices: Any) -> bool:
         """Whether sums, all of which are exact, or the last updates are correct."""
         order = np.argsort(indices, kind="stable")
-        places, updates = indices[order], update(order)
+        positions, updates = indices[order], update(order)
         for at in range(0, self.size, BLOCK):
             wanted = value(np.arange(at, at + BLOCK))
-            first, stop = np.searchsorted(places, [at, at + BLOCK])
+            first, stop = np.searchsorted(positions, [at, at + BLOCK])
             if work.command.endswith("add"):
-                here = places[first:stop] - at
+                here = positions[first:stop] - at
                 wanted += np.bincount(here, updates[first:stop], BLOCK).astype(np.float32)
             else:
-                last = np.append(places[first + 1 : stop] != places[first : stop - 1], stop > first)
-                wanted[places[first:stop][last] - at] = updates[first:stop][last]
+                last = np.append(
+                    positions[first + 1 : stop] != positions[first : stop - 1], stop > first
+                )
+                wanted[positions[first:stop][last] - at] = updates[first:stop][last]
             if not np.array_equal(out[at : at + BLOCK], wanted):
                 return False
         return True
@@ -226,7 +228,7 @@ DUCKDB = """
 import duckdb
 half = len(data) // 2  # as it takes less than 2^31 rows from an array
 low, high = {"value": np.asarray(data[:half])}, {"value": np.asarray(data[half:])}
-data_, wanted = "(FROM low UNION ALL FROM high)", {"place": np.asarray(idx[:, 0])}
+data_, wanted = "(FROM low UNION ALL FROM high)", {"row_id": np.asarray(idx[:, 0])}
 duckdb.sql("SET memory_limit = '500MB'; SET max_temp_directory_size = '20GB'")
 """
 PEERS = {
@@ -246,17 +248,17 @@ np.save("out.npy", chunked.vindex[np.asarray(idx[:, 0])].compute(num_workers=2))
     "polars": {
         "nd": """
 import polars as pl
-table = pl.LazyFrame({"value": data}).with_row_index("place")
-wanted = pl.LazyFrame({"place": idx[:, 0]}).with_row_index("at").cast(pl.Int64)
-joined = wanted.join(table.cast({"place": pl.Int64}), "place").sort("at").select("value")
+table = pl.LazyFrame({"value": data}).with_row_index("row")
+wanted = pl.LazyFrame({"row": idx[:, 0]}).with_row_index("at").cast(pl.Int64)
+joined = wanted.join(table.cast({"row": pl.Int64}), "row").sort("at").select("value")
 np.save("out.npy", joined.collect(engine="streaming")["value"].to_numpy())
 """,
         "add": SCATTERED
         + """
 import polars as pl
-table = pl.LazyFrame({"value": data}).with_row_index("place").cast({"place": pl.Int64})
-more = pl.LazyFrame({"place": idx[:, 0], "value": upd})
-summed = pl.concat([table, more]).group_by("place").agg(pl.col("value").sum()).sort("place")
+table = pl.LazyFrame({"value": data}).with_row_index("row").cast({"row": pl.Int64})
+more = pl.LazyFrame({"row": idx[:, 0], "value": upd})
+summed = pl.concat([table, more]).group_by("row").agg(pl.col("value").sum()).sort("row")
 out[:] = summed.collect(engine="streaming")["value"].to_numpy()
 """,
     },
@@ -264,20 +266,20 @@ out[:] = summed.collect(engine="streaming")["value"].to_numpy()
         "nd": DUCKDB
         + """
 found = duckdb.sql(f'''
-    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM {data_}),
-         w AS (SELECT row_number() OVER () AS nth, place FROM wanted)
-    SELECT value FROM w JOIN t USING (place) ORDER BY nth
+    WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_}),
+         w AS (SELECT row_number() OVER () AS nth, row_id FROM wanted)
+    SELECT value FROM w JOIN t USING (row_id) ORDER BY nth
 ''')
 np.save("out.npy", found.fetchnumpy()["value"])
 """,
         "add": DUCKDB
         + SCATTERED
         + """
-more = {"place": wanted["place"], "value": upd}
+more = {"row_id": wanted["row_id"], "value": upd}
 summed = duckdb.sql(f'''
-    WITH t AS (SELECT row_number() OVER () - 1 AS place, value FROM {data_})
+    WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_})
     SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM more)
-    GROUP BY place ORDER BY place
+    GROUP BY row_id ORDER BY row_id
 ''')
 out[:] = summed.fetchnumpy()["value"]
 """,

@@ -1,4 +1,4 @@
-"""Combinations of updates beside the plain ones: sub, mean and others beside add.
+"""Combinations of updates, compared with the plain ones: sub, mean and others with add.
 
 Each line is the time of a call relative to that of the same call with `add` (for duplicates, with
 `none`), in place, alternately. `scatter` is relative to scatter_nd with tuples of one component.
@@ -15,9 +15,9 @@ import ndtool
 # The options of a combination, and those of the call that it is compared with.
 COMBINATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sub": ({"reduction": "sub"}, {"reduction": "add"}),
-    "add, no old values": ({"reduction": "add", "include_self": False}, {"reduction": "add"}),
+    "add, no current values": ({"reduction": "add", "include_self": False}, {"reduction": "add"}),
     "mean": ({"reduction": "mean"}, {"reduction": "add"}),
-    "mean, no old values": ({"reduction": "mean", "include_self": False}, {"reduction": "add"}),
+    "mean, no current values": ({"reduction": "mean", "include_self": False}, {"reduction": "add"}),
     "duplicates first": ({"duplicates": "first"}, {}),
     "duplicates error": ({"duplicates": "error"}, {}),
 }

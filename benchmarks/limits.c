@@ -8,7 +8,7 @@
 /* Gathers of slices longer than a line. */
 
 INLINE void rows_loop(
-    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t t, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     const Job j = *job;
     while (t < stop) {
@@ -19,11 +19,11 @@ INLINE void rows_loop(
             const char *from = data + j.indices[t] * j.strides[0];
             int64_t later = t + j.ahead < end ? t + j.ahead : t;
             const char *next = data + j.indices[later] * j.strides[0];
-            ask(j.indices + t + 2048, 0);
-            copy_run(j.out + t * width, from, next, width, streamed, head, near);
+            prefetch(j.indices + t + 2048, 0);
+            copy_run(j.out + t * width, from, next, width, nontemporal, head, to_l1);
         }
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 static void rows_part(const Job *j, int64_t t, int64_t stop) {
@@ -47,38 +47,38 @@ static void shared(const Job *j, void (*work)(const Job *, int64_t, int64_t)) {
 
 void gather_rows(const Job *j) { shared(j, rows_part); }
 
-/* Gathers of short slices: direct, or through a stage of a few lines that is then streamed. */
+/* Gathers of short slices: direct, or through a stage of a few lines that is then nontemporal. */
 
 INLINE void short_loop(
-    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t k, int near
+    const Job *job, int64_t t, int64_t stop, int64_t width, int nontemporal, int64_t k, int to_l1
 ) {
     const Job j = *job;
     char stage[1024] __attribute__((aligned(64)));
     int64_t per = (int64_t) sizeof stage / width, last = j.batches * j.per_batch - 1;
-    if (streamed) {
+    if (nontemporal) {
         int64_t begin = t + head_of(j.out + t * width) / width;
-        for (; t < begin && t < stop; t++) memcpy(j.out + t * width, j.data + place(&j, t, k), width);
+        for (; t < begin && t < stop; t++) memcpy(j.out + t * width, j.data + offset_of(&j, t, k), width);
         for (; t + per <= stop; t += per) {
             for (int64_t i = 0; i < per; i++) {
                 int64_t later = t + i + j.ahead;
-                ask(j.data + place(&j, later < last ? later : last, k), near);
-                memcpy(stage + i * width, j.data + place(&j, t + i, k), width);
+                prefetch(j.data + offset_of(&j, later < last ? later : last, k), to_l1);
+                memcpy(stage + i * width, j.data + offset_of(&j, t + i, k), width);
             }
             for (int64_t i = 0; i < (int64_t) sizeof stage; i += LINE)
-                put_line(j.out + t * width + i, stage + i, streamed);
+                put_line(j.out + t * width + i, stage + i, nontemporal);
         }
     }
     for (; t < stop; t++) {
         int64_t later = t + j.ahead;
-        ask(j.data + place(&j, later < last ? later : last, k), near);
-        memcpy(j.out + t * width, j.data + place(&j, t, k), width);
+        prefetch(j.data + offset_of(&j, later < last ? later : last, k), to_l1);
+        memcpy(j.out + t * width, j.data + offset_of(&j, t, k), width);
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 #define SHORT_BY_STORE(j, a, b, w, k)                                                             \
     do {                                                                                          \
-        if ((j)->streamed) BY_NEAR(short_loop, j, a, b, w, 1, k);                                 \
+        if ((j)->nontemporal) BY_NEAR(short_loop, j, a, b, w, 1, k);                                 \
         else BY_NEAR(short_loop, j, a, b, w, 0, k);                                               \
     } while (0)
 
@@ -94,20 +94,20 @@ void gather_short(const Job *j) { shared(j, short_part); }
 /* Scatters of slices: data is copied, then rows are assigned or added. */
 
 INLINE void change_row(
-    char *to, const char *update, const char *next, int64_t width, int64_t op, int streamed,
-    int64_t head, int near
+    char *to, const char *update, const char *next, int64_t width, int64_t op, int nontemporal,
+    int64_t head, int to_l1
 ) {
     if (op == NONE) {
-        copy_run(to, update, next, width, streamed, head, near);
+        copy_run(to, update, next, width, nontemporal, head, to_l1);
         return;
     }
-    ask_run(next, width, near);
+    ask_run(next, width, to_l1);
     for (int64_t i = 0; i < width; i += 4) apply(to + i, update + i, op);
 }
 
 /* tuples [t, stop) whose rows are in bytes [low, high) of out, columns from `column` on */
 INLINE void change_loop(
-    const Job *job, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near,
+    const Job *job, int64_t t, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1,
     int64_t op, int64_t low, int64_t high, int64_t column
 ) {
     const Job j = *job;
@@ -122,21 +122,21 @@ INLINE void change_loop(
         for (int64_t i = 0; i < n; i++) {
             int64_t later = i + j.ahead < n ? i + j.ahead : i;
             const char *next = j.updates + number[later] * j.width + column;
-            if (!streamed) ask_run(j.out + at[later] + column, width, near);
+            if (!nontemporal) ask_run(j.out + at[later] + column, width, to_l1);
             change_row(
                 j.out + at[i] + column, j.updates + number[i] * j.width + column, next, width, op,
-                streamed, head, near
+                nontemporal, head, to_l1
             );
         }
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 INLINE void set_loop(
-    const Job *j, int64_t t, int64_t stop, int64_t width, int streamed, int64_t head, int near,
+    const Job *j, int64_t t, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1,
     int64_t low, int64_t high
 ) {
-    change_loop(j, t, stop, width, streamed, head, near, NONE, low, high, 0);
+    change_loop(j, t, stop, width, nontemporal, head, to_l1, NONE, low, high, 0);
 }
 
 #define SET(j, a, b, w, s, h, n) set_loop(j, a, b, w, s, h, n, low, high)
@@ -155,23 +155,23 @@ static void change_part(
 
 /* the last update of every row first, then every row once, from data or from updates */
 INLINE void inverted_loop(
-    const Job *job, int64_t low, int64_t high, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t low, int64_t high, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     const Job j = *job;
     int64_t count = j.batches * j.per_batch;
-    for (int64_t r = low; r < high; r++) j.room[r] = -1;
+    for (int64_t r = low; r < high; r++) j.inverse[r] = -1;
     for (int64_t t = 0; t < count; t++) {
         int64_t r = j.indices[t];
-        if (r >= low && r < high) j.room[r] = (int32_t) t;
+        if (r >= low && r < high) j.inverse[r] = (int32_t) t;
     }
     for (int64_t r = low; r < high; r++) {
         int64_t later = r + j.ahead < high ? r + j.ahead : r;
-        const char *from = j.room[r] < 0 ? j.data + r * width : j.updates + j.room[r] * width;
+        const char *from = j.inverse[r] < 0 ? j.data + r * width : j.updates + j.inverse[r] * width;
         const char *next =
-            j.room[later] < 0 ? j.data + later * width : j.updates + j.room[later] * width;
-        copy_run(j.out + r * width, from, next, width, streamed, head, near);
+            j.inverse[later] < 0 ? j.data + later * width : j.updates + j.inverse[later] * width;
+        copy_run(j.out + r * width, from, next, width, nontemporal, head, to_l1);
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 static void inverted_part(const Job *j, int64_t low, int64_t high) {
@@ -208,33 +208,33 @@ void scatter_rows(const Job *j) {
 
 /* Scatters of single floats. */
 
-INLINE void scalars_loop(const Job *job, int64_t count, int64_t k, int64_t op, int near) {
+INLINE void scalars_loop(const Job *job, int64_t count, int64_t k, int64_t op, int to_l1) {
     const Job j = *job;
     for (int64_t t = 0; t < count; t++) {
         int64_t later = t + j.ahead < count ? t + j.ahead : t;
-        ask(j.out + place(&j, later, k), near);
-        apply(j.out + place(&j, t, k), j.updates + t * 4, op);
+        prefetch(j.out + offset_of(&j, later, k), to_l1);
+        apply(j.out + offset_of(&j, t, k), j.updates + t * 4, op);
     }
 }
 
 /* the same for bytes [low, high) only: collected in blocks, prefetched, applied */
 INLINE void owned_loop(
-    const Job *job, int64_t count, int64_t k, int64_t op, int near, int64_t low, int64_t high
+    const Job *job, int64_t count, int64_t k, int64_t op, int to_l1, int64_t low, int64_t high
 ) {
     const Job j = *job;
     int64_t at[2][BLOCK], n[2] = {0, 0}, block = j.ahead ? j.ahead : 512;
     float value[2][BLOCK];
     if (block > BLOCK) block = BLOCK;
     for (int64_t t = 0, turn = 0; t < count + block; t += block, turn ^= 1) {
-        int64_t kept = 0, end = t + block < count ? t + block : count;
+        int64_t count_owned = 0, end = t + block < count ? t + block : count;
         for (int64_t i = t; i < end; i++) {
-            int64_t here = place(&j, i, k);
-            at[turn][kept] = here;
-            memcpy(&value[turn][kept], j.updates + i * 4, 4);
-            kept += here >= low && here < high;
+            int64_t here = offset_of(&j, i, k);
+            at[turn][count_owned] = here;
+            memcpy(&value[turn][count_owned], j.updates + i * 4, 4);
+            count_owned += here >= low && here < high;
         }
-        n[turn] = kept;
-        for (int64_t i = 0; i < kept; i++) ask(j.out + at[turn][i], near);
+        n[turn] = count_owned;
+        for (int64_t i = 0; i < count_owned; i++) prefetch(j.out + at[turn][i], to_l1);
         for (int64_t i = 0; i < n[turn ^ 1]; i++)
             apply(j.out + at[turn ^ 1][i], (const char *) &value[turn ^ 1][i], op);
         n[turn ^ 1] = 0;
@@ -242,10 +242,10 @@ INLINE void owned_loop(
 }
 
 INLINE void scalars_by(
-    const Job *j, int64_t count, int64_t k, int64_t op, int near, int64_t low, int64_t high
+    const Job *j, int64_t count, int64_t k, int64_t op, int to_l1, int64_t low, int64_t high
 ) {
-    if (low == 0 && high == j->size) scalars_loop(j, count, k, op, near);
-    else owned_loop(j, count, k, op, near, low, high);
+    if (low == 0 && high == j->size) scalars_loop(j, count, k, op, to_l1);
+    else owned_loop(j, count, k, op, to_l1, low, high);
 }
 
 #define SCALARS(j, a, b, k, op, _, n) scalars_by(j, count, k, op, n, a, b)

@@ -15,29 +15,29 @@ typedef struct {
     const char *data, *updates;
     const int64_t *indices;
     char *out;
-    int32_t *room;                    /* an index for every slice of data, if way is INVERTED */
+    int32_t *inverse;                    /* an index for every slice of data, if way is INVERTED */
     int64_t size;                     /* bytes of data */
     int64_t batches, per_batch, pitch; /* pitch: bytes of data from batch to batch */
     int64_t k, strides[4];            /* bytes */
     int64_t width;                    /* bytes of a slice */
     int64_t rows, columns;            /* of data, in elements */
     int64_t index_rows;
-    int64_t op, ahead, near, streamed, way, threads;
+    int64_t op, ahead, to_l1, nontemporal, way, threads;
 } Job;
 
 enum { NONE, ADD, MAX };
 enum { OWNED, TUPLES, INVERTED, COLUMNS, ALONE }; /* how threads divide a scatter */
 
-/* near: into L1, otherwise L2 */
-INLINE void ask(const void *at, int near) {
-    if (near) __builtin_prefetch(at, 0, 3);
+/* to_l1: into L1, otherwise L2 */
+INLINE void prefetch(const void *at, int to_l1) {
+    if (to_l1) __builtin_prefetch(at, 0, 3);
     else __builtin_prefetch(at, 0, 2);
     __asm__ volatile("");
 }
 
-INLINE void ask_run(const char *at, int64_t n, int near) {
-    for (int64_t i = 0; i < n; i += LINE) ask(at + i, near);
-    ask(at + n - 1, near);
+INLINE void ask_run(const char *at, int64_t n, int to_l1) {
+    for (int64_t i = 0; i < n; i += LINE) prefetch(at + i, to_l1);
+    prefetch(at + n - 1, to_l1);
 }
 
 INLINE void stream16(char *to, const char *from) {
@@ -48,9 +48,9 @@ INLINE void stream16(char *to, const char *from) {
 #endif
 }
 
-/* a complete line, aligned if it is streamed */
-INLINE void put_line(char *to, const char *from, int streamed) {
-    if (!streamed) {
+/* a complete line, aligned if it is nontemporal */
+INLINE void put_line(char *to, const char *from, int nontemporal) {
+    if (!nontemporal) {
         memcpy(to, from, LINE);
         return;
     }
@@ -64,9 +64,9 @@ INLINE void put_line(char *to, const char *from, int streamed) {
 #endif
 }
 
-INLINE void end_stream(int streamed) {
+INLINE void end_stream(int nontemporal) {
 #if defined(__SSE2__)
-    if (streamed) _mm_sfence();
+    if (nontemporal) _mm_sfence();
 #endif
 }
 
@@ -74,41 +74,41 @@ INLINE int64_t head_of(const char *to) { return (int64_t) (-(uintptr_t) to & (LI
 
 /* n bytes, of which a line of `to` begins after `head`; prefetches as many at `next` */
 INLINE void copy_run(
-    char *to, const char *from, const char *next, int64_t n, int streamed, int64_t head, int near
+    char *to, const char *from, const char *next, int64_t n, int nontemporal, int64_t head, int to_l1
 ) {
     int64_t i = 0;
-    if (!streamed) head = 0;
-    ask(next, near);
+    if (!nontemporal) head = 0;
+    prefetch(next, to_l1);
     for (; i < head; i += 16) stream16(to + i, from + i);
 #pragma GCC unroll 8
     for (; i + LINE <= n; i += LINE) {
-        ask(next + i, near);
-        put_line(to + i, from + i, streamed);
+        prefetch(next + i, to_l1);
+        put_line(to + i, from + i, nontemporal);
     }
-    if (streamed) for (; i < n; i += 16) stream16(to + i, from + i);
+    if (nontemporal) for (; i < n; i += 16) stream16(to + i, from + i);
     else if (i < n) memcpy(to + i, from + i, (size_t) (n - i));
-    ask(next + n - 1, near);
+    prefetch(next + n - 1, to_l1);
 }
 
 /* bytes [begin, end) of one long slice */
-INLINE void copy_all(char *to, const char *from, int64_t begin, int64_t end, int streamed) {
+INLINE void copy_all(char *to, const char *from, int64_t begin, int64_t end, int nontemporal) {
     int64_t i = begin + head_of(to + begin);
-    if (!streamed || i + LINE > end) {
+    if (!nontemporal || i + LINE > end) {
         memcpy(to + begin, from + begin, (size_t) (end - begin));
         return;
     }
     memcpy(to + begin, from + begin, (size_t) (i - begin));
-    for (; i + LINE <= end; i += LINE) put_line(to + i, from + i, streamed);
+    for (; i + LINE <= end; i += LINE) put_line(to + i, from + i, nontemporal);
     memcpy(to + i, from + i, (size_t) (end - i));
 }
 
 INLINE void copy_part(const Job *j, int64_t begin, int64_t end) {
-    if (j->streamed) copy_all(j->out, j->data, begin, end, 1);
+    if (j->nontemporal) copy_all(j->out, j->data, begin, end, 1);
     else memcpy(j->out + begin, j->data + begin, (size_t) (end - begin));
     end_stream(1);
 }
 
-INLINE int64_t place(const Job *j, int64_t i, int64_t k) {
+INLINE int64_t offset_of(const Job *j, int64_t i, int64_t k) {
     const int64_t *index = j->indices + i * k;
     if (k == 1) return index[0] * j->strides[0];
     if (k == 2) return index[0] * j->strides[0] + index[1] * j->strides[1];
@@ -125,14 +125,14 @@ INLINE void apply(char *at, const char *update, int64_t op) {
     memcpy(at, &a, 4);
 }
 
-/* A loop for each kind of prefetch and store: f(job, first, stop, width, streamed, head, near). */
+/* A loop for each kind of prefetch and store: f(job, first, stop, width, nontemporal, head, to_l1). */
 #define BY_NEAR(f, j, a, b, w, s, h)                                                              \
     do {                                                                                          \
-        if ((j)->near) f(j, a, b, w, s, h, 1);                                                    \
+        if ((j)->to_l1) f(j, a, b, w, s, h, 1);                                                    \
         else f(j, a, b, w, s, h, 0);                                                              \
     } while (0)
 #define BY_STORE(f, j, a, b, w)                                                                   \
     do {                                                                                          \
-        if ((j)->streamed) BY_NEAR(f, j, a, b, w, 1, head_of((j)->out));                          \
+        if ((j)->nontemporal) BY_NEAR(f, j, a, b, w, 1, head_of((j)->out));                          \
         else BY_NEAR(f, j, a, b, w, 0, 0);                                                        \
     } while (0)

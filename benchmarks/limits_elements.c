@@ -3,26 +3,26 @@
 
 /* out[c] = data[index[c]][c] for columns [c, stop), prefetching the elements `ahead` later */
 INLINE void pick_columns(
-    const Job *j, int64_t row, int64_t c, int64_t stop, int64_t width, int near
+    const Job *j, int64_t row, int64_t c, int64_t stop, int64_t width, int to_l1
 ) {
     const int64_t *index = j->indices + row * j->columns;
     const float *data = (const float *) j->data;
     float *out = (float *) j->out + row * j->columns;
     int64_t more = row + 1 < j->index_rows ? j->columns - width : 0;
     for (; c < stop - j->ahead; c++) {
-        ask(data + index[c + j->ahead] * j->columns + c + j->ahead, near);
+        prefetch(data + index[c + j->ahead] * j->columns + c + j->ahead, to_l1);
         out[c] = data[index[c] * j->columns + c];
     }
     for (; c < stop; c++) {
         int64_t later = more ? c + j->ahead + more : c;
         int64_t column = more ? c + j->ahead - width : c;
-        ask(data + index[later] * j->columns + column, near);
+        prefetch(data + index[later] * j->columns + column, to_l1);
         out[c] = data[index[c] * j->columns + c];
     }
 }
 
 INLINE void axis0_loop(
-    const Job *job, int64_t c, int64_t stop, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t c, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     Job j = *job, staged;
     float stage[BLOCK * 4] __attribute__((aligned(64)));
@@ -31,17 +31,17 @@ INLINE void axis0_loop(
         end = c + width < stop ? c + width : stop;
         if (j.ahead > end - c) j.ahead = end - c;
         for (int64_t row = 0; row < j.index_rows; row++) {
-            if (!streamed) {
-                pick_columns(&j, row, c, end, end - c, near);
+            if (!nontemporal) {
+                pick_columns(&j, row, c, end, end - c, to_l1);
                 continue;
             }
             staged = j;
             staged.out = (char *) (stage + 16) - (row * j.columns + c) * 4;
-            pick_columns(&staged, row, c, end, end - c, near);
-            copy_all(j.out + (row * j.columns + c) * 4, (char *) (stage + 16), 0, (end - c) * 4, streamed);
+            pick_columns(&staged, row, c, end, end - c, to_l1);
+            copy_all(j.out + (row * j.columns + c) * 4, (char *) (stage + 16), 0, (end - c) * 4, nontemporal);
         }
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 #define AXIS0(j, a, b, w, s, h, n) axis0_loop(j, a, b, w, s, h, n)
@@ -64,7 +64,7 @@ void gather_axis0(const Job *j) {
 
 /* the same elements of the row itself; the next rows are prefetched `ahead` bytes ahead */
 INLINE void axis1_loop(
-    const Job *job, int64_t row, int64_t stop, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t row, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     const Job j = *job;
     char stage[1024] __attribute__((aligned(64)));
@@ -74,25 +74,25 @@ INLINE void axis1_loop(
         const int64_t *index = j.indices + row * j.columns;
         float *out = (float *) j.out + row * j.columns;
         int64_t c = 0;
-        if (streamed) {
+        if (nontemporal) {
             for (; c < head_of((char *) out) / 4 && c < j.columns; c++) out[c] = data[index[c]];
             for (; c + per <= j.columns; c += per) {
                 for (int64_t i = 0; i < per; i += 16) {
-                    ask((const char *) (data + c + i) + j.ahead, near);
+                    prefetch((const char *) (data + c + i) + j.ahead, to_l1);
                     for (int64_t e = 0; e < 16; e++)
                         memcpy(stage + (i + e) * 4, data + index[c + i + e], 4);
                 }
                 for (int64_t i = 0; i < (int64_t) sizeof stage; i += LINE)
-                    put_line((char *) (out + c) + i, stage + i, streamed);
+                    put_line((char *) (out + c) + i, stage + i, nontemporal);
             }
         }
         for (; c + 16 <= j.columns; c += 16) {
-            ask((const char *) (data + c) + j.ahead, near);
+            prefetch((const char *) (data + c) + j.ahead, to_l1);
             for (int64_t e = 0; e < 16; e++) out[c + e] = data[index[c + e]];
         }
         for (; c < j.columns; c++) out[c] = data[index[c]];
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
     (void) width, (void) head;
 }
 
@@ -106,10 +106,10 @@ void gather_axis1(const Job *j) {
 }
 
 INLINE void change_columns_loop(
-    const Job *job, int64_t c, int64_t stop, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t c, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     Job j = *job;
-    (void) streamed, (void) head;
+    (void) nontemporal, (void) head;
     for (int64_t end; c < stop; c = end) {
         end = c + width < stop ? c + width : stop;
         if (j.ahead > end - c) j.ahead = end - c;
@@ -121,13 +121,13 @@ INLINE void change_columns_loop(
             float *out = (float *) j.out;
             int64_t i = c, more = row + 1 < j.index_rows ? j.columns - (end - c) : 0;
             for (; i < end - j.ahead; i++) {
-                ask(out + index[i + j.ahead] * j.columns + i + j.ahead, near);
+                prefetch(out + index[i + j.ahead] * j.columns + i + j.ahead, to_l1);
                 out[index[i] * j.columns + i] += updates[i];
             }
             for (; i < end; i++) {
                 int64_t later = more ? i + j.ahead + more : i;
                 int64_t column = more ? i + j.ahead - (end - c) : i;
-                ask(out + index[later] * j.columns + column, near);
+                prefetch(out + index[later] * j.columns + column, to_l1);
                 out[index[i] * j.columns + i] += updates[i];
             }
         }
@@ -143,9 +143,9 @@ void scatter_axis0(const Job *j) {
     }
 }
 
-/* a row copied, updated, and written: in place, or in a buffer that is then streamed */
+/* a row copied, updated, and written: in place, or in a buffer that is then nontemporal */
 INLINE void change_axis1_loop(
-    const Job *job, int64_t row, int64_t stop, int64_t width, int streamed, int64_t head, int near
+    const Job *job, int64_t row, int64_t stop, int64_t width, int nontemporal, int64_t head, int to_l1
 ) {
     const Job j = *job;
     float aside[1 << 14] __attribute__((aligned(64)));
@@ -155,17 +155,17 @@ INLINE void change_axis1_loop(
         const int64_t *index = j.indices + row * j.columns;
         const char *next = j.data + row * bytes + j.ahead;
         const float *updates = (const float *) j.updates + row * j.columns;
-        float *to = streamed ? aside : (float *) (j.out + row * bytes);
+        float *to = nontemporal ? aside : (float *) (j.out + row * bytes);
         memcpy(to, j.data + row * bytes, bytes);
         int64_t c = 0;
         for (; c + 16 <= j.columns; c += 16) {
-            ask(next + c * 4, near);
+            prefetch(next + c * 4, to_l1);
             for (int64_t e = c; e < c + 16; e++) to[index[e]] += updates[e];
         }
         for (; c < j.columns; c++) to[index[c]] += updates[c];
-        if (streamed) copy_all(j.out + row * bytes, (const char *) aside, 0, bytes, streamed);
+        if (nontemporal) copy_all(j.out + row * bytes, (const char *) aside, 0, bytes, nontemporal);
     }
-    end_stream(streamed);
+    end_stream(nontemporal);
 }
 
 void scatter_axis1(const Job *j) {

@@ -82,10 +82,10 @@ def _siblings(cpu: int) -> set[int]:
 
 def _caches() -> dict[str, str]:
     caches = {}
-    for place in sorted(CPU.glob("cache/index*")):
+    for folder in sorted(CPU.glob("cache/index*")):
         try:
             level, kind, size = (
-                (place / name).read_text().strip() for name in ("level", "type", "size")
+                (folder / name).read_text().strip() for name in ("level", "type", "size")
             )
         except OSError:
             continue

@@ -51,7 +51,7 @@ def measure(
     case: Case,
     names: Sequence[str],
     repeats: int,
-    places: Sequence[str] = (),
+    alignments: Sequence[str] = (),
     threads: Sequence[int] = (),
 ) -> Record:
     """Return the record of a case: medians in ms; ratios above 1 mean that ndtool is faster.
@@ -71,7 +71,7 @@ def measure(
         beside_memcpy = alternate(mine, Memcpy(mine.out.nbytes, pool), repeats)
     large = mine.out.nbytes >= LARGE
     record["verified"] &= problems.same(mine.out, mine.wanted)
-    limit = _limit(mine, places, threads, repeats)
+    limit = _limit(mine, alignments, threads, repeats)
     answers = [r["verified"] for by_threads in limit.values() for r in by_threads.values()]
     record["verified"] &= all(answers)
     return record | {
@@ -85,9 +85,11 @@ def measure(
     }
 
 
-def _limit(mine: Measured, places: Sequence[str], threads: Sequence[int], repeats: int) -> Record:
+def _limit(
+    mine: Measured, alignments: Sequence[str], threads: Sequence[int], repeats: int
+) -> Record:
     try:
-        return shares.measure(mine.problem, mine.wanted, places, threads, repeats)
+        return shares.measure(mine.problem, mine.wanted, alignments, threads, repeats)
     except NoCompilerError as error:
         print(f"no limits: {error}")
         return {}

@@ -52,11 +52,11 @@ def _numpy_scatters(p: Problem) -> Ways:
     case, data, updates = p.case, p.data, p.updates
     out = np.empty(case.output, data.dtype)
     if case.nd:
-        places = p.components
+        positions = p.components
     else:
         grid = list(np.ix_(*map(np.arange, case.indices)))
         grid[case.attribute] = p.indices
-        places = tuple(grid)
+        positions = tuple(grid)
     flat_out, flat_updates = out.reshape(-1, *_run_shape(p)), updates.reshape(-1, *_run_shape(p))
     flat = None if case.pattern == "negative" else _flattened(p)
 
@@ -65,11 +65,11 @@ def _numpy_scatters(p: Problem) -> Ways:
         return out
 
     def assign() -> Array:
-        fresh()[places] = updates
+        fresh()[positions] = updates
         return out
 
     def at() -> Array:
-        UFUNCS[case.reduction].at(fresh(), places, updates)
+        UFUNCS[case.reduction].at(fresh(), positions, updates)
         return out
 
     def flat_at() -> Array:

@@ -17,7 +17,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     shown = {name: record for name, record in reversed(cases.items()) if record["ratio"]}
     if not shown:
         return
-    places = range(len(shown))
+    heights = range(len(shown))
     ratios = [record["ratio"] for record in shown.values()]
     memcpy = {
         alignment: record["ratio"] / record["memcpy_ratio"]
@@ -32,7 +32,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
     # On a logarithmic axis bars begin at 1: equal to the fastest peer.
     axes.barh(
-        places,
+        heights,
         [ratio - 1 for ratio in ratios],
         left=1,
         height=0.66,
@@ -51,7 +51,7 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         axes.text(
             1.02, alignment, label, transform=beside, va="center", fontsize=8.5, weight=weight
         )
-    axes.set_yticks(places, list(shown), fontsize=9)
+    axes.set_yticks(heights, list(shown), fontsize=9)
     marks = [*ratios, *memcpy.values(), *limit.values()]
     low, high = min(*marks, 0.9), max(*marks, 1)
     axes.set_xlim(low * 0.93, high * 1.1)

@@ -42,21 +42,25 @@ class Job(ctypes.Structure):
     """As in limits.c."""
 
     _fields_ = (
-        [(name, ctypes.c_void_p) for name in ("data", "updates", "indices", "out", "room")]
+        [(name, ctypes.c_void_p) for name in ("data", "updates", "indices", "out", "inverse")]
         + [(name, ctypes.c_int64) for name in ("size", "batches", "per_batch", "pitch", "k")]
         + [("strides", ctypes.c_int64 * 4)]
         + [(name, ctypes.c_int64) for name in ("width", "rows", "columns", "index_rows", "op")]
-        + [(name, ctypes.c_int64) for name in ("ahead", "near", "streamed", "way", "threads")]
+        + [(name, ctypes.c_int64) for name in ("ahead", "to_l1", "nontemporal", "way", "threads")]
     )
 
 
 class Variant(NamedTuple):
-    """way: as the loop names it; ahead: tuples or elements, or bytes of rows; near: cache level."""
+    """A variant of a loop.
+
+    way: as the loop names it. ahead: tuples or elements, or bytes of rows. to_l1: whether
+    prefetches go to the L1 cache, else to L2.
+    """
 
     way: int
     ahead: int
-    near: int
-    streamed: int
+    to_l1: int
+    nontemporal: int
 
 
 def library() -> ctypes.CDLL:
@@ -92,8 +96,8 @@ class Limit:
         self._name, self.grid = _loop(problem, threads, out)
         self._loop = getattr(library(), self._name)
         if problem.case.operator == "scatter_nd" and INVERTED in self.grid[0]:
-            self._room = problems.placed(np.zeros(len(problem.data), np.int32), problems.NUMPY)
-            self._job.room = self._room.ctypes.data
+            self._inverse = problems.placed(np.zeros(len(problem.data), np.int32), problems.NUMPY)
+            self._job.inverse = self._inverse.ctypes.data
         self.variant = Variant(*(choices[len(choices) // 2] for choices in self.grid))
 
     @property
@@ -115,7 +119,7 @@ class Limit:
         Prefetch distance and cache level are one parameter: each cache has its own distance.
         """
         known: dict[Variant, float] = {}
-        for names in (("ahead", "near"), ("way",), ("streamed",)) * 2:
+        for names in (("ahead", "to_l1"), ("way",), ("nontemporal",)) * 2:
             choices = product(*(self.grid[Variant._fields.index(name)] for name in names))
             self.variant = min(
                 [self._variant._replace(**dict(zip(names, c, strict=True))) for c in choices],
@@ -137,13 +141,13 @@ class Limit:
         return [Variant(*choice) for choice in product(*self.grid)]
 
     def written(self) -> str:
-        way, ahead, near, streamed = self._variant
-        cut = f"{way} columns, " if self._name.endswith("axis0") else ""
+        way, ahead, to_l1, nontemporal = self._variant
+        division = f"{way} columns, " if self._name.endswith("axis0") else ""
         named = self._name in ("scatter_rows", "scatter_scalars")
         if named and (self._threads > 1 or way == INVERTED):
-            cut = f"{WAYS[way]}, "
-        prefetch = f"ahead {ahead} L{2 - near}" if ahead else "no prefetch"
-        return f"{cut}{prefetch}, {'streamed' if streamed else 'plain'} stores"
+            division = f"{WAYS[way]}, "
+        prefetch = f"ahead {ahead} L{2 - to_l1}" if ahead else "no prefetch"
+        return f"{division}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
 
 
 def _job(problem: Problem, out: Array, threads: int) -> Job:
@@ -173,28 +177,28 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
 
 
 def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
-    """Return the name of a case's loop, and its parameters: (way, ahead, near, streamed)."""
-    case, near = problem.case, [0, 1]
+    """Return the name of a case's loop, and its parameters: (way, ahead, to_l1, nontemporal)."""
+    case, to_l1 = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
     if case.nd:
         width = int(np.prod(case.data[case.batch_dims + case.k :], dtype=np.int64)) * 4
         rows = [n for n in (0, 1, 2, 4, 8, 16, 32, 64) if n * width <= 1 << 15]
         if not case.scatters and width > problems.LINE:
-            return "gather_rows", ([0], rows, near, stores)
+            return "gather_rows", ([0], rows, to_l1, stores)
         if not case.scatters:
-            return "gather_short", ([0], [0, 16, 32, 64, 128, 256], near, stores)
+            return "gather_short", ([0], [0, 16, 32, 64, 128, 256], to_l1, stores)
         if width > 4:
-            return "scatter_rows", (_sharings(case, threads), rows, near, stores)
+            return "scatter_rows", (_sharings(case, threads), rows, to_l1, stores)
         ways = [OWNED, ALONE] if threads > 1 else [OWNED]
-        return "scatter_scalars", (ways, [0, 16, 32, 64, 128, 256, 512, 1024], near, stores)
+        return "scatter_scalars", (ways, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
     if case.attribute:
         name = "scatter_axis1" if case.scatters else "gather_axis1"
         row = case.data[1] * 4
-        return name, ([0], [0, 1024, row // 2, row, 2 * row], near, stores)
+        return name, ([0], [0, 1024, row // 2, row, 2 * row], to_l1, stores)
     name = "scatter_axis0" if case.scatters else "gather_axis0"
     if case.scatters:
         stores = [0]
-    return name, ([32, 64, 256, 1024, 2048], [0, 16, 32, 64, 128, 256], near, stores)
+    return name, ([32, 64, 256, 1024, 2048], [0, 16, 32, 64, 128, 256], to_l1, stores)
 
 
 def _sharings(case: Case, threads: int) -> list[int]:

@@ -13,7 +13,7 @@ LINE, PAGE = 64, 4096
 # Alignments of arrays, in bytes from a page boundary: large ones of NumPy follow malloc's header,
 # those of a mapped .npy file its header.
 NUMPY, ALIGNED = 16, 128
-PLACES = {"numpy": NUMPY, "aligned": ALIGNED}
+ALIGNMENTS = {"numpy": NUMPY, "aligned": ALIGNED}
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -63,7 +63,7 @@ def moved(problem: Problem, alignment: int) -> Problem:
 
 
 def placed(array: Array, alignment: int) -> Array:
-    """Return a copy, in row-major order, at offset `place` from a page boundary."""
+    """Return a copy, in row-major order, `alignment` bytes after a page boundary."""
     buffer = np.empty(array.nbytes + PAGE, np.uint8)
     begin = (alignment - buffer.ctypes.data) % PAGE
     copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -74,14 +74,14 @@ def placed(array: Array, alignment: int) -> Array:
 def expected(problem: Problem) -> Array:
     """Return the result of the sequential loop."""
     case = problem.case
-    places = _places(problem)
+    positions = _positions(problem)
     if not case.scatters:
-        return problem.data[places]
+        return problem.data[positions]
     answer = problem.data.copy(order="C")
     if case.reduction == "none":
-        answer[places] = problem.updates
+        answer[positions] = problem.updates
     else:
-        UFUNCS[case.reduction].at(answer, places, problem.updates)
+        UFUNCS[case.reduction].at(answer, positions, problem.updates)
     return answer
 
 
@@ -103,14 +103,14 @@ def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _places(problem: Problem) -> tuple[Array, ...]:
+def _positions(problem: Problem) -> tuple[Array, ...]:
     case = problem.case
     if case.nd:
         batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
         return (*batches, *problem.components)
-    places = list(np.ix_(*map(np.arange, case.indices)))
-    places[case.attribute] = problem.indices
-    return tuple(places)
+    positions = list(np.ix_(*map(np.arange, case.indices)))
+    positions[case.attribute] = problem.indices
+    return tuple(positions)
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -91,10 +91,10 @@ def show_limits(options: argparse.Namespace) -> int:
     import shares
     from cases import CASES
 
-    places = [*problems.PLACES] if options.placed == "both" else [options.placed]
+    alignments = [*problems.ALIGNMENTS] if options.placed == "both" else [options.placed]
     threads = [1, 2] if options.threads == "both" else [int(options.threads)]
     for case in chosen_of(CASES, options.only):
-        measured = shares.measure(*shares.drawn(case), places, threads, options.repeats or 5)
+        measured = shares.measure(*shares.drawn(case), alignments, threads, options.repeats or 5)
         shares.show(case.name, measured)
     return 0
 
@@ -134,9 +134,9 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
         run = whole_runs.quick if options.quick else whole_runs.full
         results["whole_runs"] = run(environment, repeats)
         results["small_call"] = measure.small_call(repeats)
-    places, threads = (["numpy"], [2]) if options.quick else ([*problems.PLACES], [1, 2])
+    alignments, threads = (["numpy"], [2]) if options.quick else ([*problems.ALIGNMENTS], [1, 2])
     for case in chosen:
-        record = measure.measure(case, names, repeats, places, threads)
+        record = measure.measure(case, names, repeats, alignments, threads)
         results["cases"][case.name] = show(case.name, record)
     for case in ladder:
         record = measure.measure(case, ["numpy"], repeats)

@@ -20,16 +20,16 @@ Record = dict[str, Any]
 
 
 def measure(
-    problem: Problem, wanted: Array, places: Sequence[str], threads: Sequence[int], repeats: int
+    problem: Problem, wanted: Array, alignments: Sequence[str], threads: Sequence[int], repeats: int
 ) -> Record:
     """Return records by alignment of the arrays and number of threads: {"numpy": {"2": {...}}}."""
     records: Record = {}
-    for name in places:
-        alignment = problems.PLACES[name]
-        there = problems.moved(problem, alignment)
+    for name in alignments:
+        alignment = problems.ALIGNMENTS[name]
+        aligned = problems.moved(problem, alignment)
         out = problems.placed(np.zeros_like(wanted, order="C"), alignment)
-        records[name] = {str(n): _share(there, out, wanted, n, repeats) for n in threads}
-        del there, out
+        records[name] = {str(n): _share(aligned, out, wanted, n, repeats) for n in threads}
+        del aligned, out
         gc.collect()
     return records
 

@@ -150,7 +150,7 @@ def jax_ways(p: Problem) -> Ways:
     unchecked = {"mode": "promise_in_bounds"}
     distinct = {"unique_indices": case.pattern == "distinct", **unchecked}
 
-    def place(indices: Any) -> Any:
+    def index_of(indices: Any) -> Any:
         if case.nd:
             batches = jnp.ix_(*map(jnp.arange, case.indices[:-1]))[: case.batch_dims]
             return (*batches, *(indices[..., c] for c in range(case.k)))
@@ -159,7 +159,7 @@ def jax_ways(p: Problem) -> Ways:
         return tuple(grid)
 
     def compute(data: Any, indices: Any, updates: Any) -> Any:
-        chosen = data.at[place(indices)]
+        chosen = data.at[index_of(indices)]
         if not case.scatters:
             return chosen.get(**unchecked)
         name = "set" if case.reduction == "none" else case.reduction

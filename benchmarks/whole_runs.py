@@ -111,16 +111,16 @@ class Bench:
         }
 
     def _agree(self, commands: tuple[list[str], list[str]]) -> bool:
-        out, kept = self.folder / "out.npy", self.folder / "first.npy"
+        out, first = self.folder / "out.npy", self.folder / "first.npy"
         self.seconds(commands[0])
-        out.rename(kept)
+        out.rename(first)
         self.seconds(commands[1])
-        a, b = np.load(kept, mmap_mode="r"), np.load(out, mmap_mode="r")
+        a, b = np.load(first, mmap_mode="r"), np.load(out, mmap_mode="r")
         agree = a.dtype == b.dtype and a.shape == b.shape
         agree = agree and all(
             np.array_equal(a[i : i + 65536], b[i : i + 65536]) for i in range(0, len(a), 65536)
         )
-        kept.unlink()
+        first.unlink()
         return bool(agree)
 
     def peak_private(self, command: list[str]) -> float:
@@ -145,9 +145,9 @@ class Bench:
 @contextmanager
 def opened(environment: dict[str, str]) -> Iterator[Bench]:
     """Create a folder for the runs, on the disk of the project, and remove it afterwards."""
-    place = Path(__file__).parents[1] / "build"
-    place.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as name:
+    build = Path(__file__).parents[1] / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=build) as name:
         yield Bench(Path(name), environment)
 
 

@@ -37,10 +37,12 @@ def faults(site: Path) -> Iterator[str]:
                 if target in page.loaded and url.scheme != "data":
                     yield f"{name}: loads {target}"
                 continue
-            there = (file.parent / unquote(url.path)).resolve() if url.path else file
-            if not there.exists():
-                yield f"{name}: {target} is not there"
-            elif url.fragment and there in pages and unquote(url.fragment) not in pages[there].ids:
+            linked = (file.parent / unquote(url.path)).resolve() if url.path else file
+            if not linked.exists():
+                yield f"{name}: {target} does not exist"
+            elif (
+                url.fragment and linked in pages and unquote(url.fragment) not in pages[linked].ids
+            ):
                 yield f"{name}: {target} has no such anchor"
 
 

@@ -70,8 +70,8 @@ def _pages(group: click.Group) -> Iterator[Page]:
             click.Context(one, info_name=name, parent=context)
             for name, one in getattr(command, "commands", {}).items()
         ]
-        told = [str(one.command.help).replace(str(one.info_name), "OPERATOR") for one in below]
-        does = " ".join(dict.fromkeys(told)) or str(command.help)
+        helps = [str(one.command.help).replace(str(one.info_name), "OPERATOR") for one in below]
+        does = " ".join(dict.fromkeys(helps)) or str(command.help)
         text = _text(context.command_path, does, below or [context])
         yield Page(f"ndtool-{command.name}", _line(command), text)
 

@@ -62,7 +62,7 @@ def cases() -> list[Case]:
         Case("scatter-elements, mean float32", "scatter-elements", (table, columns, updates), mean),
         Case("scatter-elements, mean float16", "scatter-elements", small, mean),
         Case("scatter-elements, mean int32", "scatter-elements", whole, mean),
-        Case("scatter-elements, max without old values", "scatter-elements", whole, without),
+        Case("scatter-elements, max without current values", "scatter-elements", whole, without),
         Case(
             "scatter, sub float32", "scatter", (table, rows[:, 0], updates), ("--reduction", "sub")
         ),

@@ -132,11 +132,11 @@ def _require_times(name: str, listed: Any, made: Array) -> None:
         found = flat[at : at + given.size]
         at += given.size
         try:
-            kept = (found.astype(given.dtype) == given) | np.isnat(given)
+            unchanged = (found.astype(given.dtype) == given) | np.isnat(given)
         except TypeError:  # a timedelta without a unit
-            kept = found.view(np.int64) == given.view(np.int64)
-        if not kept.all():
-            first = int(np.argmin(kept))
+            unchanged = found.view(np.int64) == given.view(np.int64)
+        if not unchanged.all():
+            first = int(np.argmin(unchanged))
             raise _changed(name, given[first], found[first])
 
 
@@ -164,7 +164,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def index_array(value: object, rule: str = "error") -> Array:
+def index_array(value: object, mode: str = "error") -> Array:
     """Return indices as an ndarray, with integers beyond 64 bits clamped to int64.
 
     No axis is that long, so they stay out of bounds. `name_exactly` restores the value in errors.
@@ -176,8 +176,8 @@ def index_array(value: object, rule: str = "error") -> Array:
     exact = None if taken.dtype.name in dtypes.INTEGERS else _whole_numbers(value)
     if exact is None:
         return taken
-    if rule in MODES and not MODES[rule].by_side:
-        done = MODES[rule].done
+    if mode in MODES and not MODES[mode].by_side:
+        done = MODES[mode].done
         raise DtypeError(
             f"indices of more than 64 bits cannot be {done}: expected smaller integers"
         )

@@ -305,16 +305,16 @@ def _run(
     operator: str, inputs: dict[str, Named], given: dict[str, Any], out: Path, options: Options
 ) -> Result:
     started = time.perf_counter()
-    how, bar = checked(options)
+    chosen, bar = checked(options)
     named = {
         role: name for role, value in inputs.items() if (name := _name(role, value)) is not None
     }
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: how.pop(name) for name in COMMON if name in how}
+    given = given | {name: chosen.pop(name) for name in COMMON if name in chosen}
     attributes = attributes_of(operator, given.items())
     fields = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
-    arguments_given: dict[str, Any] = {"indices": None, **fields, **how}
+    arguments_given: dict[str, Any] = {"indices": None, **fields, **chosen}
     request = Request(operator, output=output, attributes=attributes, **arguments_given)
     result = None
     try:

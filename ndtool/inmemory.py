@@ -161,7 +161,7 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    lacks = check.lacks_places(plan, bound.handling.mode) or (
+    lacks = check.lacks_valid_indices(plan, bound.handling.mode) or (
         bound.handling.pad is not None and not data.size
     )
     if out is None and target.size and not lacks:
@@ -215,7 +215,7 @@ def _scattered(
     target = out
     if target is None or not (plain and _direct(target)):
         target = np.empty(plan.output, data.dtype)
-    if not updates.size or check.lacks_places(plan, bound.handling.mode):
+    if not updates.size or check.lacks_valid_indices(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
     if combining.duplicates == "error":
         check.check(plan, index, negatives, team)

@@ -31,11 +31,14 @@ T = TypeVar("T", bound=Tensor)
 
 @overload
 def gather_nd(
-    data: T, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: T, indices: ArrayLike, batch_dims: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> T: ...
 @overload
 def gather_nd(
-    data: ArrayLike, indices: ArrayLike, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: ArrayLike,
+    indices: ArrayLike,
+    batch_dims: SupportsIndex = 0,
+    **options: Unpack[GatherOptions],
 ) -> Array: ...
 def gather_nd(
     data: Any,
@@ -78,7 +81,7 @@ def scatter_nd(
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> T: ...
 @overload
 def scatter_nd(
@@ -86,7 +89,7 @@ def scatter_nd(
     indices: ArrayLike | Tensor,
     updates: ArrayLike | Tensor,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> Array: ...
 def scatter_nd(
     data: Any,
@@ -137,11 +140,11 @@ def scatter_nd(
 
 @overload
 def gather_elements(
-    data: T, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: T, indices: ArrayLike, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> T: ...
 @overload
 def gather_elements(
-    data: ArrayLike, indices: ArrayLike, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: ArrayLike, indices: ArrayLike, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> Array: ...
 def gather_elements(
     data: Any,
@@ -185,7 +188,7 @@ def scatter_elements(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> T: ...
 @overload
 def scatter_elements(
@@ -194,7 +197,7 @@ def scatter_elements(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> Array: ...
 def scatter_elements(
     data: Any,
@@ -244,14 +247,14 @@ def gather(
     data: T,
     indices: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
-    **how: Unpack[BatchedGatherOptions],
+    **options: Unpack[BatchedGatherOptions],
 ) -> T: ...
 @overload
 def gather(
     data: ArrayLike,
     indices: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
-    **how: Unpack[BatchedGatherOptions],
+    **options: Unpack[BatchedGatherOptions],
 ) -> Array: ...
 def gather(
     data: Any,
@@ -299,7 +302,7 @@ def scatter(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> T: ...
 @overload
 def scatter(
@@ -308,7 +311,7 @@ def scatter(
     updates: ArrayLike | Tensor,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
-    **how: Unpack[BatchedScatterOptions],
+    **options: Unpack[BatchedScatterOptions],
 ) -> Array: ...
 def scatter(
     data: Any,

@@ -55,8 +55,8 @@ def register(text: str) -> None:
 def redacted(text: str) -> str:
     """Return `text` without the user, password and query of any URL in it.
 
-    >>> redacted("https://me:word@host/a.npz?signature=1:x is not there")
-    'https://host/a.npz?...:x is not there'
+    >>> redacted("https://me:word@host/a.npz?signature=1:x does not exist")
+    'https://host/a.npz?...:x does not exist'
     """
     for span, shown in _exact:
         text = text.replace(span, shown)

@@ -145,12 +145,12 @@ class Proxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
         passed = 0
         try:
-            while piece := source.recv(1 << 16):
-                passed += len(piece)
+            while block := source.recv(1 << 16):
+                passed += len(block)
                 if passed > limit:
                     self.held.set()
                     self._let_go.wait()
-                sink.sendall(piece)
+                sink.sendall(block)
         except OSError:
             pass
         for one in (source, sink):

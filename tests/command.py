@@ -126,12 +126,12 @@ def at_terminal(
     """Run a command with some of its standard streams on a terminal, the others on pipes."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, columns))
-    pieces = []
+    blocks = []
 
     def watch() -> None:
         try:
-            while piece := os.read(ours, 1 << 16):
-                pieces.append(piece)
+            while block := os.read(ours, 1 << 16):
+                blocks.append(block)
         except OSError:
             pass  # the last process has closed the terminal
 
@@ -151,7 +151,7 @@ def at_terminal(
     os.close(theirs)
     reader.join()
     os.close(ours)
-    screen = b"".join(pieces).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    screen = b"".join(blocks).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
     return ran._replace(screen=screen)
 
 

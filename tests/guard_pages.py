@@ -1,6 +1,6 @@
 """Arrays between guard pages: an access outside of them ends the process.
 
-place: the alignment of the next arrays: "start" or "end" of the accessible pages, or "odd".
+position: the alignment of the next arrays: "start" or "end" of the accessible pages, or "unaligned".
 """
 
 import ctypes
@@ -23,7 +23,7 @@ def memory_block(size: int) -> Array:
     made = _rooms.setdefault(inner, deque())
     whole = made.popleft() if len(made) == 8 else _pages(inner)
     made.append(whole)
-    begin = PAGE + inner - size if position == "end" else PAGE + (position == "odd")
+    begin = PAGE + inner - size if position == "end" else PAGE + (position == "unaligned")
     return whole[begin : begin + size]
 
 
@@ -51,7 +51,7 @@ def scratch(size: int) -> memoryview:
     """Replace bytearray: buffers for the kernels are between guard pages, too, and not zero."""
     global position
     position, requested = (
-        "start" if position == "odd" else position,
+        "start" if position == "unaligned" else position,
         position,
     )  # bytearrays are aligned
     made, position = memory_block(size), requested

@@ -129,12 +129,12 @@ def test_imports_point_down_and_libraries_are_known_to_few() -> None:
 
 def test_no_import_goes_in_a_circle_and_modules_are_short() -> None:
     graph = {f"ndtool.{name}": imports(path) for name, path in modules().items()}
-    left = dict(graph)
-    while left:
-        free = [name for name, needs in left.items() if not needs & left.keys()]
-        assert free, f"a circle among {sorted(left)}"
+    remaining = dict(graph)
+    while remaining:
+        free = [name for name, needs in remaining.items() if not needs & remaining.keys()]
+        assert free, f"a circle among {sorted(remaining)}"
         for name in free:
-            del left[name]
+            del remaining[name]
     long = [
         name for name, path in modules().items() if len(path.read_text().splitlines()) > LONGEST
     ]

@@ -96,10 +96,10 @@ def test_an_unknown_method(write_archive):
     )
 
 
-@pytest.mark.parametrize("cut", [1, 10, 22, 200, 300, 600, 650])
-def test_a_cut_archive(write_archive, cut):
+@pytest.mark.parametrize("removed", [1, 10, 22, 200, 300, 600, 650])
+def test_a_truncated_archive(write_archive, removed):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
-    refused(write_archive(raw[:-cut]), "truncated|a .npy array")
+    refused(write_archive(raw[:-removed]), "truncated|a .npy array")
 
 
 def test_an_archive_cut_after_another_inside(write_archive):
@@ -301,7 +301,7 @@ def test_several_members_and_none_named(write_archive):
     assert error.places[-1] == "and 4 more"
 
 
-def test_a_member_that_is_not_there(write_archive):
+def test_a_member_that_does_not_exist(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("b.npy", b"text")]))
     error = refused(f"{path}:q", "q is not a member")
     assert error.places[0] == "a: float32[2,3,4]"
@@ -390,9 +390,9 @@ def test_streamed_archives_have_their_sums_after_the_data(write_archive):
         def writable(self):
             return True
 
-        def write(self, piece):
-            self.raw += bytes(piece)
-            return len(piece)
+        def write(self, written):
+            self.raw += bytes(written)
+            return len(written)
 
     pipe = Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -429,14 +429,14 @@ SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()
 @given(
     seed=st.sampled_from(SEEDS),
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=8)), max_size=4),
-    cut=st.integers(0, 40),
+    removed=st.integers(0, 40),
 )
-def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, cut):
+def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, removed):
     raw = bytearray(seed)
-    for at, piece in edits:
+    for at, written in edits:
         at %= len(raw)
-        raw[at : at + len(piece)] = piece
-    raw = raw[: len(raw) - cut]
+        raw[at : at + len(written)] = written
+    raw = raw[: len(raw) - removed]
     path = tmp_path_factory.getbasetemp() / "mutated.npz"
     path.write_bytes(raw)
     try:

@@ -40,12 +40,12 @@ pytestmark = pytest.mark.usefixtures("short_calls")
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
 ROWS = np.array([[2], [0]])
 TWO = np.full((2, 4), 7, "f4")
-PLACES = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
+AXIS_INDICES = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
 CALLS: dict[str, dict[str, Any]] = {
     "gather_nd": {"data": DATA, "indices": ROWS, "batch_dims": 0},
     "scatter_nd": {"data": DATA, "indices": ROWS, "updates": TWO, "reduction": "add"},
-    "gather_elements": {"data": DATA, "indices": PLACES, "axis": 0},
-    "scatter_elements": {"data": DATA, "indices": PLACES, "updates": TWO, "axis": 0, "reduction": "max"},
+    "gather_elements": {"data": DATA, "indices": AXIS_INDICES, "axis": 0},
+    "scatter_elements": {"data": DATA, "indices": AXIS_INDICES, "updates": TWO, "axis": 0, "reduction": "max"},
 }  # fmt: skip
 CALLS["gather"] = {"data": DATA, "indices": [2, 0], "axis": 0}
 OPTIONS = {"out": None, "threads": None, "spec": "ndtool"}
@@ -196,7 +196,7 @@ def unusual_objects() -> Iterator[Any]:
         new[:, ::2],
         np.broadcast_to(new[0], (3, 4)),
         ROWS.copy(),
-        PLACES.copy(),
+        AXIS_INDICES.copy(),
     )
     yield from (
         new.view(np.recarray),
@@ -245,12 +245,12 @@ PLACES_OF_ARGUMENTS = [(name, a) for name, right in CALLS.items() for a in (*rig
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "argument"), PLACES_OF_ARGUMENTS)
 def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) -> None:
-    before = [raw(a) for a in (DATA, ROWS, TWO, PLACES)]
+    before = [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)]
     for unusual in unusual_objects():
         refused_or_done(name, **{argument: unusual})
         if argument == "data":
             refused_or_done(name, data=unusual, out=unusual)
-    assert [raw(a) for a in (DATA, ROWS, TWO, PLACES)] == before
+    assert [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)] == before
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -425,9 +425,9 @@ def test_elements_are_found_to_share_memory() -> None:
     for _ in range(3000):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
         strides = tuple(rng.integers(-24, 25, len(shape)).tolist())
-        places = [sum(map(int.__mul__, strides, location)) for location in np.ndindex(shape)]
-        taken = {location + byte for location in places for byte in range(2)}
-        if len(taken) < 2 * len(places):
+        offsets = [sum(map(int.__mul__, strides, location)) for location in np.ndindex(shape)]
+        taken = {location + byte for location in offsets for byte in range(2)}
+        if len(taken) < 2 * len(offsets):
             assert layouts.may_fold(shape, strides, 2)
     cube = np.zeros((4, 5, 6), "f4")
     for slices in (

@@ -149,7 +149,7 @@ def test_bad_npy(row: str, workdir: Path) -> None:
     assert state(workdir) == before
 
 
-PLACES = {
+LOCATIONS = {
     "indices": ("gather-nd", "out.npy", "bad.npy", "-o", "out.npy"),
     "updates": ("scatter-nd", "out.npy", "idx.npy", "bad.npy", "-o", "out.npy"),
     "elements": ("scatter-elements", "bad.npy", "idx.npy", "out.npy", "-o", "out.npy"),
@@ -161,13 +161,13 @@ PLACES = {
 
 
 @pytest.mark.parametrize("row", ["claims 4 TiB", "pickled objects"])
-@pytest.mark.parametrize("position", PLACES)
+@pytest.mark.parametrize("position", LOCATIONS)
 def test_bad_npy_wherever_it_is_read(row: str, position: str, workdir: Path) -> None:
     content, reason = REFUSED_NPY[row]
     Path("bad.npy").write_bytes(content)
     before = state(workdir)
     piped = position == "pipe"
-    ran = run(*PLACES[position], stdin=content if piped else b"")
+    ran = run(*LOCATIONS[position], stdin=content if piped else b"")
     refused(ran, "standard input" if piped else "bad.npy", reason)
     assert state(workdir) == before
 
@@ -359,8 +359,8 @@ def bomb(nbytes: int) -> bytes:
 
 
 LIES = {
-    "ten bytes cut": (bytes(ONE[:-10]), "", "truncated: it has no end"),
-    "half of it cut": (bytes(ONE[: len(ONE) // 2]), "", "truncated: it has no end"),
+    "ten bytes missing": (bytes(ONE[:-10]), "", "truncated: it has no end"),
+    "half of it missing": (bytes(ONE[: len(ONE) // 2]), "", "truncated: it has no end"),
     "a flipped bit, stored": (flipped(ONE, RAW), ":a", "CRC .* damaged"),
     "another sum, deflated": (patched(DEFLATED, ("<I", LOCAL, 14, 1), ("<I", CENTRAL, 16, 1)), ":a", "CRC"),
     "a flipped bit, deflated": (flipped(DEFLATED, bytes(DEFLATED[40:60])), ":a", ""),

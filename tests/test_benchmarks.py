@@ -48,7 +48,7 @@ NAMED = {
 }
 
 
-def test_the_fifteen_cases_are_all_there() -> None:
+def test_the_fifteen_cases_exist() -> None:
     assert {case.name: (case.data, case.indices) for case in cases.CASES} == NAMED
     assert {case.dtype for case in cases.CASES} == {"float32"}
     assert {case.index_dtype for case in cases.CASES} == {"int64"}
@@ -100,10 +100,10 @@ def compiler() -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("position", problems.PLACES)
+@pytest.mark.parametrize("position", problems.ALIGNMENTS)
 @pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
 def test_every_variant_of_a_limit_is_right(case: Any, position: str, threads: int) -> None:
-    begin = problems.PLACES[position]
+    begin = problems.ALIGNMENTS[position]
     problem = problems.make(narrowed(case), begin)
     wanted = problems.expected(problem)
     out = problems.placed(np.zeros_like(wanted), begin)
@@ -198,7 +198,7 @@ SHARE = {
 def results() -> dict[str, Any]:
     """Return the results of one small case against NumPy only."""
     record = measure.measure(cases.CASES[0].shrunk(64), ["numpy"], 3)
-    record["limit"] = {position: {"1": SHARE, "2": SHARE} for position in problems.PLACES}
+    record["limit"] = {position: {"1": SHARE, "2": SHARE} for position in problems.ALIGNMENTS}
     assert record["verified"]
     assert record["fastest"] == "numpy"
     made = {

@@ -179,12 +179,12 @@ CALLS = [
             ("reduction div is not defined for data of int32",)),
     refused("a mean in ONNX", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
             "--reduction mean --spec onnx:18", ("onnx:18", "no version of onnx accepts it")),
-    refused("no old values in ONNX", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+    refused("no --no-include-self in ONNX", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
             "--reduction add --no-include-self --spec onnx:18", ("onnx:18", "no include_self")),
     refused("a mean of index tuples in openvino:15", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
             "--reduction mean --spec openvino:15", ("openvino:15", "mean")),
-    refused("a difference without the old values", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
-            "--reduction sub --no-include-self", ("reduction sub always includes the old value",)),
+    refused("a difference without the current values", "scatter_nd", COUNTING, i8([0]), ROWS[:1],
+            "--reduction sub --no-include-self", ("reduction sub always includes the current value",)),
     Call("NaN, infinity and zeros in max", "scatter_nd", np.array([0.0, 1.0, np.nan]),
          i8([0], [1], [2], [1], [0]), np.array([-0.0, np.nan, 1, np.inf, 0.0]), "--reduction max"),
     Call("products that overflow", "scatter_nd", np.array([127, -128], "i1"), i8([0], [1], [0]),
@@ -536,7 +536,7 @@ def test_warnings_are_one_line_and_quiet_is_quiet():
     assert "error" in ndtool(*run[:-1], "nowhere/out.npy", "-q").err
 
 
-def test_trace_is_there_when_asked_for():
+def test_trace_is_printed_on_request():
     save(data=COUNTING, idx=i8([1]))
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     ran = ndtool(*run, "--trace")

@@ -546,10 +546,10 @@ def asleep_in_read(pid):
     import termios
 
     with open(f"/proc/{pid}/fd/0", "rb", buffering=0) as pipe:
-        left = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+        unread = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
     with open(f"/proc/{pid}/stat") as file:
         sleeping = file.read().rpartition(")")[2].split()[0] == "S"
-    return sleeping and struct.unpack("i", left) == (0,)
+    return sleeping and struct.unpack("i", unread) == (0,)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")

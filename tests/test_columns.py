@@ -181,7 +181,7 @@ def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, 
         (1 << 20, {"memory.max": 1 << 40}, False), (None, {}, True),
     ],
 )  # fmt: skip
-def test_blocks_are_for_outputs_that_are_large_beside_memory(
+def test_blocks_are_for_outputs_that_are_large_relative_to_memory(
     megabytes: int | None, limits: dict[str, Any], suits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1 GiB of rows of 16 KiB; with ample memory they are written in place."""

@@ -81,45 +81,45 @@ def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
     """Return a file of the toy format; step: the shape of a block."""
     step = tuple(max(1, size // 2) for size in array.shape) if step is None else step
     sizes = "|".join(",".join(map(str, one)) for one in (array.shape, step))
-    places = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
+    starts = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
     parts = [
         array[
             (*(slice(i, i + each) for i, each in zip(position, step, strict=True)), ...)
         ].tobytes()
-        for position in places
+        for position in starts
     ]
     return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)
 
 
-def stored(array: Any, **how: Any) -> dict[str, bytes]:
+def stored(array: Any, **settings: Any) -> dict[str, bytes]:
     """Return the files of a Zarr store."""
     store: dict[str, Any] = {}
     chunks = tuple(max(1, size // 2) for size in array.shape)
-    made = zarr.create_array(store, shape=array.shape, dtype=array.dtype, chunks=chunks, **how)
+    made = zarr.create_array(store, shape=array.shape, dtype=array.dtype, chunks=chunks, **settings)
     made[...] = array
-    return {name: piece.to_bytes() for name, piece in store.items()}
+    return {name: content.to_bytes() for name, content in store.items()}
 
 
-def dataset(array: Any, **how: Any) -> bytes:
+def dataset(array: Any, **settings: Any) -> bytes:
     """Return an HDF5 file of an array."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         opaque = array.dtype.kind in "mM"
         kept = array.astype(h5py.opaque_dtype(array.dtype)) if opaque else array
-        file.create_dataset("a", data=kept, **how)
+        file.create_dataset("a", data=kept, **settings)
     return stream.getvalue()
 
 
-def chunked(array: Any, **how: Any) -> bytes:
+def chunked(array: Any, **settings: Any) -> bytes:
     """Return an HDF5 file of an array in chunks."""
-    return dataset(array, chunks=tuple(max(1, size // 2) for size in array.shape), **how)
+    return dataset(array, chunks=tuple(max(1, size // 2) for size in array.shape), **settings)
 
 
-def hollow(**how: Any) -> bytes:
+def hollow(**settings: Any) -> bytes:
     """Return an HDF5 file that declares a huge array."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
-        file.create_dataset("a", shape=(1 << 40,), dtype="<f8", **how)
+        file.create_dataset("a", shape=(1 << 40,), dtype="<f8", **settings)
     return stream.getvalue()
 
 
@@ -139,10 +139,10 @@ def put(path: str, raw: bytes | dict[str, bytes]) -> None:
         Path(path).write_bytes(raw)
         return
     shutil.rmtree(path, ignore_errors=True)
-    for name, piece in raw.items():
+    for name, content in raw.items():
         where = Path(path, name)
         where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(piece)
+        where.write_bytes(content)
 
 
 def found(path: str) -> bytes | dict[str, bytes]:
@@ -271,11 +271,11 @@ STORES = {
     "zarr": Maker(lambda a: stored(a, zarr_format=2), {".zarray": HUGE}),
     "zarr of Fortran": Maker(lambda a: stored(a, zarr_format=2, order="F"), {".zarray": HUGE}),
 }
-PLACES = ("file", "standard input", "pipe", "FIFO")
+LOCATIONS = ("file", "standard input", "pipe", "FIFO")
 COMBINED = [
     pytest.param(maker, position, id=f"{name}-{position}")
     for name, maker in (MAKERS | STORES).items()
-    for position in PLACES
+    for position in LOCATIONS
     if position == "file" or maker.streamed
 ]
 everywhere = pytest.mark.parametrize(("maker", "position"), COMBINED)
@@ -552,13 +552,13 @@ def old_file(target: str) -> Any:
 
 
 @targets_and_stores
-@pytest.mark.parametrize("how", ["pieces", "whole"])
-def test_round_trip_of_outputs(target: str, how: str) -> None:
+@pytest.mark.parametrize("settings", ["pieces", "whole"])
+def test_round_trip_of_outputs(target: str, settings: str) -> None:
     for array in fitting(target):
         with written(target, array) as out:
             assert (out.metadata.dtype, out.metadata.shape) == metadata_of(array)[:2]
             assert not out.streamed
-            if how == "whole":
+            if settings == "whole":
                 fill(out, array, "map")
             else:
                 write_reversed(out, array)

@@ -110,15 +110,15 @@ def ndtool_reads(descr: Any) -> dtypes.Dtype | DtypeError:
 @example([("a", "|i1", (1,) * 65)])
 @example([("a", "|i1", 2**5000)])
 def test_a_descr_is_parsed_as_by_numpy(descr: Any) -> None:
-    theirs, ours = numpy_reads(descr), ndtool_reads(descr)
+    expected, ours = numpy_reads(descr), ndtool_reads(descr)
     if isinstance(ours, DtypeError):
-        assert theirs is None or ours.message.startswith(OURS)
+        assert expected is None or ours.message.startswith(OURS)
         return
-    assert theirs is not None
-    assert ours.itemsize == theirs.itemsize
-    assert ours.descr == dtype_to_descr(theirs)  # as NumPy writes it
-    if theirs.names is None:
-        assert ours == dtypes.from_numpy(theirs)
+    assert expected is not None
+    assert ours.itemsize == expected.itemsize
+    assert ours.descr == dtype_to_descr(expected)  # as NumPy writes it
+    if expected.names is None:
+        assert ours == dtypes.from_numpy(expected)
 
 
 @pytest.mark.slow("random record types keep their bytes")

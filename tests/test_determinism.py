@@ -354,10 +354,10 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
                 arrays=(data, wrong, updates), combination={"reduction": reduction}
             )
             for out in (data, np.full_like(data, 7)):
-                kept = out.copy()
+                before = out.copy()
                 with pytest.raises(BoundsError):
                     again.into(out, threads)
-                assert same(out, kept), (position, threads, reduction)
+                assert same(out, before), (position, threads, reduction)
 
 
 @pytest.mark.parametrize("algorithm", WAYS, ids=lambda w: w.name)
@@ -570,9 +570,9 @@ def test_scratch_is_cached_once(small: None, monkeypatch: pytest.MonkeyPatch) ->
         for result in pool.map(lambda _: call.run(1), range(8)):
             assert same(result, call.expected)
     assert len({id(one) for one in made}) >= 4
-    (kept,) = scratch._spare
+    (before,) = scratch._spare
     call.run(1)
-    assert scratch._spare[0] is kept
+    assert scratch._spare[0] is before
 
 
 def test_planted_races_still_run() -> None:

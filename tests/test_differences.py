@@ -224,7 +224,7 @@ RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--r
 
 
 @pytest.mark.parametrize(
-    ("asked", "done", "cause"),
+    ("requested", "done", "cause"),
     [
         ({"reduction": "add"}, {"reduction": "mean"}, "--reduction mean"),
         ({"reduction": "add"}, {"reduction": "none"}, "--reduction none"),
@@ -242,9 +242,9 @@ RUN = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy", "--r
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", ["i4", "f4", "c8"])
 def test_the_cause_of_all_differences_is_named(
-    workdir: Path, asked: dict[str, Any], done: dict[str, Any], cause: str, dtype: str
+    workdir: Path, requested: dict[str, Any], done: dict[str, Any], cause: str, dtype: str
 ) -> None:
-    if dtype == "c8" and "max" in (asked.get("reduction"), done.get("reduction")):
+    if dtype == "c8" and "max" in (requested.get("reduction"), done.get("reduction")):
         pytest.skip("complex numbers have no order")
     rng = np.random.default_rng(3)
     data, indices = (rng.normal(size=50) * 99).astype(dtype), rng.integers(0, 30, (90, 1))
@@ -252,9 +252,9 @@ def test_the_cause_of_all_differences_is_named(
     updates[indices[:, 0] == 7] *= 2
     save(data=data, idx=indices, upd=updates)
     save(out=ndtool_package.scatter_nd(data, indices, updates, **done))
-    flags = ["--reduction", asked.get("reduction", "none")]
-    flags += ["--no-include-self"] if "include_self" in asked else []
-    flags += ["--duplicates", asked["duplicates"]] if "duplicates" in asked else []
+    flags = ["--reduction", requested.get("reduction", "none")]
+    flags += ["--no-include-self"] if "include_self" in requested else []
+    flags += ["--duplicates", requested["duplicates"]] if "duplicates" in requested else []
     ran = ndtool(*RUN[:-2], *flags, "--json")
     assert (ran.status, ran.json["cause"]) == (8, cause)
     assert f"are the result of {cause}" in ndtool(*RUN[:-2], *flags).err

@@ -130,8 +130,8 @@ def test_the_architecture_lists_every_package():
     modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     packages = {f"{path.parent.relative_to(package)}/" for path in package.rglob("__init__.py")}
     known = ("arrow", "hdf5", "npz", "onnx", "safetensors", "text", "zarr")
-    rooms = {f"formats/{name}/" for name in known}
-    assert names == {"_kernels.pyx"} | modules | packages - rooms - {"./"}
+    own_packages = {f"formats/{name}/" for name in known}
+    assert names == {"_kernels.pyx"} | modules | packages - own_packages - {"./"}
 
 
 def test_a_package_index_breaks_no_link():
@@ -147,7 +147,7 @@ def test_a_package_index_breaks_no_link():
 
 @documented
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_pictures_are_there(path):
+def test_pictures_exist(path):
     for description, name in PICTURE.findall(path.read_text("utf-8")):
         assert description
         assert (path.parent / name).is_file(), name
@@ -155,7 +155,7 @@ def test_pictures_are_there(path):
 
 @documented
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_files_that_are_named_are_there(path):
+def test_referenced_files_exist(path):
     named = re.findall(
         r"`((?:docs|benchmarks|fixtures|tests|ndtool)/[^`\s]*)`", path.read_text("utf-8")
     )
@@ -177,7 +177,7 @@ def test_every_document_is_in_the_site():
         ('<a href="b.html#here">', ""),
         ('<a href="b.html"><a href="#top"><p id="top"><a href="https://x.y/z">', ""),
         ('<img src="data:image/png;base64,">', ""),
-        ('<a href="c.html">', "a.html: c.html is not there\n"),
+        ('<a href="c.html">', "a.html: c.html does not exist\n"),
         ('<a href="b.html#nowhere">', "a.html: b.html#nowhere has no such anchor\n"),
         ('<a href="#nowhere">', "a.html: #nowhere has no such anchor\n"),
         ('<link href="https://x.y/z.css">', "a.html: loads https://x.y/z.css\n"),

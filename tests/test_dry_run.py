@@ -275,13 +275,13 @@ def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
     pytest.importorskip("zarr")
     from ndtool.publish import leftovers
 
-    left = inputs / f".x.zarr.ndtool-0123456789ab-{leftovers.boot()}"
-    left.mkdir()
+    abandoned = inputs / f".x.zarr.ndtool-0123456789ab-{leftovers.boot()}"
+    abandoned.mkdir()
     assert ndtool(*command("gather-nd", "out.zarr", "--dry-run")).status == 0
-    assert left.exists()
+    assert abandoned.exists()
     assert not Path("out.zarr").exists()
     assert ndtool(*command("gather-nd", "out.zarr")).status == 0
-    assert not left.exists()
+    assert not abandoned.exists()
 
 
 def test_nothing_is_left(inputs: Path) -> None:

@@ -63,7 +63,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
 
 
 @pytest.fixture
-def there(workdir: Path) -> Path:
+def folder(workdir: Path) -> Path:
     rng = np.random.default_rng(5)
     save(
         data=rng.random((512, 256), np.float32),
@@ -74,29 +74,29 @@ def there(workdir: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_another_cluster_gives_the_bits_of_the_reference(there: Path, seed: int) -> None:
+def test_another_cluster_gives_the_bits_of_the_reference(folder: Path, seed: int) -> None:
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, toy = state(there), Toy(seed)
+    before, toy = state(folder), Toy(seed)
     files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
     how: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
     files.scatter_nd("data.npy", "idx.npy", "upd.npy", **how)
     assert same(np.load("gathered.npy"), reference.gather_nd(data, idx))
     scattered = reference.scatter_nd(data, idx, upd, reduction="add")
     assert same(np.load("scattered.npy"), scattered)
-    assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert state(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
     assert toy.now() == sum(toy.attempt_results.values())
     assert len(toy.attempt_results) == 6
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_bad_index_leaves_nothing_on_another_cluster(there: Path, seed: int) -> None:
+def test_a_bad_index_leaves_nothing_on_another_cluster(folder: Path, seed: int) -> None:
     idx = np.load("idx.npy")
     idx[9999, 1], idx[19_999, 0] = 256, -9000
     save(idx=idx)
-    before = state(there)
+    before = state(folder)
     with pytest.raises(BoundsError, match=r"2 of 20000 index tuples\n  --> idx.npy\[9999, 1\]"):
         files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=Toy(seed))
-    assert state(there) == before
+    assert state(folder) == before
 
 
 def numbered(phase: str, number: int) -> int:

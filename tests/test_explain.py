@@ -58,7 +58,9 @@ def numbered(case: Case) -> Array:
     return call(reference, Case(case.operator, (numbers, indices), case.arguments))
 
 
-def met(case: Case, location: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def updates_of(
+    case: Case, location: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the positions in indices and in updates of every update of an element."""
     data, indices, _ = case.arrays
     axis, b = plain_axes(case)
@@ -87,20 +89,20 @@ def bits(one: Array | None) -> bytes:
 
 def results(old: Array, updates: Iterable[Array], arguments: dict[str, Any]) -> Iterator[Array]:
     """Yield an element after each of its updates."""
-    reduction, kept = arguments["reduction"], arguments.get("include_self", True)
+    reduction, include_self = arguments["reduction"], arguments.get("include_self", True)
     for number, update in enumerate(updates, 1):
         if arguments.get("duplicates") == "first" and number > 1:
             yield old
             continue
-        old = met_by(old, update, reduction if kept or number > 1 else "none")
+        old = combined(old, update, reduction if include_self or number > 1 else "none")
         if reduction != "mean":
             yield old
         else:
-            mean = mean_of(native(old).reshape(1), np.array([number + kept]))
+            mean = mean_of(native(old).reshape(1), np.array([number + include_self]))
             yield mean.astype(old.dtype)[0, ...]
 
 
-def met_by(old: Array, update: Array, reduction: str) -> Array:
+def combined(old: Array, update: Array, reduction: str) -> Array:
     """Return the result of an update of an element, both as arrays of one element."""
     if reduction == "none":
         return update if update.dtype == old.dtype else update.astype(old.dtype)
@@ -169,7 +171,7 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
 def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
-    old, found = data[(*element.at, ...)], list(met(case, element.at))
+    old, found = data[(*element.at, ...)], list(updates_of(case, element.at))
     steps = [(element.at, None, (), raw(old), raw(old))]
     taken = [updates[(*at, ...)] for _, at in found]
     after = results(old, taken, case.arguments)
@@ -181,7 +183,7 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
     ] == [steps[0], *few(steps[1:], every)]
     assert element.updates == len(steps) - 1
     copied = reduction == "none" or not case.arguments.get("include_self", True)
-    replaced = copied and any(met(case, gone.position))
+    replaced = copied and any(updates_of(case, gone.position))
     assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
     assert gone.total == len(gone.outputs)
 
@@ -192,14 +194,14 @@ def test_a_scatter_as_text() -> None:
     run = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
     assert ndtool(*run, "--reduction", "add", "--at", "1,-1").out.decode() == (
         "output[1, 0] = 3.75\n"
-        "  old       table.npy[1, 0]  1.5\n"
+        "  current   table.npy[1, 0]  1.5\n"
         "  + update  upd.npy[0, 0]    2.0   rows.npy[0] = (1)   3.5\n"
         "  + update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  3.75\n"
     )
     ran = ndtool(*run, "--from", "1,0", "--from", "0,0", "--at", "0,0")
     assert ran.out.decode() == (
         "output[0, 0] = 7.0\n"
-        "  old       table.npy[0, 0]  0.5\n"
+        "  current   table.npy[0, 0]  0.5\n"
         "  = update  upd.npy[1, 0]    7.0  rows.npy[1] = (0)  7.0\n"
         "\n"
         "table.npy[1, 0] = 1.5 was overwritten by upd.npy[2, 0], the last of 2 updates\n"
@@ -327,7 +329,7 @@ def test_types_in_place_of_files() -> None:
     assert (ran.status, ran.err) == (0, "")
     assert [line.split() for line in ran.out.decode().splitlines()] == [
         ["output[3,", "1]"],
-        ["old", "data[3,", "1]"],
+        ["current", "data[3,", "1]"],
         ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
         ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
     ]
@@ -354,8 +356,8 @@ def test_types_as_inputs_have_no_values(
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
     save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
     named = [TYPES[role] if role in typed else name for role, name in SCATTERED.items()]
-    places = [word for row in (1, 3, -1) for word in ("--at", f"{row},1")]
-    run = ("explain", operator, *named, "--reduction", reduction, *places)
+    options = [word for row in (1, 3, -1) for word in ("--at", f"{row},1")]
+    run = ("explain", operator, *named, "--reduction", reduction, *options)
     ran = ndtool(*run)
     assert (ran.status, ran.err) == (0, "")
     assert b"4321.5" not in ran.out

@@ -43,7 +43,7 @@ COUNT = 1 << 17
 DATA = np.arange(COUNT, dtype="f4").reshape(2, -1)
 IDX = np.array([[1], [0]])
 UPD = np.ones_like(DATA)
-OLD = b"what was there before"
+OLD = b"previous content"
 GATHER = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--reduction", "add")
 TERMFIRST = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
@@ -266,11 +266,11 @@ def test_death_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path)
         where = (call, number, status)
         assert status in (-signal.SIGKILL, UNREACHED), where
         killed += status != UNREACHED
-        left = {p.name for p in workdir.iterdir()} - before.keys()
-        if unnamed and left:  # complete, between the two calls that replace a file
+        remaining = {p.name for p in workdir.iterdir()} - before.keys()
+        if unnamed and remaining:  # complete, between the two calls that replace a file
             assert call in ("link", "replace"), where
-            os.replace(left.pop(), "out.npy")
-        for name in left:
+            os.replace(remaining.pop(), "out.npy")
+        for name in remaining:
             os.unlink(name)
         if Path("out.npy").read_bytes() != OLD:
             assert is_result(run), where

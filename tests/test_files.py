@@ -304,9 +304,9 @@ def test_consecutive_arrays_in_a_file(large):
                 source.recheck()
 
 
-@pytest.mark.parametrize("cut", [1, 95, 96, 97, 120, 218, 223])
-def test_a_stream_that_ends_early(cut):
-    raw = npy()[:-cut]
+@pytest.mark.parametrize("removed", [1, 95, 96, 97, 120, 218, 223])
+def test_a_stream_that_ends_early(removed):
+    raw = npy()[:-removed]
     with Feed(raw) as stdin:
         refused("-", "standard input: .*(found|truncated)", stdin=stdin)
     put("x", raw)

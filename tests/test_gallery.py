@@ -11,7 +11,7 @@ from test_html_report import Page
 GALLERY = FIXTURES.parent / "docs" / "gallery.py"
 
 
-@pytest.mark.skipif(not GALLERY.exists(), reason="docs are not there")
+@pytest.mark.skipif(not GALLERY.exists(), reason="the docs folder is missing")
 def test_every_example_has_its_page(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, GALLERY, tmp_path], env=environment(), capture_output=True, check=True

@@ -1,7 +1,7 @@
 """No byte outside the arrays is read or written: each is between guard pages.
 
 All kernels run in child processes, so that a fault fails a test. Arrays begin at a page
-boundary ("start"), end at one ("end") or are unaligned ("odd"); so is scratch.
+boundary ("start"), end at one ("end") or are unaligned ("unaligned"); so is scratch.
 """
 
 import ctypes
@@ -39,7 +39,13 @@ WIDTHS = [
     for width in range(1, 131)
     if ALL or width < 18 or width > 126 or width % 16 in (15, 0, 1, 8)
 ]
-CALLS = (("end", 1), ("start", 1), ("end", 3), ("start", 2), ("odd", 2))  # alignments and threads
+CALLS = (
+    ("end", 1),
+    ("start", 1),
+    ("end", 3),
+    ("start", 2),
+    ("unaligned", 2),
+)  # alignments and threads
 REDUCTIONS = {
     name: ("add", "sub", "mul")
     + (() if name.startswith("complex") else ("max", "min"))
@@ -172,7 +178,7 @@ def lines() -> None:
     rng = np.random.default_rng(16)
     limit(WORTH=1, STREAMED=1)
     for width in range(1, 601):
-        guard_pages.position = ("end", "start", "odd")[width % 3]
+        guard_pages.position = ("end", "start", "unaligned")[width % 3]
         data = guarded(values(rng, "u1", (5, width)))
         index = guarded(ends(rng, (5,), (97 if width % 50 else 1100,)))
         expected = data[index[:, 0]].tobytes()
@@ -289,8 +295,8 @@ def index_types() -> None:
         index = ends(rng, sizes, (count,))
         index = (index % sizes if "u" in code else index).astype(code)
         data = values(rng, "f4", sizes)
-        places = tuple(np.moveaxis(index.astype(int), -1, 0))
-        call(gather_nd, data[places], (data, index))
+        positions = tuple(np.moveaxis(index.astype(int), -1, 0))
+        call(gather_nd, data[positions], (data, index))
         if k < 4:
             call(gather_nd, np.empty((count, 0)), (np.empty((*sizes, 0)), index))
         for component, size in enumerate(sizes[:5]):

@@ -59,10 +59,10 @@ def workdir(workdir: Path, all_closed: None) -> Path:
     return workdir
 
 
-def put(array: Any, name: str = "a", path: str = "x.h5", mode: str = "w", **how: Any) -> None:
-    """Write a dataset with h5py; how: as `create_dataset` has it."""
+def put(array: Any, name: str = "a", path: str = "x.h5", mode: str = "w", **settings: Any) -> None:
+    """Write a dataset with h5py; settings: as `create_dataset` has it."""
     with h5py.File(path, mode) as file:
-        file.create_dataset(name, data=array, **how)
+        file.create_dataset(name, data=array, **settings)
 
 
 def some(code: Any, shape: tuple[int, ...]) -> Any:
@@ -77,10 +77,10 @@ def some(code: Any, shape: tuple[int, ...]) -> Any:
 def test_types_and_shapes(code: Any) -> None:
     for shape in ((7, 5, 3), (7,), (), (0, 3), (1, 1, 5)):
         array = some(code, shape)
-        kept = array
+        preserved = array
         if array.dtype.kind in "mM":
-            kept = array.astype(h5py.opaque_dtype(array.dtype))
-        put(kept)
+            preserved = array.astype(h5py.opaque_dtype(array.dtype))
+        put(preserved)
         assert same(load("x.h5:/a"), array)
         assert same(load("x.h5"), array)
 
@@ -123,15 +123,15 @@ def test_small_values_in_the_header_of_a_dataset() -> None:
     assert locators.describe("x.h5")[0].problem == "in the dataset's header"
 
 
-@pytest.mark.parametrize("how", [{}, {"fillvalue": -3}])
-def test_values_that_were_never_written(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"fillvalue": -3}])
+def test_values_that_were_never_written(settings: dict[str, Any]) -> None:
     with h5py.File("x.h5", "w") as file:
-        file.create_dataset("flat", (1 << 50,), "<i4", **how)
-        made = file.create_dataset("chunks", (1 << 40,), "<i4", chunks=(1000,), **how)
+        file.create_dataset("flat", (1 << 50,), "<i4", **settings)
+        made = file.create_dataset("chunks", (1 << 40,), "<i4", chunks=(1000,), **settings)
         made[1 << 39] = 9
-        file.create_dataset("endless", (1 << 60,), "<i4", chunks=(1000,), **how)
+        file.create_dataset("endless", (1 << 60,), "<i4", chunks=(1000,), **settings)
     np.save("i.npy", np.array([1 << 45, 0, -1]))
-    fill = how.get("fillvalue", 0)
+    fill = settings.get("fillvalue", 0)
     done = ndtool("gather", "x.h5:flat", "i.npy", "-o", "o.npy")
     assert done.status == 0, done
     assert np.load("o.npy").tolist() == [fill] * 3
@@ -387,14 +387,14 @@ def archive() -> None:
         file["soft"] = h5py.SoftLink("/g")
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(how: str) -> None:
+@pytest.mark.parametrize("settings", HOW)
+def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(settings: str) -> None:
     archive()
     new = RNG.integers(0, 99, (30, 4)).astype("<i2")
     for name in ("new", "g/new", "p/q/r", "b", "c"):
         before = {one: read(one).tobytes() for one in names() if one != name}
-        kept = save(f"x.h5:/{name}", new, how)
-        assert sorted(kept) == sorted(f"/{one}" for one in before)
+        preserved = save(f"x.h5:/{name}", new, settings)
+        assert sorted(preserved) == sorted(f"/{one}" for one in before)
         assert same(read(name), new)
         assert {one: read(one).tobytes() for one in before} == before
     with h5py.File("x.h5") as file:
@@ -566,17 +566,17 @@ def test_a_disk_that_fails_at_any_write(
     code: int, chunks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive()
-    old, write, left = Path("x.h5").read_bytes(), os.pwrite, [0]
+    old, write, remaining = Path("x.h5").read_bytes(), os.pwrite, [0]
 
     def limited(fd: int, data: Any, offset: int) -> int:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             raise OSError(code, os.strerror(code))
         return write(fd, data, offset)
 
     kind = ResourceError if code == errno.ENOSPC else OutputError
     for writes in range(100):
-        left[0] = writes
+        remaining[0] = writes
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", limited)
             try:

@@ -5,6 +5,7 @@ import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -13,10 +14,10 @@ from command import NDTOOL, at_terminal, execute, ndtool, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw
-from test_explain import bits, met, numbered, opened, results
+from test_explain import bits, numbered, opened, results, updates_of
 from test_properties import call, described, many
 
-from ndtool.analysis import drawing
+from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
 from ndtool.analysis.engines import Report
 from ndtool.analysis.oracle import reference
@@ -75,6 +76,19 @@ class Page(HTMLParser):
         return named
 
     @property
+    def lit(self) -> dict[str, str | None]:
+        """The cells highlighted at first, with the orders of updates."""
+        return {
+            name: one.get("data-order")
+            for name, one in self.cells.items()
+            if "lit" in (one.get("class") or "").split()
+        }
+
+    def of_class(self, name: str) -> list[str]:
+        """Return the IDs of the cells of a class."""
+        return [n for n, one in self.cells.items() if name in (one.get("class") or "").split()]
+
+    @property
     def links(self) -> Any:
         """The JSON data for the script."""
         (text,) = [text for tag, text in self.texts if text.startswith('{"tuples"')]
@@ -84,7 +98,7 @@ class Page(HTMLParser):
 def drawn(case: Case) -> Drawing:
     with opened(case) as call:
         found = drawing.draw(call)
-    assume(found is not None)
+    assume(found is not None and found.is_complete)
     assert found is not None
     return found
 
@@ -120,16 +134,16 @@ def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[
 
 def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
     data, _, updates = case.arrays
-    brought = list(met(case, at))
-    taken = [updates[(*came, ...)] for _, came in brought]
+    applied = list(updates_of(case, at))
+    taken = [updates[(*origin, ...)] for _, origin in applied]
     after = results(data[(*at, ...)], taken, case.arguments)
-    old, *others = links[: 1 + len(brought)]
+    old, *others = links[: 1 + len(applied)]
     assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
-    for (where, came), link, value in zip(brought, others, after, strict=True):
-        assert (link.output, link.data, link.updates) == (at, None, came)
+    for (where, origin), link, value in zip(applied, others, after, strict=True):
+        assert (link.output, link.data, link.updates) == (at, None, origin)
         assert (found.tuples[link.number].at, bits(link.result)) == (where, raw(value))
         check_tuple(case, found, link.number)
-    return links[1 + len(brought) :]
+    return links[1 + len(applied) :]
 
 
 def check_tuple(case: Case, found: Drawing, number: int) -> None:
@@ -218,8 +232,9 @@ def test_a_run_writes_its_report_with_the_output() -> None:
     assert page.links == {
         "tuples": [[0], [1], [2]],
         "links": [
-            [0, 0, None, None], [1, 1, None, None], [1, None, 0, 0], [1, None, 2, 2],
-            [2, 2, None, None], [3, 3, None, None], [3, None, 1, 1],
+            [0, 0, None, None, None], [1, 1, None, None, None], [1, None, 0, 0, 1],
+            [1, None, 2, 2, 2], [2, 2, None, None, None], [3, 3, None, None, None],
+            [3, None, 1, 1, 1],
         ],
     }  # fmt: skip
     for words in (
@@ -266,7 +281,7 @@ def test_cells_are_those_of_grids() -> None:
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
     )
-    assert "Not drawn: 1125 elements of the output (at most 400 are drawn)." in Page("p.html").words
+    assert "Large arrays are drawn in part" in Page("p.html").words
     save(indices=np.zeros((9, 2), np.uint8))
     assert (
         ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html", "--dry-run").status == 0
@@ -278,7 +293,7 @@ def test_cells_are_those_of_grids() -> None:
     assert first == ["data-0", "indices-0", "output-0"]
     grids = [one for tag, one in page.tags if one.get("role") == "grid"]
     assert [one["aria-label"] for one in grids][:2] == ["data[0, 0, :]", "data[0, 1, :]"]
-    for output, data, number, updates in page.links["links"]:
+    for output, data, number, updates, _ in page.links["links"]:
         assert f"output-{output}" in page.cells
         assert f"data-{data}" in page.cells
         assert updates is None
@@ -290,7 +305,7 @@ def test_tuples_without_components_are_not_drawn_by_the_thousand() -> None:
     np.save("updates.npy", np.zeros((10**6, 0, 3)))
     files = "data.npy", "indices.npy", "updates.npy"
     assert ndtool("scatter-nd", *files, "-o", "o.npy", "--html", "p.html").status == 0
-    assert "Not drawn: 1000000 index tuples (at most 400 are drawn)." in Page("p.html").words
+    assert len(Page("p.html").links["tuples"]) < 10
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,) * 64, (400,), (400, 1), (1, 400), (2, 0, 3)])
@@ -354,7 +369,7 @@ def test_a_report_shows_the_index_out_of_bounds(command: str) -> None:
     ran = ndtool(*words, "scatter-nd", *inputs, *options.get(command, []), "--html", "p.html")
     assert ran.status == (0 if command == "stats" else 5)
     page = Page("p.html")
-    assert page.cells["indices-1"]["class"] == "beyond"
+    assert page.cells["indices-1"]["class"] == "beyond lit here"
     assert page.cells["indices-1"]["aria-label"] == (
         "indices[1, 0] = 7 is out of bounds: axis 0 of data has size 4: valid -4..3"
     )
@@ -373,10 +388,7 @@ def test_an_explanation_highlights_its_element() -> None:
     )  # fmt: skip
     assert ran.status == 0
     page = Page("p.html")
-    assert [name for name, one in page.cells.items() if one.get("class") == "selected"] == [
-        "data-2",
-        "output-1",
-    ]
+    assert page.of_class("selected") == ["data-2", "output-1"]
     assert "data.npy[2] = 3.0 went to output[2] unchanged" in page.words
     assert "output[1] = 30.0" in page.words
 
@@ -414,7 +426,7 @@ def test_a_verification_shows_what_is_wrong() -> None:
     ran = ndtool("verify", "scatter-nd", *files, "--html", "p.html")
     assert ran.status == 8
     page = Page("p.html")
-    assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
+    assert page.of_class("wrong") == ["found-3"]
     assert page.cells["found-3"]["aria-label"] == (
         "output[3] is 21.0, which differs from output[3] = 20.0 from updates[1],"
         " selected by indices[1] = (-1), which is (3), which overwrites data[3] = 4.0"
@@ -450,7 +462,7 @@ def test_a_report_has_the_results_of_engines() -> None:
     assert (ran.status, ran.json["engines"][0]["result"]) == (8, "same")
     page = Page("p.html")
     assert "3 of 4 elements have the same bits" in page.words
-    assert [name for name, one in page.cells.items() if one.get("class")] == ["found-3"]
+    assert page.of_class("wrong") == ["found-3"]
 
 
 def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
@@ -468,7 +480,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
         described.answered(answers)
         described.publish()
     page = Page("p.html")
-    assert [name for name, one in page.cells.items() if one.get("class")] == ["output-3"]
+    assert page.of_class("selected") == ["output-3"]
     classes = [one["class"] for _, one in page.tags if str(one.get("class")).startswith("result")]
     assert classes == ["result different", "result missing"]
     for words in (
@@ -487,7 +499,7 @@ def test_a_report_of_engines_with_an_index_out_of_bounds() -> None:
     page = Page("p.html")
     assert "indices out of bounds: 1 of 2 elements" in page.words
     assert "refused" in page.words
-    assert page.cells["indices-1"]["class"] == "beyond"
+    assert page.cells["indices-1"]["class"] == "beyond lit here"
 
 
 def test_a_report_of_engines_replaces_no_input() -> None:
@@ -586,3 +598,158 @@ def test_a_report_has_the_warnings_about_the_output() -> None:
         ran = ndtool(*run, *more)
         assert (ran.status, "bfloat16 is stored as V2" in ran.err) == (0, True)
         assert Path("o.html").read_text().count("bfloat16 is stored as V2") == 1
+
+
+def test_a_report_highlights_an_element_and_its_sources_before_any_script() -> None:
+    ran = ndtool("scatter-nd", *saved(), "--reduction", "add", "-o", "o.npy", "--html", "p.html")
+    assert ran.status == 0
+    page = Page("p.html")
+    assert page.lit == {
+        "data-1": None, "indices-0": "1", "indices-2": "2", "updates-0": "1", "updates-2": "2",
+        "output-1": None,
+    }  # fmt: skip
+    assert page.of_class("here") == ["output-1"]
+    assert page.words.count("output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0") == 1
+    save(data=np.arange(3), indices=np.array([[5], [1]]))
+    run = "gather-nd", "data.npy", "indices.npy", "--out-of-bounds", "fill", "-o", "o.npy"
+    assert ndtool(*run, "--html", "p.html").status == 0
+    assert set(Page("p.html").lit) == {"indices-0", "output-0"}, "out of bounds comes first"
+
+
+def drawn_of(page: Page, array: str) -> set[str]:
+    """Return the names of an array's drawn elements."""
+    cells = page.cells.items()
+    return {str(x["aria-label"]).split("]")[0] + "]" for n, x in cells if n.startswith(array)}
+
+
+def test_large_arrays_are_drawn_around_the_element_explained() -> None:
+    indices = np.full((500, 1), 7)
+    indices[[20, 440]] = 124
+    save(data=np.arange(2000.0).reshape(1000, 2), indices=indices, updates=np.ones((500, 2)))
+    files = "data.npy", "indices.npy", "updates.npy"
+    run = "explain", "scatter-nd", *files, "--reduction", "add", "--at", "124,0"
+    assert ndtool(*run, "--html", "p.html").status == 0
+    page = Page("p.html")
+    labels = [one["aria-label"] for one in page.cells.values()]
+    assert (
+        "output[124, 0] = 250.0: data[124, 0] = 248.0; + updates[20, 0] = 1.0, selected by"
+        " indices[20] = (124), gives 249.0; + updates[440, 0] = 1.0, selected by"
+        " indices[440] = (124), gives 250.0"
+    ) in labels
+    assert [page.cells[one]["aria-label"] for one in page.of_class("here")] == [labels[-4]]
+    assert len(page.lit) == 1 + 2 + 2 + 1
+    assert "data[123, 1] = 247.0 is unchanged in output[123, 1]" in labels
+    assert "… and ⋮ mark omitted elements" in page.words
+
+
+def test_an_element_of_many_updates_has_the_first_and_last_ones() -> None:
+    save(data=np.zeros(500), indices=np.full((1000, 1), 3), updates=np.ones(1000))
+    run = (
+        "scatter-nd",
+        "data.npy",
+        "indices.npy",
+        "updates.npy",
+        "--reduction",
+        "add",
+        "-o",
+        "o.npy",
+    )
+    assert ndtool(*run, "--html", "p.html").status == 0
+    page = Page("p.html")
+    (here,) = page.of_class("here")
+    words = str(page.cells[here]["aria-label"])
+    assert words.startswith("output[3] = 1000.0: data[3] = 0.0; + updates[0] = 1.0")
+    assert "gives 5.0; 990 more; + updates[995] = 1.0" in words
+    assert words.endswith("gives 1000.0")
+    orders = [page.lit[name] for name in page.lit if name.startswith("updates")]
+    assert orders == ["1", "2", "3", "4", "5", "996", "997", "998", "999", "1000"]
+    assert "data[3] = 0.0 gets 1000 updates in output[3]" in page.cells["data-3"]["aria-label"]
+
+
+def test_large_arrays_are_drawn_around_the_first_index_out_of_bounds() -> None:
+    indices = np.arange(3000)[:, None] % 900
+    indices[1234] = 900
+    save(data=np.zeros((900, 64)), indices=indices, updates=np.zeros((3000, 64)))
+    run = "scatter-nd", "data.npy", "indices.npy", "updates.npy", "-o", "o.npy"
+    assert ndtool(*run, "--html", "p.html").status == 5
+    page = Page("p.html")
+    assert drawn_of(page, "indices") == {f"indices[{n}, 0]" for n in range(1231, 1238)}
+    (here,) = page.of_class("here")
+    assert page.cells[here]["aria-label"] == (
+        "indices[1234, 0] = 900 is out of bounds: axis 0 of data has size 900: valid -900..899"
+    )
+    assert page.cells["data-0"]["aria-label"] == (
+        "data[331, 0] = 0.0 is selected by indices[1231] = (331), of the drawn elements"
+    )
+
+
+def test_large_arrays_are_drawn_around_the_first_difference() -> None:
+    data, indices = np.arange(6400.0).reshape(100, 64), np.arange(80)[:, None]
+    output = data[:80].copy()
+    output[[40, 70], [17, 3]] += 1
+    save(data=data, indices=indices, output=output)
+    run = "verify", "gather-nd", "data.npy", "indices.npy", "output.npy"
+    assert ndtool(*run, "--html", "p.html").status == 8
+    page = Page("p.html")
+    (here,) = page.of_class("here")
+    assert here.startswith("found")
+    assert page.cells[here]["aria-label"] == (
+        "output[40, 17] is 2578.0, which differs from output[40, 17] = 2577.0 from data[40, 17],"
+        " selected by indices[40] = (40)"
+    )
+    assert drawn_of(page, "output") == {
+        f"output[{i}, {j}]" for i in (39, 40, 41) for j in range(14, 21)
+    }
+
+
+@pytest.mark.slow("random cases of excerpts of large arrays")
+@many
+@given(case=cases, chosen=st.data())
+def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataObject) -> None:
+    described(case)
+    expected = call(reference, case)
+    at = tuple(chosen.draw(st.integers(0, size - 1)) for size in expected.shape if size)
+    assume(len(at) == expected.ndim)
+    small = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
+    with small, opened(case) as opened_call:
+        found = drawing.draw(opened_call, excerpts.Focus((at,)))
+    assume(found is not None)
+    assert found is not None
+    output = found.grids["output"]
+    assert output.elements is not None
+    assert at in output.positions
+    links = list(found.links)
+    for position, element in zip(output.positions, output.elements, strict=True):
+        if expected.dtype.names is None:  # else padding may differ
+            assert bits(element) == raw(expected[(*position, ...)])
+        if len(case.arrays) == 2:
+            links = check_gathered(case, found, position, links)
+        else:
+            links = check_shortened(case, found, position, links)
+    assert links == []
+
+
+def check_shortened(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
+    """Check the links of an element: the original, and the first and last updates."""
+    applied = list(updates_of(case, at))
+    assert found.updates[at] == len(applied)
+    own = [link for link in links if link.output == at]
+    assert (own[0].output, own[0].data, own[0].number) == (at, at, None)
+    ends = (len(own) - 1) // 2
+    wanted = applied if len(own) > len(applied) else [*applied[:ends], *applied[-ends:]]
+    assert [(found.tuples[link.number].at, link.updates) for link in own[1:]] == wanted
+    for link in own[1:]:
+        check_tuple(case, found, link.number)
+    return links[len(own) :]
+
+
+def test_large_updates_in_chunks_are_not_read_for_a_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zarr = pytest.importorskip("zarr", exc_type=ImportError)
+    save(data=np.zeros(500), indices=np.zeros((600, 1), int))
+    zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
+    with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as large:
+        assert not excerpts.has_large_updates(large)
+        monkeypatch.setattr(excerpts, "_READ", 4799)
+        assert excerpts.has_large_updates(large)

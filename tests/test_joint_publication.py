@@ -45,7 +45,7 @@ def group(names: list[str] = NAMES, **options: Any) -> list[Any]:
     return sinks
 
 
-def are_there(names: list[str] = NAMES) -> bool:
+def exist(names: list[str] = NAMES) -> bool:
     return all(Path(name).read_bytes() == npy(ARRAY + i) for i, name in enumerate(names))
 
 
@@ -69,7 +69,7 @@ def test_all_are_there_in_order(
     assert taken == NAMES
     for out in sinks:
         out.abort()
-    assert are_there()
+    assert exist()
     assert sorted(name for name in os.listdir() if "ndtool-" not in name) == NAMES
 
 
@@ -79,7 +79,7 @@ def test_files_of_several_formats_and_none(way: str) -> None:
     publishing.commit()
     for out in sinks:
         out.abort()
-    assert are_there(["a.npy"])
+    assert exist(["a.npy"])
     with np.load("b.npz") as archive:
         assert np.array_equal(archive["x"], ARRAY + 1)
 
@@ -92,7 +92,7 @@ def test_a_refused_output_ends_the_publication(way: str, at: int) -> None:
         publishing.commit(*sinks)
     for out in sinks:
         out.abort()
-    assert are_there(NAMES[:at])
+    assert exist(NAMES[:at])
     assert Path(NAMES[at]).read_bytes() == OLD
     assert sorted(os.listdir()) == NAMES[: at + 1]
 
@@ -119,7 +119,7 @@ def test_the_number_of_temporary_names_is_limited(monkeypatch: pytest.MonkeyPatc
         assert os.listdir() == []
     sinks = group(names)
     publishing.commit(*sinks)
-    assert are_there(names)
+    assert exist(names)
     opened("more.npy").abort()
 
 
@@ -128,7 +128,7 @@ def test_any_number_of_files_without_a_name_replace_others() -> None:
     for name in names:
         Path(name).write_bytes(OLD)
     publishing.commit(*group(names))
-    assert are_there(names)
+    assert exist(names)
 
 
 CHILD = f"""{PROGRAM}

@@ -110,8 +110,8 @@ def expected_scatter(
     output = opaque(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
     if duplicates == "first":
-        places, first = np.unique(flat, return_index=True)
-        opaque(target)[places] = opaque(source)[first]
+        positions, first = np.unique(flat, return_index=True)
+        opaque(target)[positions] = opaque(source)[first]
         return output
     if reduction == "none":
         last = np.full(data.size, -1)
@@ -121,8 +121,8 @@ def expected_scatter(
         return output
     counts = np.bincount(flat, minlength=data.size)
     if not include_self:
-        places, first = np.unique(flat, return_index=True)
-        opaque(target)[places] = opaque(source)[first]
+        positions, first = np.unique(flat, return_index=True)
+        opaque(target)[positions] = opaque(source)[first]
         flat, source = np.delete(flat, first), np.delete(source, first)
     with np.errstate(all="ignore"):
         ufunc_of(data.dtype, reduction).at(target, flat, source)
@@ -368,10 +368,10 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     np.save("data.npy", data)
     np.save("index.npy", index)
     calls = []
-    ask, advise = gathers._kernels.will_need, ByteRange.advise
+    prefetch, advise = gathers._kernels.will_need, ByteRange.advise
 
     def asking(*call: Any) -> int:
-        calls.append(ask(*call))
+        calls.append(prefetch(*call))
         return calls[-1]
 
     def advising(*call: Any) -> None:

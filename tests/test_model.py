@@ -505,7 +505,7 @@ def invalid_models() -> dict[str, tuple[Any, str]]:
     again = helper.make_node("GatherND", ["d", "i"], ["o"], name="again")
     two = helper.make_node("GatherND", ["d", "i"], ["o", "p"], name="two")
     late = helper.make_node("GatherND", ["q", "i"], ["o"], name="late")
-    odd = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
+    unknown = helper.make_node("GatherND", ["d", "i"], ["o"], name="odd", depth=1)
     d, i, o = named("d", FLOAT, [4, 3]), named("i", INT64, [2, 1]), named("o")
     floats = named("i", FLOAT, [2, 1])
 
@@ -521,7 +521,7 @@ def invalid_models() -> dict[str, tuple[Any, str]]:
         "an output without a type": (of([take], output=named("o", 0)), "o has no element type"),
         "a name that nothing writes": (of([late]), "input 'q' of node"),
         "an output that nothing writes": (of([take], output=named("r")), "output 'r'"),
-        "an attribute that is none": (of([odd]), "Unrecognized attribute: depth"),
+        "an attribute that is none": (of([unknown]), "Unrecognized attribute: depth"),
     }
 
 
@@ -686,8 +686,8 @@ def test_files_that_are_no_models(workdir: Path) -> None:
 
 
 def test_nodes_that_the_evaluator_lacks() -> None:
-    odd = helper.make_node("Odd", ["x"], ["o"], domain="mine")
-    save_model(helper.make_graph([odd], "g", [named("x")], [named("o")]))
+    unknown = helper.make_node("Odd", ["x"], ["o"], domain="mine")
+    save_model(helper.make_graph([unknown], "g", [named("x")], [named("o")]))
     np.savez("in.npz", x=np.ones(2, "f4"))
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz")
     assert ran.status == 4

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_every_row_is_about_a_line_that_is_there() -> None:
+def test_every_row_is_about_an_existing_line() -> None:
     assert len(TABLE["EQUIVALENT"]) > 20
     for file, part, token in TABLE["EQUIVALENT"]:
         lines = (SOURCES / file).read_text().splitlines()
         assert any(part in line and token in line for line in lines), (file, part, token)
 
 
-def test_every_file_that_is_named_is_there() -> None:
+def test_every_referenced_file_exists() -> None:
     for name in (*TABLE["SOURCES"], *TABLE["KERNELS"]):
         assert (SOURCES / name).exists(), name
     for name in TABLE["TESTS"]:

@@ -50,15 +50,15 @@ def test_tuples_name_the_same_rows(
     indices = drawn(shape, k, b, 3001)
     if dtype == "u8":
         indices %= shape[b : b + k]
-    places = named(indices, shape, b)
-    wanted, stored = data[places], indices.astype(dtype)
+    positions = named(indices, shape, b)
+    wanted, stored = data[positions], indices.astype(dtype)
     for source in (data, np.asfortranarray(data)):
         out = np.empty_like(wanted)
         assert gather_nd(source, stored, b, out=out, threads=threads) is out
         assert_array_equal(out, wanted)
     if not b:
         updates, changed = RNG.random(wanted.shape, np.float32), data.copy()
-        np.add.at(changed, places, updates)
+        np.add.at(changed, positions, updates)
         out = np.empty_like(data)
         scatter_nd(data, stored, updates, "add", out=out, threads=threads)
         assert_array_equal(out, changed)
@@ -72,9 +72,9 @@ def test_elements_along_every_axis(axis: int, threads: int) -> None:
     out = np.empty_like(data)
     gather_elements(data, indices, axis, out=out, threads=threads)
     assert_array_equal(out, np.take_along_axis(data, indices, axis))
-    places, changed = list(np.indices(data.shape)), data.copy()
-    places[axis] = indices
-    np.add.at(changed, tuple(places), out)
+    positions, changed = list(np.indices(data.shape)), data.copy()
+    positions[axis] = indices
+    np.add.at(changed, tuple(positions), out)
     answer = np.empty_like(data)
     scatter_elements(data, indices, out, axis, "add", out=answer, threads=threads)
     assert_array_equal(answer, changed)

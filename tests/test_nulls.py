@@ -365,28 +365,28 @@ def test_an_attribute_that_is_masked_is_no_integer() -> None:
 
 def test_columns_of_pyarrow() -> None:
     pa = pytest.importorskip("pyarrow")
-    whole, nulled = pa.array([BIG, 5]), pa.array([BIG, None])
+    complete, nulled = pa.array([BIG, 5]), pa.array([BIG, None])
     for taken in (
-        whole,
+        complete,
         pa.chunked_array([[BIG], [5]]),
-        whole.dictionary_encode(),
+        complete.dictionary_encode(),
         pa.Tensor.from_numpy(np.array([BIG, 5])),
     ):
         assert ndtool.gather(taken, [0]).tolist() == [BIG]
-    assert ndtool.gather(pa.table({"a": whole, "b": whole}), [0]).tolist() == [[BIG, BIG]]
+    assert ndtool.gather(pa.table({"a": complete, "b": complete}), [0]).tolist() == [[BIG, BIG]]
     assert ndtool.gather(pa.array([True, False]), [0]).dtype == bool
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), nulled)
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), nulled)
     for unusual in (
         nulled, pa.chunked_array([[BIG], [None]]), nulled.dictionary_encode(), hidden, runs, pa.array([1.5, None]),
-        pa.chunked_array([hidden]), pa.table({"a": whole, "b": nulled}), pa.record_batch({"a": nulled}),
-        pa.table({"a": hidden}), pa.array([None, 1], pa.timestamp("ns")), [nulled], [[nulled], [whole]],
+        pa.chunked_array([hidden]), pa.table({"a": complete, "b": nulled}), pa.record_batch({"a": nulled}),
+        pa.table({"a": hidden}), pa.array([None, 1], pa.timestamp("ns")), [nulled], [[nulled], [complete]],
     ):  # fmt: skip
         for argument, call in calls(unusual):
             with pytest.raises(DtypeError, match=rf"^{argument} is a pyarrow .* with nulls"):
                 call()
     with pytest.raises(DtypeError, match="pyarrow Table of int64, double: cast"):
-        ndtool.gather(pa.table({"a": whole, "b": pa.array([0.5, 1.5])}), [0])
+        ndtool.gather(pa.table({"a": complete, "b": pa.array([0.5, 1.5])}), [0])
     with pytest.raises(DtypeError, match="must be a number"):
         ndtool.gather([1.5], [7], out_of_bounds="fill", fill=pa.scalar(None, pa.float64()))
     assert ndtool.gather([1], [7], out_of_bounds="fill", fill=pa.scalar(BIG)).tolist() == [BIG]
@@ -412,8 +412,8 @@ def test_columns_of_pandas() -> None:
                 ):
                     call()
         if dtype.lower().startswith("int"):
-            whole = pd.Series([BIG, 5], dtype=dtype)
-            for one in (whole, whole.array, pd.Index(whole)):
+            complete = pd.Series([BIG, 5], dtype=dtype)
+            for one in (complete, complete.array, pd.Index(complete)):
                 assert ndtool.gather(one, [0]).tolist() == [BIG]
     assert np.isnan(ndtool.gather(pd.Series([0.5, None]), [1]))  # NaN is valid in NumPy's types
     frame = pd.DataFrame({"mask": [BIG, 1], "chunks": [2, 3]})
@@ -453,8 +453,8 @@ def test_arrays_of_xarray(tmp_path: Any) -> None:
     for taken in (data, data.variable, data.isel(x=slice(1))):
         assert ndtool.gather(taken, [0]).tolist() == [BIG]
     assert ndtool.gather(data["x"], [0]).tolist() == [3]
-    whole, unusual = (xarray.DataArray(pd.array([BIG, n], dtype="Int64")) for n in (5, None))
-    assert ndtool.gather(whole, [0]).tolist() == [BIG]
+    complete, unusual = (xarray.DataArray(pd.array([BIG, n], dtype="Int64")) for n in (5, None))
+    assert ndtool.gather(complete, [0]).tolist() == [BIG]
     for argument, call in calls(unusual):
         with pytest.raises(DtypeError, match=rf"^{argument} is a pandas .* with nulls"):
             call()

@@ -758,17 +758,19 @@ def test_inspect_shows_nodes_and_where_tensors_are() -> None:
 
 
 def test_attributes_that_json_lacks_or_that_are_of_another_kind() -> None:
-    odd = (
+    unusual = (
         (fixed(2, np.float32("nan").tobytes()), "nan"),
         (fixed(2, np.float32("-inf").tobytes()), "-inf"),
         (fixed(2, b"\xff" * 8), None),
         (field(2, 1 << 40), None),
         (field(3, "text"), None),
     )
-    nodes = [message((2, "o"), (4, "Gather")) + field(5, field(1, "axis") + raw) for raw, _ in odd]
+    nodes = [
+        message((2, "o"), (4, "Gather")) + field(5, field(1, "axis") + raw) for raw, _ in unusual
+    ]
     Path("m.onnx").write_bytes(model(tensor(ARRAY), nodes=nodes))
     found = [node.attributes["axis"] for node in locators.nodes("m.onnx")]
-    assert found == [value for _, value in odd]
+    assert found == [value for _, value in unusual]
 
 
 def test_a_model_of_many_tensors_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,18 +55,18 @@ def special(draw: st.DrawFn) -> tuple[Case, str]:
     """Draw such a call with padding, without negative indices, or both."""
     case, rule = draw(beyond())
     indices = np.array(case.arrays[1])
-    how: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if draw(st.booleans()):
-        how["negatives"] = False
-    if not how or draw(st.booleans()):
+        options["negatives"] = False
+    if not options or draw(st.booleans()):
         info = np.iinfo(indices.dtype)
-        how["pad"] = draw(st.sampled_from((-1, 0, 1, 7, int(info.min), int(info.max))))
-        if info.min <= how["pad"] <= info.max and indices.size:
+        options["pad"] = draw(st.sampled_from((-1, 0, 1, 7, int(info.min), int(info.max))))
+        if info.min <= options["pad"] <= info.max and indices.size:
             rng = np.random.default_rng(draw(seeds))
-            there = rng.random(indices.shape) < draw(st.sampled_from((0.2, 1.0)))
-            indices = np.where(there, indices.dtype.type(how["pad"]), indices)
+            is_pad = rng.random(indices.shape) < draw(st.sampled_from((0.2, 1.0)))
+            indices = np.where(is_pad, indices.dtype.type(options["pad"]), indices)
     arrays = (case.arrays[0], indices, *case.arrays[2:])
-    return case._replace(arrays=arrays, arguments={**case.arguments, **how}), rule
+    return case._replace(arrays=arrays, arguments={**case.arguments, **options}), rule
 
 
 @st.composite

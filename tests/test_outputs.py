@@ -351,7 +351,7 @@ def test_an_archive_of_more_than_4_gib():
     try:
         out = opened("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
     except ResourceError:
-        pytest.skip("no room for 4 GiB")
+        pytest.skip("no space for 4 GiB")
     out.write(nbytes - 5, memoryview(b"12345"))
     sinks.commit(out)
     out.abort()
@@ -438,8 +438,8 @@ class Drain:
         self._thread.start()
 
     def _run(self):
-        while piece := os.read(self._fd, 1 << 16):
-            self.raw += piece
+        while data := os.read(self._fd, 1 << 16):
+            self.raw += data
 
     def close(self):
         os.close(self.end)
@@ -763,7 +763,7 @@ def test_clean_preserves_files_of_others(workdir):
 
 
 @pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
-def test_a_member_of_a_file_of_one_array_that_is_not_there(target):
+def test_a_member_of_a_file_of_one_array_that_does_not_exist(target):
     with pytest.raises(UsageError, match=f"^{target}: the file is one array: it has no members$"):
         opened(target)
     assert os.listdir() == []

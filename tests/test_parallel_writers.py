@@ -46,15 +46,15 @@ def packages(request: pytest.FixtureRequest) -> None:
         pytest.importorskip("h5py", exc_type=ImportError)
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["added", "made"])
+@pytest.mark.parametrize("exists", [True, False], ids=["added", "made"])
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
-def test_one_of_two_concurrent_runs_is_refused(target: str, there: bool) -> None:
+def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> None:
     """Unless the arrays are separate folders of a store, which preserves both."""
     if target == "s.zarr":
         pytest.importorskip("zarr", exc_type=ImportError)
-    if there:
+    if exists:
         save(f"{target}:old")
-    independent = there and target == "s.zarr"
+    independent = exists and target == "s.zarr"
     with written(f"{target}:one") as one, written(f"{target}:two", ARRAY + 1) as two:
         fill(one, ARRAY)
         fill(two, ARRAY + 1)
@@ -65,8 +65,8 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, there: bool) -> None
         else:
             with pytest.raises(OutputError, match=LOST):
                 publishing.publish([second])
-    wanted = {"one": True, "old": there, "two": independent}
-    assert arrays(target) == {name for name, is_there in wanted.items() if is_there}
+    wanted = {"one": True, "old": exists, "two": independent}
+    assert arrays(target) == {name for name, exists in wanted.items() if exists}
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])

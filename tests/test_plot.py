@@ -134,7 +134,7 @@ def test_a_picture_of_few_tuples(indices: str) -> None:
 
 
 def test_a_png_is_drawn_by_matplotlib() -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not there")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     draw("p.png")
     raw = Path("p.png").read_bytes()
     assert raw.startswith(b"\x89PNG\r\n")

@@ -74,7 +74,7 @@ def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> 
     return stream.getvalue()
 
 
-def odd() -> bytes:
+def unusual() -> bytes:
     """Return an archive with members of all kinds that other writers produce."""
 
     class Pipe(io.BytesIO):
@@ -115,12 +115,12 @@ def twice() -> bytes:
 def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     """Write a member and compare all others with the old ones; return the archive."""
     Path("a.npz").write_bytes(before)
-    kept = write(f"a.npz:{name}", array)
+    preserved = write(f"a.npz:{name}", array)
     after = Path("a.npz").read_bytes()
     *others, new = raws(after)
     stay = [raw for raw in raws(before) if raw.name != f"{name}.npy"]
     assert others == stay
-    assert kept == tuple(raw.name.removesuffix(".npy") for raw in stay)
+    assert preserved == tuple(raw.name.removesuffix(".npy") for raw in stay)
     assert new.name == f"{name}.npy"
     assert new.data == npy(array)
     archive = zipfile.ZipFile(io.BytesIO(after))
@@ -160,17 +160,17 @@ def test_other_members_are_preserved(
 
 @pytest.mark.parametrize("name", ["new", "m0", "m8", "m12", "m14", "wide", "extra \u2203"])
 def test_unreadable_members_are_preserved(name: str) -> None:
-    check(odd(), name, LARGE)
+    check(unusual(), name, LARGE)
 
 
 @pytest.mark.parametrize("name", ["folder/", "text"])
 def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
-    Path("a.npz").write_bytes(odd())
+    Path("a.npz").write_bytes(unusual())
     for attempt in (write, checked):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
             attempt(f"a.npz:{name}")
-    assert Path("a.npz").read_bytes() == odd()
+    assert Path("a.npz").read_bytes() == unusual()
 
 
 def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
@@ -312,7 +312,7 @@ def test_members_beyond_4_gib() -> None:
         assert write("a.npz:second", LARGE) == ("big", "first")
         assert write("a.npz:first", ARRAY + 1) == ("big", "second")
     except ResourceError:
-        pytest.skip("no room for 4 GiB")
+        pytest.skip("no space for 4 GiB")
     with zipfile.ZipFile("a.npz") as archive:
         assert [info.header_offset > size for info in archive.infolist()] == [False, True, True]
         assert archive.infolist()[0].file_size == size
@@ -559,11 +559,11 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
     arguments = [f"a.npz:{name}" for name in RUNS[operator]]
     assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
     ran = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
-    kept = [name for name in (*inputs(), "other") if name != member]
-    assert (ran.status, ran.out, ran.err) == (0, b"", f"preserved {', '.join(kept)}\n")
+    preserved = [name for name in (*inputs(), "other") if name != member]
+    assert (ran.status, ran.out, ran.err) == (0, b"", f"preserved {', '.join(preserved)}\n")
     with np.load("a.npz") as archive:
         wanted = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
-        assert archive.files == [*kept, member]
+        assert archive.files == [*preserved, member]
         for name, array in wanted.items():
             assert np.array_equal(archive[name], array)
             assert archive[name].dtype == array.dtype

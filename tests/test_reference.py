@@ -135,10 +135,10 @@ def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None
 
 
 def test_copies_preserve_bytes() -> None:
-    odd = np.array([0, 1, 2, 255], np.uint8).view("?")
-    assert reference.gather_nd(odd, np.array([[3], [2]])).tobytes() == b"\xff\x02"
-    assert reference.scatter_nd(odd, np.array([[0]]), odd[3:]).tobytes() == b"\xff\x01\x02\xff"
-    reduced = reference.scatter_nd(odd, np.array([[2], [0]]), odd[2:], "max")
+    bools = np.array([0, 1, 2, 255], np.uint8).view("?")
+    assert reference.gather_nd(bools, np.array([[3], [2]])).tobytes() == b"\xff\x02"
+    assert reference.scatter_nd(bools, np.array([[0]]), bools[3:]).tobytes() == b"\xff\x01\x02\xff"
+    reduced = reference.scatter_nd(bools, np.array([[2], [0]]), bools[2:], "max")
     assert reduced.tobytes() == b"\x01\x01\x01\xff"
     rng = np.random.default_rng(11)
     for dtype in MOVED:

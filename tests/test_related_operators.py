@@ -85,10 +85,10 @@ def test_scatter_elements_is_what_scatter_reduce_gives(
     for _ in range(50):
         shape = tuple(RNG.integers(1, 9, RNG.integers(1, 4)).tolist())
         axis = int(RNG.integers(0, len(shape)))
-        place = [int(RNG.integers(1, n + 1)) for n in shape]
-        place[axis] = int(RNG.integers(0, 20))
-        indices = RNG.integers(0, shape[axis], place)
-        data, updates = (RNG.integers(-9, 9, size).astype(dtype) for size in (shape, place))
+        lengths = [int(RNG.integers(1, n + 1)) for n in shape]
+        lengths[axis] = int(RNG.integers(0, 20))
+        indices = RNG.integers(0, shape[axis], lengths)
+        data, updates = (RNG.integers(-9, 9, size).astype(dtype) for size in (shape, lengths))
         found = ndtool.scatter_elements(
             data, indices, updates, axis, name, include_self=include_self
         )

@@ -436,7 +436,7 @@ def test_a_file_that_becomes_shorter(server: Server) -> None:
             source.whole(one)
 
 
-def test_a_file_that_changes_before_the_output_is_there(server: Server, workdir: Path) -> None:
+def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
     save(idx=np.array([[3]]))
     with (
         OpenCall(

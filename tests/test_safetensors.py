@@ -192,14 +192,14 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
     raw = bytearray(small())
     for at in range(8 + int.from_bytes(raw[:8], "little")):
         raw[at] ^= change
-        theirs = by_the_package(bytes(raw))
+        reference = by_the_package(bytes(raw))
         header = attempted(bytes(raw))
         if header is not None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
-            assert (theirs is None) == unknown, at
-            for tensor in header.tensors if theirs is not None else ():
+            assert (reference is None) == unknown, at
+            for tensor in header.tensors if reference is not None else ():
                 data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
-                word, shape, wanted = theirs[tensor.name]
+                word, shape, wanted = reference[tensor.name]
                 assert (tensor.code, list(tensor.shape), data) == (word, shape, wanted), at
         raw[at] ^= change
 
@@ -210,14 +210,14 @@ def test_every_byte_of_a_file_damaged(change: int) -> None:
     for at in range(len(raw)):
         raw[at] ^= change
         Path("m.safetensors").write_bytes(raw)
-        got, theirs = attempt("m.safetensors:a"), by_the_package(bytes(raw))
-        if not isinstance(got, InputError) and theirs is not None:
-            assert same_bytes(got, theirs["a"]), at
+        got, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
+        if not isinstance(got, InputError) and reference is not None:
+            assert same_bytes(got, reference["a"]), at
         raw[at] ^= change
 
 
-def same_bytes(got: Any, theirs: tuple[str, list[int], bytes]) -> bool:
-    code, shape, data = theirs
+def same_bytes(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
+    code, shape, data = reference
     name = headers._TYPES[code][0]
     return (str(got.dtype), list(got.shape), got.tobytes()) == (name, shape, data)
 
@@ -385,10 +385,10 @@ def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
         assert (header.data + tensor.start) % tensor.alignment == 0
     with safetensors.safe_open(path, "numpy") as file:
         assert file.metadata() == metadata
-    theirs = safetensors.numpy.load_file(path)
-    assert theirs.keys() == arrays.keys()
+    reference = safetensors.numpy.load_file(path)
+    assert reference.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert same(theirs[name], array), name
+        assert same(reference[name], array), name
         assert same(load(f"{path}:{name}"), array), name
 
 
@@ -403,9 +403,9 @@ def test_other_tensors_and_metadata_are_preserved(
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     before = read(Path("m.safetensors").read_bytes()).metadata
     for array in (np.arange(70, dtype="<u2"), np.zeros((2, 0), "<f8"), np.array(True)):
-        kept = write(f"m.safetensors:{name}", array, how)
-        assert kept is not None
-        assert set(kept) == ARRAYS.keys() - {name}
+        preserved = write(f"m.safetensors:{name}", array, how)
+        assert preserved is not None
+        assert set(preserved) == ARRAYS.keys() - {name}
         check_file("m.safetensors", {**ARRAYS, name: array}, METADATA)
         assert read(Path("m.safetensors").read_bytes()).metadata == before
 
@@ -434,9 +434,9 @@ def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
     Path("m.safetensors").unlink(missing_ok=True)
     held: dict[str, Any] = {}
     for name, array in steps:
-        kept = write(f"m.safetensors:{name}", array, "pieces")
-        assert (kept is None) == (not held)
-        assert set(kept or ()) == held.keys() - {name}
+        preserved = write(f"m.safetensors:{name}", array, "pieces")
+        assert (preserved is None) == (not held)
+        assert set(preserved or ()) == held.keys() - {name}
         held[name] = little(array)
         check_file("m.safetensors", held, None)
 
@@ -662,7 +662,7 @@ def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
     assert "no such tensor" in found["c"].problem
 
 
-# Whole runs
+# Complete runs
 
 
 def test_runs_on_tensors_say_what_stays() -> None:

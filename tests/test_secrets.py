@@ -134,14 +134,14 @@ def here_only(host, *rest, **options):  # no name server is asked: it may take m
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return look_up(host, *rest, **options)
 socket.getaddrinfo = here_only
-told, kept = [], [os.dup(1), os.dup(2)]
+reports, originals = [], [os.dup(1), os.dup(2)]
 for case in json.load(sys.stdin):
     with tempfile.TemporaryFile() as file:
         for fd in (1, 2):
             os.dup2(file.fileno(), fd)
         status = int(main._run(case))
         for fd in (1, 2):
-            os.dup2(kept[fd - 1], fd)
+            os.dup2(originals[fd - 1], fd)
         file.seek(0)
         text = file.read().decode()
     for name in os.listdir("."):
@@ -149,8 +149,8 @@ for case in json.load(sys.stdin):
             with open(name) as page:
                 text += page.read()
             os.unlink(name)
-    told.append([status, text])
-print(json.dumps(told))
+    reports.append([status, text])
+print(json.dumps(reports))
 """
 
 

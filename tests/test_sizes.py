@@ -304,9 +304,9 @@ def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list
     runs = bind.Runs(None, None, width, 4, 10, 1, 10)
     pieces = list(gathers.pieces(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
-    places = [piece.byte_range(runs.width) for piece in pieces]
-    assert [location.start for location in places[1:]] == [
-        location.stop for location in places[:-1]
+    positions = [piece.byte_range(runs.width) for piece in pieces]
+    assert [location.start for location in positions[1:]] == [
+        location.stop for location in positions[:-1]
     ]
     assert gathers.whole_elements(40, 27) == 40
 
@@ -348,15 +348,15 @@ def test_64_axes(seed: int, several_threads: None) -> None:
         assert result.tobytes() == moved.tobytes()
     for axis in range(64):
         index = rng.integers(-sizes[axis], sizes[axis], data.shape)
-        places = np.arange(flat.size).reshape(data.shape)
-        own = places // steps[axis] % sizes[axis]
-        places = (places + (index % sizes[axis] - own) * steps[axis]).ravel()
+        positions = np.arange(flat.size).reshape(data.shape)
+        own = positions // steps[axis] % sizes[axis]
+        positions = (positions + (index % sizes[axis] - own) * steps[axis]).ravel()
         actual = ndtool.gather_elements(data, index, axis, threads=2)
-        assert same(actual, flat[places].reshape(data.shape))
+        assert same(actual, flat[positions].reshape(data.shape))
         updates = rng.integers(0, 99, data.shape)
         actual = ndtool.scatter_elements(data, index, updates, axis, "add", threads=2)
         expected = flat.copy()
-        np.add.at(expected, places, updates.ravel())
+        np.add.at(expected, positions, updates.ravel())
         assert same(actual, expected.reshape(data.shape))
     for b in (1, 31, 62):
         index = np.zeros((*data.shape[:b], 1), int)
@@ -430,8 +430,10 @@ def outcome(function: Any, *args: Any, **options: Any) -> Any:
 def agree(actual: Any, expected: Any) -> bool:
     """Whether both give the same bits or refuse for the same reason."""
     if isinstance(expected, BoundsError) and isinstance(actual, BoundsError):
-        places = [(e.position, e.component, e.axis, e.value, e.count) for e in (actual, expected)]
-        return places[0] == places[1]
+        positions = [
+            (e.position, e.component, e.axis, e.value, e.count) for e in (actual, expected)
+        ]
+        return positions[0] == positions[1]
     if isinstance(expected, NdtoolError):
         return type(actual) is type(expected)
     return isinstance(actual, np.ndarray) and same(actual, expected)

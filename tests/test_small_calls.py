@@ -25,17 +25,17 @@ pytestmark = pytest.mark.usefixtures("short_calls")
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 ROWS = np.array([[2], [0]])
 UPDATES = np.full((2, 4), 7, np.float32)
-PLACES = np.array([[0, -1, 2, 1]])
+AXIS_INDICES = np.array([[0, -1, 2, 1]])
 CALLS: dict[str, Callable[..., Array]] = {
     "gather_nd": lambda **how: ndtool.gather_nd(DATA, ROWS, **how),
     "gather": lambda **how: ndtool.gather(DATA, ROWS[:, 0], **how),
-    "gather_elements": lambda **how: ndtool.gather_elements(DATA, PLACES, 0, **how),
+    "gather_elements": lambda **how: ndtool.gather_elements(DATA, AXIS_INDICES, 0, **how),
     "gather_elements axis 1": lambda **how: ndtool.gather_elements(
-        DATA[:1].copy(), PLACES, 1, **how
+        DATA[:1].copy(), AXIS_INDICES, 1, **how
     ),
     "scatter_nd": lambda **how: ndtool.scatter_nd(DATA, ROWS, UPDATES, "add", **how),
     "scatter_elements": lambda **how: ndtool.scatter_elements(
-        DATA, PLACES, UPDATES[:1], 0, "max", **how
+        DATA, AXIS_INDICES, UPDATES[:1], 0, "max", **how
     ),
 }
 

@@ -340,8 +340,8 @@ def test_memory_depends_on_no_size(
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()
-    there, times = np.unique(idx % rows, return_counts=True)
-    assert (found.distinct, found.duplicated) == (len(there), (times > 1).sum())
+    rows_met, times = np.unique(idx % rows, return_counts=True)
+    assert (found.distinct, found.duplicated) == (len(rows_met), (times > 1).sum())
     assert [one.times for one in found.most] == sorted(times[times > 1].tolist())[::-1][:5]
     assert shares == sorted(shares)
     assert 0.99 < shares[-1] <= 1 or not found.most

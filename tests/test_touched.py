@@ -218,8 +218,8 @@ def test_a_preview_reads_what_is_touched(read: Any) -> None:
 def test_byte_ranges_of_few_elements(order: str) -> None:
     few = Positions((5, 4, 3), [(4, 1, 2), (0, 3, 0), (4, 0, 0), (0, 3, 0)])
     array = np.asarray(np.arange(60, dtype="<i2").reshape(5, 4, 3), order=order)
-    kept = array.tobytes("A")
-    read = [np.frombuffer(kept[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
+    stored = array.tobytes("A")
+    read = [np.frombuffer(stored[a:b], "<i2").tolist() for a, b in few.ranges(2, order)]
     assert sorted(read) == sorted([[array[4, 1, 2]], [array[0, 3, 0]], [array[4, 0, 0]]])
     ranges = list(few.ranges(2, order))
     assert ranges == sorted(ranges)

@@ -71,21 +71,21 @@ def is_needed(parameter: click.Parameter) -> bool:
 CHILD = """
 import json, os, sys, tempfile
 from ndtool import __main__ as main
-told, kept = [], [os.dup(1), os.dup(2)]
+reports, originals = [], [os.dup(1), os.dup(2)]
 for words, env in json.load(sys.stdin):
     os.environ.update(env)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         status = int(main._run(words))
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
+        os.dup2(originals[0], 1)
+        os.dup2(originals[1], 2)
         err.seek(0)
         out.seek(0)
-        told.append([status, (err.read() + out.read()).decode("utf-8", "replace")])
+        reports.append([status, (err.read() + out.read()).decode("utf-8", "replace")])
     for name in env:
         del os.environ[name]
-print(json.dumps(told))
+print(json.dumps(reports))
 """
 
 

@@ -77,8 +77,8 @@ def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: 
     real, refused = mmap.mmap, []
 
     def instead(fd: int, length: int, **named: Any) -> mmap.mmap:
-        there = fd >= 0 and os.readlink(f"/proc/self/fd/{fd}").startswith(f"{disk}/")
-        if there and (reading or named.get("access") == mmap.ACCESS_WRITE):
+        on_disk = fd >= 0 and os.readlink(f"/proc/self/fd/{fd}").startswith(f"{disk}/")
+        if on_disk and (reading or named.get("access") == mmap.ACCESS_WRITE):
             refused.append(length)
             raise OSError(number, os.strerror(number))
         return real(fd, length, **named)
@@ -155,8 +155,8 @@ def test_an_input_that_becomes_shorter_while_it_is_read(
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     real = tempfiles.Spool.write
 
-    def write(spool: tempfiles.Spool, piece: bytes) -> None:
-        real(spool, piece)
+    def write(spool: tempfiles.Spool, written: bytes) -> None:
+        real(spool, written)
         os.truncate("data.npy", 3 << 20)
 
     monkeypatch.setattr(tempfiles.Spool, "write", write)

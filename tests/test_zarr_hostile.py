@@ -54,9 +54,9 @@ def web() -> Iterator[Server]:
         yield running
 
 
-def store(**how: Any) -> tuple[Path, Path]:
+def store(**options: Any) -> tuple[Path, Path]:
     """Write a store; return its metadata file, and that of its first chunk or shard."""
-    put("x.zarr", DATA, **{"chunks": (CHUNK,), "compressors": None, **how})
+    put("x.zarr", DATA, **{"chunks": (CHUNK,), "compressors": None, **options})
     old = Path("x.zarr/.zarray")
     return (
         (old, Path("x.zarr/0")) if old.exists() else (Path("x.zarr/zarr.json"), Path("x.zarr/c/0"))
@@ -144,20 +144,20 @@ def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int =
 
 @pytest.mark.slow("each codec of each version is bounded while it decompresses")
 @pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
-def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, how: Any) -> None:
+@pytest.mark.parametrize("options", VERSIONS, ids=["2", "3", "shards"])
+def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, options: Any) -> None:
     kind = BOMBS[name][0]
-    _, chunk = store(**how, compressors=codec(kind, how["zarr_format"]))
+    _, chunk = store(**options, compressors=codec(kind, options["zarr_format"]))
     assert same(load("x.zarr")[:9], DATA[:9])
     body = bomb(name)
-    chunk.write_bytes(in_shard(body) if "shards" in how else body)
+    chunk.write_bytes(in_shard(body) if "shards" in options else body)
     gathered()
 
 
 @pytest.mark.slow("a chunk is bounded while it is downloaded")
-@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
-def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(how: Any, web: Server) -> None:
-    _, chunk = store(**how, compressors=codec("gzip", how["zarr_format"]))
+@pytest.mark.parametrize("options", VERSIONS[:2], ids=["2", "3"])
+def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: Server) -> None:
+    _, chunk = store(**options, compressors=codec("gzip", options["zarr_format"]))
     with chunk.open("wb") as file:
         file.truncate(BOMB)
     url = serve(web, "x.zarr")
@@ -190,18 +190,18 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
     ]  # fmt: skip
     data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
     for one in (*filters, *compressors):
-        how: dict[str, Any]
+        options: dict[str, Any]
         if version == 2:
-            how = {"filters": [numcodecs.get_codec(dict(one))]}
+            options = {"filters": [numcodecs.get_codec(dict(one))]}
             if one in compressors:
-                how = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
+                options = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
         else:
             rest = {key: value for key, value in one.items() if key != "id"}
             named = {"name": f"numcodecs.{one['id']}", "configuration": rest}
-            how = {"filters" if one in filters else "compressors": [named]}
+            options = {"filters" if one in filters else "compressors": [named]}
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
-        put("x.zarr", data, zarr_format=version, **how)
+        put("x.zarr", data, zarr_format=version, **options)
         assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
 
 
@@ -335,13 +335,13 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", VERSIONS, ids=["2", "3", "shards"])
-def test_a_chunk_that_is_no_file_of_the_store(how: Any, kind: str) -> None:
+@pytest.mark.parametrize("options", VERSIONS, ids=["2", "3", "shards"])
+def test_a_chunk_that_is_no_file_of_the_store(options: Any, kind: str) -> None:
     make, expected_text = KINDS[kind]
-    _, chunk = store(**how)
+    _, chunk = store(**options)
     chunk.unlink()
     make(chunk)
-    if kind == "a long file" and "shards" in how:
+    if kind == "a long file" and "shards" in options:
         expected_text = "crc32c checksum do not match"
     assert expected_text in said_of()
 
@@ -363,9 +363,9 @@ def test_links_within_a_store_are_followed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
-def test_metadata_that_are_no_file_of_the_store(how: Any, kind: str) -> None:
-    meta, _ = store(**how)
+@pytest.mark.parametrize("options", VERSIONS[:2], ids=["2", "3"])
+def test_metadata_that_are_no_file_of_the_store(options: Any, kind: str) -> None:
+    meta, _ = store(**options)
     meta.unlink()
     KINDS[kind][0](meta)
     assert said_of()
@@ -375,10 +375,10 @@ def test_metadata_that_are_no_file_of_the_store(how: Any, kind: str) -> None:
 
 
 @pytest.mark.slow("metadata are bounded before they are parsed")
-@pytest.mark.parametrize("how", VERSIONS[:2], ids=["2", "3"])
+@pytest.mark.parametrize("options", VERSIONS[:2], ids=["2", "3"])
 @pytest.mark.parametrize("remote", [False, True])
-def test_metadata_that_would_fill_the_memory(how: Any, remote: bool, web: Server) -> None:
-    meta, _ = store(**how)
+def test_metadata_that_would_fill_the_memory(options: Any, remote: bool, web: Server) -> None:
+    meta, _ = store(**options)
     text = meta.read_bytes().rstrip()
     for body, expected_text in (
         (text + b" " * BOMB, f"has {len(text) + BOMB} bytes: at most 16777216 are valid"),

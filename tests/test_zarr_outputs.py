@@ -76,9 +76,9 @@ def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: in
     array = some(code, shape)
     write("x.zarr", array, like=like(version))
     assert same(load("x.zarr"), array)
-    theirs = zarr.open_array("x.zarr", mode="r")
-    assert theirs.metadata.zarr_format == version
-    assert raw(np.asarray(theirs[...]).astype(array.dtype)) == raw(array)
+    reference = zarr.open_array("x.zarr", mode="r")
+    assert reference.metadata.zarr_format == version
+    assert raw(np.asarray(reference[...]).astype(array.dtype)) == raw(array)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -89,10 +89,10 @@ def test_chunks_that_look_empty_keep_their_bits(special: float) -> None:
     assert raw(load("x.zarr")) == raw(array)
 
 
-@pytest.mark.parametrize("odd", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
-def test_types_that_zarr_would_change_are_refused(odd: Any) -> None:
+@pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
+def test_types_that_zarr_would_change_are_refused(unusual: Any) -> None:
     with pytest.raises(DtypeError, match="Zarr 3 cannot store elements of type"):
-        write("x.zarr", np.zeros(3, odd))
+        write("x.zarr", np.zeros(3, unusual))
     assert os.listdir() == []
 
 
@@ -116,9 +116,9 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     put("in.zarr", DATA, chunks=(7, 3), zarr_format=version, compressors=compressors)
     save(indices=INDICES)
     assert ndtool("gather-nd", "in.zarr", "indices.npy", "-o", "out.zarr").status == 0
-    ours, theirs = (zarr.open_array(f"{one}.zarr", mode="r") for one in ("out", "in"))
+    ours, reference = (zarr.open_array(f"{one}.zarr", mode="r") for one in ("out", "in"))
     assert ours.chunks == (3, 3), "not larger than the output"
-    assert ours.compressors == theirs.compressors
+    assert ours.compressors == reference.compressors
     assert ours.metadata.zarr_format == version
     assert (ours[...] == DATA[INDICES[:, 0]]).all()
 
@@ -593,8 +593,8 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
         other.kill()
         other.wait()
     write("z.zarr", DATA)
-    kept = {".x.zarr.ndtool-0123456789ab-01234567", ".x.zarr.ndtool-mine"}
-    assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | kept
+    unchanged = {".x.zarr.ndtool-0123456789ab-01234567", ".x.zarr.ndtool-mine"}
+    assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | unchanged
 
 
 def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,10 +138,10 @@ class Handler(BaseHTTPRequestHandler):
             found.cuts -= 1
             stop = start + found.cut_at
         for at in range(start, stop, PIECE):
-            piece = found.read(at, min(at + PIECE, stop))
-            self.wfile.write(piece)
+            block = found.read(at, min(at + PIECE, stop))
+            self.wfile.write(block)
             with self.server.lock:
-                self.server.sent += len(piece)
+                self.server.sent += len(block)
             if found.delay and at + PIECE < stop:
                 self.wfile.flush()
                 time.sleep(found.delay)

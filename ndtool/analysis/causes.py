@@ -1,4 +1,4 @@
-"""Causes of a wrong scatter output: another reduction, other old values, another duplicate.
+"""Causes of a wrong scatter output: another reduction, other current values, another duplicate.
 
 An engine that lacks a reduction, or that defines it otherwise, computes all elements by another
 rule. If all examined elements are what one other combination of updates gives, that is the cause.

@@ -1,21 +1,22 @@
-"""The contents of a drawing of a call: the elements of its arrays, and the links between them.
+"""The contents of a drawing of a call: elements of its arrays, and the links between them.
 
-Explanations compute them, with the values of a run. Only small arrays are drawn.
+Explanations compute them, with the values of a run. Of large arrays a drawing has an excerpt.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis import explain, mapping, tuples, values
+from ndtool.analysis import excerpts, explain, mapping, tuples, values
+from ndtool.analysis.excerpts import Axes, Excerpt, Focus, complete
 from ndtool.analysis.explain import Element, Step
-from ndtool.analysis.mapping import Position
-from ndtool.analysis.oracle.blocks import in_order, silent
-from ndtool.analysis.oracle.distances import opaque
-from ndtool.analysis.tuples import Search, Tuples
+from ndtool.analysis.mapping import Position, Positions
+from ndtool.analysis.preview import element_at
+from ndtool.analysis.tuples import Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
@@ -24,14 +25,37 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Plan, Shape
 from ndtool.runs.calls import OpenCall
 
-LIMIT = 400  # elements of an array, beyond which a drawing is unreadable
-
 
 class Grid(NamedTuple):
-    """An array. elements: its elements as 0-d arrays, in row-major order; None if unknown."""
+    """The drawn elements of an array: those at all combinations of some coordinates.
+
+    axes: the coordinates along each axis, ascending. elements: as 0-d arrays, in row-major order;
+    None if unknown.
+    """
 
     shape: Shape
+    axes: Axes
     elements: Sequence[NDArray[Any]] | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all elements are drawn."""
+        return tuple(map(len, self.axes)) == self.shape
+
+    @property
+    def positions(self) -> list[Position]:
+        """The positions of the elements, in order."""
+        return list(product(*self.axes))
+
+    def number(self, position: Position) -> int | None:
+        """Return the number of an element among those drawn, or None."""
+        number = 0
+        for i, along in zip(position, self.axes, strict=True):
+            nth = bisect_left(along, i)
+            if nth == len(along) or along[nth] != i:
+                return None
+            number = number * len(along) + nth
+        return number
 
 
 class Named(NamedTuple):
@@ -67,73 +91,99 @@ class Drawing(NamedTuple):
     """A drawing of a call.
 
     grids: the arrays by the standards' names, in order; without output if an index is out of
-    bounds. tuples: the index tuples in row-major order. links: the links of each element of the
-    output, in order; without an output, of each element of data. valid: the lowest and highest
-    valid index of each component.
+    bounds. tuples: the drawn index tuples in row-major order. links: the links of each element of
+    the output, in order; without an output, of each element of data. updates: the number of updates
+    of each element of a scatter's output, of which long lists have only the first and last links.
+    valid: the lowest and highest valid index of each component.
     """
 
     grids: dict[str, Grid]
     tuples: list[Named]
     links: list[Link]
+    updates: dict[Position, int]
     valid: list[tuple[int, int]]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all elements of all arrays are drawn."""
+        return all(grid.is_complete for grid in self.grids.values())
 
-def draw(call: OpenCall) -> Drawing | None:
-    """Return the drawing of an open call, or None if an array is too large."""
+
+_NO_FOCUS = Focus()
+
+
+def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
+    """Return the drawing of an open call; None if not even a few elements of an array can be drawn.
+
+    Of large arrays it has elements near those of interest, or near the first index out of bounds.
+    """
     plan = call.inference.plan
-    if any(prod(shape) > LIMIT for shape in sizes(call).values()):
+    excerpt: Excerpt | None
+    try:
+        excerpt = _everything(call) if _is_small(call) else excerpts.around(call, focus)
+    except BoundsError as error:
+        axes = _input_axes(call) if _is_small(call) else excerpts.around_index(call, error)
+        excerpt = None if axes is None else Excerpt(axes, [])
+    if excerpt is None:
         return None
     rows = tuples.of(call)
-    grids = {role: _grid(call, role) for role in call.sources}
-    named = [_named(rows, at) for at in _positions(plan.positions)]
+    grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
+    named = [_named(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])]
     number_of = {one.at: number for number, one in enumerate(named)}
-    try:
-        explained, _ = explain.explain(call, _positions(plan.output), every=True)
-    except BoundsError:
-        links = _without_output(rows, number_of)
-    else:
-        grids["output"] = _output(plan.output, explained)
+    if "output" in excerpt.axes:
+        explained = excerpt.explained
+        grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
         links = [_link(one.at, step, number_of) for one in explained for step in one.steps]
         call.recheck()
+    else:
+        links = _without_output(call, named, grids)
+    updates = {one.at: one.updates for one in excerpt.explained}
     valid = [(_lowest(rows, size), size - 1) for size in mapping.sizes(plan)]
-    return Drawing(grids, named, links, valid)
+    return Drawing(grids, named, links, updates, valid)
 
 
-def sizes(call: OpenCall) -> dict[str, Shape]:
-    """Return the shapes of all parts of a drawing; index tuples may have no components."""
-    inputs = {f"elements of {role}": one.shape for role, one in call.inference.inputs.items()}
-    plan = call.inference.plan
-    return {**inputs, "elements of the output": plan.output, "index tuples": plan.positions}
+def _is_small(call: OpenCall) -> bool:
+    """Whether all arrays are small enough to be drawn completely."""
+    plan = call.inference.plan  # index tuples may have no components
+    shapes = [one.shape for one in call.inference.inputs.values()]
+    return all(prod(shape) <= excerpts.LIMIT for shape in (*shapes, plan.output, plan.positions))
 
 
-def _positions(shape: Shape) -> list[Position]:
-    return list(np.ndindex(shape))
+def _everything(call: OpenCall) -> Excerpt:
+    output = complete(call.inference.plan.output)
+    explained, _ = explain.explain(call, list(product(*output)), every=True)
+    return Excerpt({**_input_axes(call), "output": output}, explained)
 
 
-def _grid(call: OpenCall, role: str) -> Grid:
+def _input_axes(call: OpenCall) -> dict[str, Axes]:
+    return {role: complete(given.shape) for role, given in call.inference.inputs.items()}
+
+
+def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    return Grid(shape, None if isinstance(origin, TypeSource) else elements(origin, dtype))
+    known = not isinstance(origin, TypeSource)
+    return Grid(shape, axes, elements(origin, dtype, axes) if known else None)
 
 
-def elements(origin: Source, dtype: Dtype) -> list[NDArray[Any]]:
-    """Return copies of an array's elements as Grid has them; dtype: their actual type."""
-    metadata, buffer = origin.metadata, source.whole(origin).buffer
+def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
+    """Return copies of elements as Grid has them; dtype: the array's actual type."""
+    metadata, at = origin.metadata, list(product(*axes))
+    if not at:
+        return []
+    buffer = source.whole(origin, Positions(metadata.shape, at)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    flat = in_order(opaque(array)).copy().view(array.dtype)
-    return [flat[n : n + 1].reshape(()) for n in range(len(flat))]
+    return [element_at(values.opaque(array), one).copy().view(array.dtype) for one in at]
 
 
-def _output(shape: Shape, explained: list[Element]) -> Grid:
+def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
     known = [one.value for one in explained if one.value is not None]
-    return Grid(shape, known if len(known) == len(explained) else None)
+    return Grid(shape, axes, known if len(known) == len(explained) else None)
 
 
 def _named(call: Tuples, at: Position) -> Named:
-    plan = call.plan
-    lengths = mapping.sizes(plan)
-    alone = len(plan.positions) == len(plan.indices)
-    cells = [at] if alone else [(*at, j) for j in range(len(lengths))]
-    written = tuple(int(call.indices[cell]) for cell in cells)
+    cells = excerpts.cells_of(call.plan, at)
+    written = excerpts.components_at(call, cells)
+    lengths = mapping.sizes(call.plan)
     beyond = [
         j
         for j, (i, size) in enumerate(zip(written, lengths, strict=True))
@@ -152,20 +202,21 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
     return Link(at, data, number, updates, step.result)
 
 
-def _without_output(call: Tuples, number_of: dict[Position, int]) -> list[Link]:
+def _without_output(call: OpenCall, named: list[Named], grids: dict[str, Grid]) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
-    plan = call.plan
-    searches = [Search(target, True) for target in _positions(plan.data)]
-    call.search(searches, call.blocks(silent))
+    plan = call.inference.plan
     links = []
-    for search in searches:
-        for at in (call.position(search.target, number) for number in search.stored.tolist()):
-            links.append(
-                Link(None, search.target, number_of[at], _update(call, plan, search, at), None)
-            )
+    for target in grids["data"].positions:
+        for number, one in enumerate(named):
+            if one.front is not None and excerpts.selects(plan, one.at, one.front, target):
+                update = _update(plan, grids, target, one.at)
+                links.append(Link(None, target, number, update, None))
     return links
 
 
-def _update(call: Tuples, plan: Plan, search: Search, at: Position) -> Position | None:
-    scatters = call.call.inference.scatters
-    return mapping.update_for(plan, search.target, at) if scatters else None
+def _update(plan: Plan, grids: dict[str, Grid], target: Position, at: Position) -> Position | None:
+    """Return the position of the update of an element, None if it is not drawn."""
+    if "updates" not in grids:
+        return None
+    update = mapping.update_for(plan, target, at)
+    return None if grids["updates"].number(update) is None else update

@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
     role: the array the value comes from, data, updates or fill. position: the position there.
     value: a 0-d array; None if a value is unknown. indices: the position of the index tuple, None
-    for the original element of a scatter. named: the tuple as stored, empty if there is none.
+    for the current value in data of a scatter. named: the tuple as stored, empty if there is none.
     taken: the tuple as used, none negative. result: the element of the output after the step.
     """
 
@@ -235,7 +235,7 @@ class _Call:
     def _index(self, where: Position) -> Position:
         """Return an index tuple as stored; OutputError if it changed to one out of bounds."""
         index = tuple(np.atleast_1d(element_at(self.tuples.indices, where)).tolist())
-        sizes, strict = mapping.sizes(self.plan), self.tuples.rule == "error"
+        sizes, strict = mapping.sizes(self.plan), self.tuples.mode == "error"
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index, sizes, strict=True)
         if strict and not all(i == pad or lowest * n <= i < n for i, n in pairs):
@@ -287,7 +287,7 @@ class _ElementFinder:
         return Element(search.target, self._result(), listed, search.count)
 
     def _start(self) -> Running | None:
-        """Return the original element, None if it is unknown."""
+        """Return the current value in data, None if it is unknown."""
         if self._old is None or self._updates is None:
             return None
         return Running(self._old.reshape(1), Combining.of(self._call.call.inference.attributes))
@@ -318,7 +318,7 @@ class _ElementFinder:
             self._now = now
 
     def _all_steps(self) -> Iterator[Step]:
-        """Yield a step for the original element and for every update, in order."""
+        """Yield a step for the current value and for every update, in order."""
         yield self._first(self._old)
         for step, _ in self._update_steps(self.search.stored, self._start()):
             yield step

@@ -115,9 +115,9 @@ def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Ar
     if isinstance(plan, NdPlan):
         shown = _flat(_open(seen.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], rule, shown)
-        brought = in_order(arrays["updates"])
+        updates_in_order = in_order(arrays["updates"])
         updated: ElementUpdates = (
-            (ordinal, np.asarray(brought[number])) for ordinal, number in element_updates
+            (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
         )
     else:
         updated = _updates_of(plan, arrays, seen, rule)
@@ -135,9 +135,9 @@ def _gathered(
     rows = np.array(
         [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
     )
-    kept, fronts = tuples.settled(plan, rows, rule)
+    valid, fronts = tuples.settled(plan, rows, rule)
     found = np.repeat(empty, len(shown))
-    for number, index in zip(kept.tolist(), fronts.tolist(), strict=True):
+    for number, index in zip(valid.tolist(), fronts.tolist(), strict=True):
         found[number] = element_at(data, mapping.source_of(plan, shown[number], index))
     return found.reshape(seen.shape)
 

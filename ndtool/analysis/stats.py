@@ -220,15 +220,15 @@ class _TuplePass:
 
         Modes that redirect an index out of bounds apply; other such tuples select none.
         """
-        call, kept = self._call, np.arange(len(block))
+        call, valid = self._call, np.arange(len(block))
         if call.handling.drops:
-            kept, block = tuples.settled(call.plan, block, call.handling)
-            return tuples.runs(call.plan, first, block, kept)
+            valid, block = tuples.settled(call.plan, block, call.handling)
+            return tuples.runs(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
             if bad is not None:
-                kept, block = kept[~bad], block[~bad]
-        return tuples.runs(call.plan, first, block, kept)
+                valid, block = valid[~bad], block[~bad]
+        return tuples.runs(call.plan, first, block, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""

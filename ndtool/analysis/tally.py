@@ -32,7 +32,7 @@ class Tally:
         self._counters = np.zeros(limit, kind) if fits else None
         self._width = -(-limit // PARTS) or 1
         self._sizes = np.zeros(PARTS, np.int64)
-        self._room: Numbers | None = None
+        self._buffer: Numbers | None = None
         self._next = np.zeros(PARTS, np.int64)
 
     @property
@@ -49,17 +49,17 @@ class Tally:
 
     def sort(self, numbers: Numbers) -> None:
         """Write integers that were added to their partitions."""
-        if self._room is None:
+        if self._buffer is None:
             count = int(self._sizes.sum())
-            room = tempfiles.allocate(8 * count, "temporary table of selected slices")
-            self._room = np.frombuffer(room, np.int64)
+            buffer = tempfiles.allocate(8 * count, "temporary table of selected slices")
+            self._buffer = np.frombuffer(buffer, np.int64)
             self._next[1:] = np.cumsum(self._sizes)[:-1]
         parts = (numbers // self._width).astype(np.uint8)
         numbers = numbers[np.argsort(parts, kind="stable")]  # a radix sort
         stops = [0, *np.cumsum(np.bincount(parts, minlength=PARTS)).tolist()]
         for one, (first, stop) in enumerate(pairwise(stops)):
             start = self._next[one]
-            self._room[start : start + stop - first] = numbers[first:stop]
+            self._buffer[start : start + stop - first] = numbers[first:stop]
             self._next[one] += stop - first
 
     def ascending(self, progress: ProgressCallback) -> Iterator[tuple[Numbers, Numbers]]:
@@ -67,14 +67,14 @@ class Tally:
         if self._counters is not None:
             for first in range(0, len(self._counters), STEP):
                 counts = self._counters[first : first + STEP]
-                (there,) = np.nonzero(counts)
-                yield there + first, counts[there].astype(np.int64)
+                (present,) = np.nonzero(counts)
+                yield present + first, counts[present].astype(np.int64)
                 progress((first + len(counts)) / len(self._counters))
-        elif self._room is not None:
+        elif self._buffer is not None:
             stops = [0, *np.cumsum(self._sizes).tolist()]
             for one, (first, stop) in enumerate(pairwise(stops)):
                 yield from _counted(
-                    self._room[first:stop], part(progress, one / PARTS, (one + 1) / PARTS)
+                    self._buffer[first:stop], part(progress, one / PARTS, (one + 1) / PARTS)
                 )
 
 
@@ -86,13 +86,13 @@ def _counted(numbers: Numbers, progress: ProgressCallback) -> Iterator[tuple[Num
         block = numbers[first : first + STEP]
         (changes,) = np.nonzero(block[1:] != block[:-1])
         starts = np.concatenate([[0], changes + 1])
-        there, counts = block[starts], np.diff(starts, append=len(block))
-        if there[0] == last:
+        present, counts = block[starts], np.diff(starts, append=len(block))
+        if present[0] == last:
             counts[0] += count
         elif count:
             yield np.array([last]), np.array([count])
-        last, count = int(there[-1]), int(counts[-1])
-        yield there[:-1], counts[:-1]
+        last, count = int(present[-1]), int(counts[-1])
+        yield present[:-1], counts[:-1]
         progress((first + len(block)) / len(numbers))
     if count:
         yield np.array([last]), np.array([count])

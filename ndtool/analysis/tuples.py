@@ -53,9 +53,9 @@ class Search:
         if self._all is not None:
             self._all.write(numbers.astype(np.int64).tobytes())
             return
-        room = FEW - len(self.first)
-        self.first += numbers[:room].tolist()
-        self.last = np.concatenate([self.last, numbers[room:]])
+        free = FEW - len(self.first)
+        self.first += numbers[:free].tolist()
+        self.last = np.concatenate([self.last, numbers[free:]])
         if len(self.last) > FEW:
             self._between(self.last[:-FEW])
             self.last = self.last[-FEW:]
@@ -90,7 +90,7 @@ class Tuples(NamedTuple):
         found = self.call.inference
         addressing, _, k = bind.bind_check(found.plan, self.negatives)
         bound = operands.bound(found, self.raw, self.handling._replace(mode="error"))
-        strict = self.rule == "error" or check.lacks_places(found.plan, self.rule)
+        strict = self.mode == "error" or check.lacks_valid_indices(found.plan, self.mode)
         for first, block in self.blocks(progress):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
                 error = check.refusal(found.plan, bound, self.negatives)
@@ -100,7 +100,7 @@ class Tuples(NamedTuple):
             yield first, block
 
     @property
-    def rule(self) -> str:
+    def mode(self) -> str:
         """The out-of-bounds mode."""
         return self.call.inference.attributes.out_of_bounds
 
@@ -145,11 +145,11 @@ class Tuples(NamedTuple):
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
         named, sizes = mapping.named(plan, search.target), mapping.sizes(plan)
-        kept = None
+        valid = None
         if self.handling.drops:
-            kept, block = settled(plan, block, self.handling)
+            valid, block = settled(plan, block, self.handling)
         hits = found(block, named, sizes, self.negatives)
-        search.add(first + skipped + (hits if kept is None else kept[hits]))
+        search.add(first + skipped + (hits if valid is None else valid[hits]))
 
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the indices that can select an element: its line along the axis."""
@@ -200,16 +200,16 @@ def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Arra
     valid = ((named >= 0) & (named < sizes)).all(axis=1)
     if handling.pad is not None:
         valid &= (block != handling.pad).all(axis=1)
-    (kept,) = np.nonzero(valid)
-    return kept, named[kept]
+    (numbers,) = np.nonzero(valid)
+    return numbers, named[numbers]
 
 
-def runs(plan: Plan, first: int, block: Array, kept: Array | None = None) -> Numbers:
+def runs(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
     """Return the linear indices of the slices that tuples, all within bounds, select.
 
-    first: the linear index of the block's first tuple. kept: the tuples' positions in the block.
+    first: the linear index of the block's first tuple. valid: the tuples' positions in the block.
     """
-    numbers = np.arange(first, first + len(block)) if kept is None else first + kept
+    numbers = np.arange(first, first + len(block)) if valid is None else first + valid
     named = list[Array]()
     for column, size in zip(block.T, mapping.sizes(plan), strict=True):
         wide = column.astype(np.int64)
@@ -248,15 +248,15 @@ def element_updates(
     wanted_runs = wanted_runs[order]
     _, each = np.unique(wanted_runs, return_counts=True)
     for first, block in blocks(plan, indices, int(each.max(initial=1))):
-        kept, named = settled(plan, block, handling)
-        rows = runs(plan, first, named, kept)
+        valid, named = settled(plan, block, handling)
+        rows = runs(plan, first, named, valid)
         begin, end = (np.searchsorted(wanted_runs, rows, side) for side in ("left", "right"))
         counts = end - begin
         tuples = np.repeat(np.arange(len(rows)), counts)  # those with any
         nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
         which = order[begin[tuples] + nth]
         if len(which):
-            numbers = first + kept[tuples]
+            numbers = first + valid[tuples]
             if repeats > 1:
                 numbers = numbers + (group[which] * (repeats - 1) + repeat[which]) * per
             yield which, numbers * width + wanted[which] % width

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, pieces, silent
+from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.oracle.reference import New
 from ndtool.analysis.values import as_array, shown
@@ -307,11 +307,11 @@ class _ComparisonPass:
     def go(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
         ours, theirs = self._ours, self._theirs
-        for piece in pieces(self._result.size, self._result.itemsize, progress):
-            left, right = bits(ours[piece]), bits(theirs[piece])
+        for span in slices(self._result.size, self._result.itemsize, progress):
+            left, right = bits(ours[span]), bits(theirs[span])
             if not np.array_equal(left, right):
                 (at,) = np.nonzero((left != right).any(axis=1))
-                self._meet(piece.start + at, distances(ours[piece][at], theirs[piece][at]))
+                self._meet(span.start + at, distances(ours[span][at], theirs[span][at]))
 
     def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
         """Process the next elements that differ."""

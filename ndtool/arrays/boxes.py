@@ -51,7 +51,7 @@ class Writer(Protocol):
 def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:
     """Yield the boxes, in order, that cover elements [first, stop) of an array.
 
-    >>> list(stretches((3, 4), 2, 12))
+    >>> list(range_boxes((3, 4), 2, 12))
     [((0, 1), (2, 4)), ((1, 3), (0, 4))]
     """
     if not shape:

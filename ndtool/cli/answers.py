@@ -108,7 +108,7 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
-            return "old", name, value, "", ""
+            return "current", name, value, "", ""
         index = names.index(step.indices, step.named, names.bent(step))
         return f"{signs[number > 1]} update", name, value, index, _shown(step.result)
 

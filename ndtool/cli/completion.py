@@ -196,5 +196,5 @@ def engines(typed: str) -> list[CompletionItem]:
     before, comma, last = typed.rpartition(",")
     known = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
     given = before.split(",")
-    left = [name for name in known if name.startswith(last) and name not in given]
-    return [CompletionItem(before + comma + name) for name in left]
+    remaining = [name for name in known if name.startswith(last) and name not in given]
+    return [CompletionItem(before + comma + name) for name in remaining]

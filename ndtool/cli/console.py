@@ -25,16 +25,16 @@ def put(text: str | bytes) -> None:
 
 
 def put_all(parts: Iterable[str]) -> None:
-    """Write a result of any length, in large pieces."""
-    piece, size = list[str](), 0
+    """Write a result of any length, in large blocks."""
+    texts, size = list[str](), 0
     for part in parts:
-        piece.append(part)
+        texts.append(part)
         size += len(part)
         if size >= _PIECE:
-            put("".join(piece))
-            piece, size = [], 0
-    if piece:
-        put("".join(piece))
+            put("".join(texts))
+            texts, size = [], 0
+    if texts:
+        put("".join(texts))
 
 
 def say(text: str | bytes) -> None:

@@ -83,7 +83,7 @@ WRITE_AXIS = _option(
 )
 WRITE_MODE = _option(
     "--mode",
-    "linear: UPDATE must fit behind its index; circular: positions are taken modulo the axis size.",
+    "linear: UPDATE must fit before the end of the axis; circular: it continues at the start.",
     type=click.Choice(list(WRITE_MODES)),
     default="linear",
     metavar="MODE",
@@ -111,19 +111,19 @@ PAD = _option(
 NO_NEGATIVES = _flag("--no-negatives", "Negative indices are out of bounds.")
 NO_INCLUDE_SELF = _flag(
     "--no-include-self",
-    "Old values take no part: the first update of an element is copied, the next are reduced.",
+    "Leave the current values out: the first update of an element is copied, the next are reduced.",
 )
 DUPLICATES = _option(
     "--duplicates",
-    "Which of several updates of an element is assigned: last or first (of reduction none only);"
-    " error: no element may have several.",
+    "Which update of a duplicate index is assigned: last, or first (with reduction none only);"
+    " error refuses duplicates.",
     type=click.Choice(WHICH),
     default="last",
     metavar="WHICH",
 )
 SPEC = _option(
     "--spec",
-    "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. It changes no value.",
+    "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
     type=Kind("spec", kinds.spec, "specs"),
     default="ndtool",
     metavar="SPEC",
@@ -135,7 +135,8 @@ DTYPE = _option(
     metavar="NAME",
 )
 TEXT = _flag(
-    "--text", "Read INDICES and UPDATES as text if their format is not known: -, or other names."
+    "--text",
+    "Read INDICES and UPDATES as text if neither content nor suffix shows a format, as for -.",
 )
 OUTPUT = _option(
     "--output",
@@ -198,21 +199,21 @@ AS_VOID = _flag(
 )
 CHUNKS = _option(
     "--chunks",
-    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: as DATA, else zarr's default,"
-    " for HDF5 none.",
+    "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of DATA, else zarr's"
+    " default, for HDF5 none.",
     type=Kind("sizes", kinds.sizes),
     metavar="N,N...",
 )
 SHARDS = _option(
     "--shards",
-    "Shard shape of a Zarr output, a multiple of the chunk shape. Default: as DATA, else none.",
+    "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of DATA, or none.",
     type=Kind("sizes", kinds.sizes),
     metavar="N,N...",
 )
 CODEC = _option(
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
-    " Default: as DATA, else zarr's default, for HDF5 none.",
+    " Default: that of DATA, else zarr's default, for HDF5 none.",
     type=Kind("codec", kinds.codec),
     metavar="NAME[:LEVEL]",
 )
@@ -242,7 +243,7 @@ WITHIN = _option(
 )
 HTML = _option(
     "--html",
-    "Write an HTML report, with drawings of small arrays.",
+    "Write an HTML report, with a drawing of the arrays.",
     type=kinds.document(".html"),
     metavar="FILE.html",
 )

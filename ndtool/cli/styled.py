@@ -69,16 +69,16 @@ def table(
     Lines wrap at spaces only: a line may be too long, but no name is broken.
     """
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    room = _console(fd).width - _GAP * (len(columns) - 1)
+    available = _console(fd).width - _GAP * (len(columns) - 1)
     cells = list(zip(columns, *rows, strict=True))
-    for name, width in zip(columns, _widths(cells, folded, room), strict=True):
+    for name, width in zip(columns, _widths(cells, folded, available), strict=True):
         result.add_column(name, width=width)
     for row in rows:
         result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
     return _rendered(fd, *([Text(fold(title, fd), "bold")] if title else []), result)
 
 
-def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) -> list[int]:
+def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int) -> list[int]:
     """Return the widths of columns, narrowing the widest while they exceed the line.
 
     cells: the cells of each column, its name first.
@@ -90,7 +90,7 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) ->
         else width
         for column, width in zip(cells, widths, strict=True)
     ]
-    while sum(widths) > room and widths != words:
+    while sum(widths) > available and widths != words:
         widest = max((width, i) for i, width in enumerate(widths) if width > words[i])[1]
         widths[widest] -= 1
     return widths
@@ -99,9 +99,13 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], room: int) ->
 def progress(share: float, label: str) -> bytes:
     """Return a progress bar that overwrites the current line."""
     console = _console(2)
-    room = console.width - cell_len(label) - 2 * _GAP - len("100%")
+    available = console.width - cell_len(label) - 2 * _GAP - len("100%")
     line = Table.grid(padding=(0, 1))
-    bar = [ProgressBar(total=1.0, completed=share, width=min(room, 40))] if room >= 5 else []
+    bar = (
+        [ProgressBar(total=1.0, completed=share, width=min(available, 40))]
+        if available >= 5
+        else []
+    )
     line.add_row(*bar, Text(f"{share:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
 

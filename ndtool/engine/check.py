@@ -23,15 +23,15 @@ def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
             raise error
 
 
-def is_error(plan: Plan, rule: str) -> bool:
+def is_error(plan: Plan, mode: str) -> bool:
     """Whether an index out of bounds is an error: in mode "error", or on an axis of size 0."""
-    return rule == "error" or lacks_places(plan, rule)
+    return mode == "error" or lacks_valid_indices(plan, mode)
 
 
-def lacks_places(plan: Plan, rule: str) -> bool:
+def lacks_valid_indices(plan: Plan, mode: str) -> bool:
     """Whether a mode redirects indices, and an indexed axis of size 0 has no valid one."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
-    return MODES[rule].redirects and 0 in sizes
+    return MODES[mode].redirects and 0 in sizes
 
 
 def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> NdtoolError | None:

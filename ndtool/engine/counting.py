@@ -1,7 +1,7 @@
 """Counts of the updates of each slice of an output.
 
-A mean is the sum of its summands in order, divided once by their number. Without the old values,
-the first update of a slice is copied, the next ones are reduced.
+A mean is the sum of its summands in order, divided once by their number. If current values are left
+out, the first update of a slice is copied, the next ones are reduced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 
 class Combining(NamedTuple):
-    """How updates are combined: the reduction, its old values, and duplicates of "none"."""
+    """How updates are combined: the reduction, its current values, and duplicates of "none"."""
 
     reduction: str
     include_self: bool = True

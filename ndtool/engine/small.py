@@ -28,7 +28,11 @@ def bind_small(
     reduction = combining.reduction
     dtype, index, new = types["data"], types["indices"], types.get("updates")
     inputs = plan.data, plan.indices, plan.output
-    if not all(map(prod, inputs)) or not dtype.itemsize or check.lacks_places(plan, handling.mode):
+    if (
+        not all(map(prod, inputs))
+        or not dtype.itemsize
+        or check.lacks_valid_indices(plan, handling.mode)
+    ):
         return None
     order = dispatch.arithmetic_order(dtype, reduction)
     swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]

@@ -7,19 +7,19 @@ from ndtool.storage.descriptors import CHUNK
 from ndtool.storage.local import ByteRange
 
 
-def pieces(buffer: memoryview) -> Iterator[bytes]:
-    """Yield a buffer in pieces."""
+def blocks_of(buffer: memoryview) -> Iterator[bytes]:
+    """Yield a buffer in blocks."""
     for start in range(0, len(buffer), CHUNK):
         yield bytes(buffer[start : start + CHUNK])
 
 
 def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
-    """Return the first bytes of decoded pieces; the last piece may have padding."""
+    """Return the first bytes of decoded blocks; the last block may have padding."""
     from ndtool.storage import tempfiles
 
     buffer, at = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
-    for piece in decoded:
-        wanted = piece[: nbytes - at]
+    for block in decoded:
+        wanted = block[: nbytes - at]
         buffer[at : at + len(wanted)] = wanted
         at += len(wanted)
     return ByteRange(buffer.toreadonly())

@@ -99,10 +99,10 @@ def open_source(argument: str) -> Flat:
 
 def _checked(storage: File, argument: str, raw: Raw) -> str | None:
     """Raise InputError if the file is too short; return a warning if it is too long."""
-    left = storage.size - raw.offset - raw.nbytes
-    if left < 0:
+    surplus_bytes = storage.size - raw.offset - raw.nbytes
+    if surplus_bytes < 0:
         raise InputError(
             f"{printable(argument)}: expected {raw.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
-    return surplus(argument, left) if raw.ends else None
+    return surplus(argument, surplus_bytes) if raw.ends else None

@@ -78,16 +78,16 @@ class Stream:
         header = npy.read(self._exactly, None, label)
         spool = Spool(self.directory)
         buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
-        left = header.nbytes
-        while left:
-            got = self._fill(buffer[:left])
+        remaining = header.nbytes
+        while remaining:
+            got = self._fill(buffer[:remaining])
             if not got:
                 raise InputError(
                     f"{label}: expected {header.nbytes} bytes of data after the header,"
-                    f" found {header.nbytes - left}"
+                    f" found {header.nbytes - remaining}"
                 )
             spool.write(buffer[:got])
-            left -= got
+            remaining -= got
         return Flat(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
     def _exactly(self, count: int) -> bytes:

@@ -62,12 +62,12 @@ class EncodedSink:
         self._position += len(view)
         at = 0
         while at < len(view):
-            piece = view[at : at + self._step - len(self._rows)]
-            at += len(piece)
-            if len(piece) == self._step:
-                self._encode(piece)
+            data = view[at : at + self._step - len(self._rows)]
+            at += len(data)
+            if len(data) == self._step:
+                self._encode(data)
                 continue
-            self._rows += piece
+            self._rows += data
             if len(self._rows) == self._step:
                 rows, self._rows = self._rows, bytearray()
                 self._encode(memoryview(rows))
@@ -93,9 +93,9 @@ class EncodedSink:
         except OSError as exc:
             raise self._failed(exc) from None
 
-    def _append(self, piece: bytes | memoryview) -> None:
-        write_at(self._file.descriptor, self._size, piece)
-        self._size += len(piece)
+    def _append(self, data: bytes | memoryview) -> None:
+        write_at(self._file.descriptor, self._size, data)
+        self._size += len(data)
 
     def _failed(self, exc: OSError) -> NdtoolError:
         return exc if isinstance(exc, NdtoolError) else failure(exc, self.name, OutputError)

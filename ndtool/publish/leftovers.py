@@ -127,9 +127,9 @@ def folders(parent: str, name: str) -> tuple[list[str], list[str]]:
 def _hidden(parent: str, name: str, start: str) -> list[str]:
     if start == "-":
         return []
-    left = re.compile(rf"\.{name}{_HIDDEN}{start}", re.DOTALL)
+    pattern = re.compile(rf"\.{name}{_HIDDEN}{start}", re.DOTALL)
     with os.scandir(parent) as found:
-        return [one.path for one in found if left.fullmatch(one.name)]
+        return [one.path for one in found if pattern.fullmatch(one.name)]
 
 
 def _held(path: str) -> int:

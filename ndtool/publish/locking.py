@@ -56,7 +56,7 @@ def _wait(fd: int) -> None:
             if time.monotonic() > end:
                 raise OutputError(
                     f"the output's folder was locked by another process for {PATIENCE:.0f} seconds",
-                    hint="ndtool locks it itself: flock is not needed, and must not hold it",
+                    hint="do not run ndtool under flock on this folder: ndtool locks it itself",
                 ) from None
         time.sleep(_PAUSE)
 

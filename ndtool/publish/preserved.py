@@ -23,7 +23,7 @@ class OldFile:
     """
 
     def __init__(self, target: Target) -> None:
-        self._target, self._path, self._there = target, target.path, target.is_there
+        self._target, self._path, self._existed = target, target.path, target.exists
         self.keeps = target.member is not None and not target.only
         self.compares = not target.only
         self.file: File | None = None
@@ -35,7 +35,7 @@ class OldFile:
 
         alone: the content with --only, for the hint. Raises OutputError if the file is invalid.
         """
-        if not (self.keeps and self._there):
+        if not (self.keeps and self._existed):
             return nothing
         try:
             self.file = locations.open_storage(self._path)
@@ -47,10 +47,10 @@ class OldFile:
                 raise OutputError(exc.message, hint=hint) from None
             raise
 
-    def copy(self, fd: int, pieces: Iterable[tuple[int, int, int]]) -> None:
+    def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Copy preserved byte ranges of the old file: (start, stop, offset in the new one)."""
         assert self.file is not None, "members are preserved"
-        for start, stop, to in pieces:
+        for start, stop, to in ranges:
             if self.file.copy(start, stop - start, fd, to) < stop - start:
                 raise OutputError(f"{printable(self._path)} changed during the run")
 

@@ -147,14 +147,14 @@ def put_stored(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
     from ndtool.engine import copies, packing
 
     for at in range(start, stop, CHUNK):  # a multiple of every unit and group
-        piece = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
-        if len(piece) < min(CHUNK, stop - at):
+        some = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
+        if len(some) < min(CHUNK, stop - at):
             raise OutputError(f"{printable(name)}: the file became shorter")
         if swaps:
-            copies.swap(memoryview(piece), given.unit)
-            write_at(fd, at, piece)
+            copies.swap(memoryview(some), given.unit)
+            write_at(fd, at, some)
         else:
-            packed = packing.pack(bytes(piece), given.bits)
+            packed = packing.pack(bytes(some), given.bits)
             write_at(fd, start + (at - start) * given.bits // 8, packed)
     if not swaps:
         os.ftruncate(fd, start + -(-(stop - start) * given.bits // 8))
@@ -174,7 +174,7 @@ class FileSink:
             clobber, condition = frame.clobbers or target.clobber, None
             if frame.old is not None:
                 condition = frame.old.recheck
-            elif target.is_there and not target.only:
+            elif target.exists and not target.only:
                 condition = target.require_replaceable  # it may have become an archive
             self._file = target.new_file(clobber, frame.compares, condition, frame.is_first)
             try:
@@ -271,9 +271,9 @@ class DrySink:
 def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
     """Return the sink for standard output, the argument `-`."""
     try:
-        there = not is_closed(os.fstat(1))
+        is_open = not is_closed(os.fstat(1))
     except OSError:
-        there = False
-    if not there:
+        is_open = False
+    if not is_open:
         raise OutputError("standard output: it is closed")
     return StreamSink(1, "standard output", metadata, header, owned=False)

@@ -89,7 +89,7 @@ class Target(NamedTuple):
     preserves: Callable[[str], bool] = lambda path: False
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the file or object exists."""
         return self.old is not None or self.version is not None
 
@@ -105,7 +105,7 @@ class Target(NamedTuple):
 
     def require_replaceable(self) -> None:
         """Raise OutputError if the file exists without clobber, or has several arrays."""
-        if self.is_there and not self.clobber:
+        if self.exists and not self.clobber:
             raise exists(self.path)
         if not self.only and (self.version is not None or os.path.isfile(self.path)):
             _require_one_array(self.path, self.member, self.names_in, self.preserves)

@@ -10,8 +10,8 @@ class Attributes(NamedTuple):
     axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
-    negatives: whether negative indices count from the end. include_self: whether the old value of
-    an element takes part in its reduction; else its first update is copied. duplicates: one of
+    negatives: whether negative indices count from the end. include_self: whether an element's
+    current value is included in its reduction; else its first update is copied. duplicates: one of
     reductions.DUPLICATES. mode: of tensor_scatter.
     """
 

@@ -250,7 +250,7 @@ def _check_without_self(spec: str, row: Row, reduction: str) -> None:
     if REDUCTIONS[reduction].requires_self:
         others = ", ".join(one.name for one in REDUCTIONS.values() if not one.requires_self)
         raise RuleError(
-            f"reduction {reduction} always includes the old value: without it only {others}"
+            f"reduction {reduction} always includes the current value: without it only {others}"
         )
 
 

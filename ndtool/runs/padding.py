@@ -22,8 +22,8 @@ def suspected(
     """Return the warning that -1 may be padding, as a list of at most one.
 
     given: the name and type of the indices. indices: their bytes; of many, a sample is read. plan:
-    the plan of the call, which has the number of components of a tuple. Without a sign, -1 is
-    another number: then the warning says which.
+    the plan of the call, which has the number of components of a tuple. Unsigned types store -1 as
+    a large number, which the warning gives.
     """
     name, dtype, _ = given
     if attributes.pad is not None or not attributes.negatives:

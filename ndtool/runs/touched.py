@@ -117,8 +117,8 @@ class Gathered:
         per = plan.per_batch
         return numbers // (plan.repeats * per) * per + numbers % per
 
-    def _marked(self, cut: Shape, strides: Shape, granule: int, count: int) -> Marks:
-        """Mark position // granule of tuples; position: sum of strides * (coordinate // cut)."""
+    def _marked(self, steps: Shape, strides: Shape, granule: int, count: int) -> Marks:
+        """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
         marks = Marks(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
             return marks
@@ -138,11 +138,11 @@ class Gathered:
                 size = self._lead[axis]
                 along = bounds.within(slab[:, component], size, self._handling)
                 # clip dropped indices: any block will do
-                row_starts += along.clip(0, size - 1) // cut[axis] * strides[axis]
+                row_starts += along.clip(0, size - 1) // steps[axis] * strides[axis]
             for axis, size in enumerate(self._lead):
-                if axis not in self._axes and cut[axis] < size:
+                if axis not in self._axes and steps[axis] < size:
                     along = numbers // pitches[axis] % self._positions[axis]
-                    row_starts += along // cut[axis] * strides[axis]
+                    row_starts += along // steps[axis] * strides[axis]
             marks.add(row_starts // granule)
         return marks
 

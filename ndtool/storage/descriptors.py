@@ -88,16 +88,16 @@ def release(view: memoryview) -> None:
 
 def read_at(fd: int, start: int, nbytes: int) -> bytes:
     """Read `nbytes` of a file from offset `start` on, fewer only at its end."""
-    piece = os.pread(fd, nbytes, start)
-    if not piece or len(piece) == nbytes:
-        return piece
-    pieces = [piece]
-    got = len(piece)
-    while piece and got < nbytes:
-        piece = os.pread(fd, nbytes - got, start + got)
-        pieces.append(piece)
-        got += len(piece)
-    return b"".join(pieces)
+    block = os.pread(fd, nbytes, start)
+    if not block or len(block) == nbytes:
+        return block
+    blocks = [block]
+    got = len(block)
+    while block and got < nbytes:
+        block = os.pread(fd, nbytes - got, start + got)
+        blocks.append(block)
+        got += len(block)
+    return b"".join(blocks)
 
 
 def read_into(fd: int, start: int, buffer: memoryview) -> int:
@@ -129,9 +129,9 @@ def reader(read: Read, start: int) -> Callable[[int], bytes]:
 
     def next_bytes(count: int) -> bytes:
         nonlocal at
-        piece = read(at, count)
-        at += len(piece)
-        return piece
+        block = read(at, count)
+        at += len(block)
+        return block
 
     return next_bytes
 
@@ -155,11 +155,11 @@ class Window:
 
 def write_at(fd: int, start: int, view: Any) -> None:
     """Write all bytes of `view` to the file at offset `start`; thread-safe."""
-    left = memoryview(view).cast("B")
-    while left:
-        done = os.pwrite(fd, left, start)
+    remaining = memoryview(view).cast("B")
+    while remaining:
+        done = os.pwrite(fd, remaining, start)
         start += done
-        left = left[done:]
+        remaining = remaining[done:]
 
 
 def copy_bytes(source: int, start: int, nbytes: int, fd: int, to: int) -> int:
@@ -175,18 +175,18 @@ def copy_bytes(source: int, start: int, nbytes: int, fd: int, to: int) -> int:
             done += count
     except (OSError, AttributeError):
         pass  # the loop below copies the rest, or raises the actual error
-    while done < nbytes and (piece := read_at(source, start + done, min(CHUNK, nbytes - done))):
-        write_at(fd, to + done, piece)
-        done += len(piece)
+    while done < nbytes and (block := read_at(source, start + done, min(CHUNK, nbytes - done))):
+        write_at(fd, to + done, block)
+        done += len(block)
     return done
 
 
 def write_next(fd: int, view: Any) -> None:
     """Write all bytes of `view` to a stream, blocking even if its descriptor is non-blocking."""
-    left = memoryview(view).cast("B")
-    while left:
+    remaining = memoryview(view).cast("B")
+    while remaining:
         try:
-            left = left[os.write(fd, left) :]
+            remaining = remaining[os.write(fd, remaining) :]
         except BlockingIOError:  # the descriptor is inherited, and may be non-blocking
             import select
 

@@ -124,20 +124,20 @@ class Spool:
         self._memory = bytearray()
         self._fd: int | None = None
 
-    def write(self, piece: bytes | bytearray | memoryview) -> None:
-        """Append `piece`; ResourceError if memory or disk space is short."""
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append `data`; ResourceError if memory or disk space is short."""
         try:
-            if self._fd is None and self.size + len(piece) > MEMORY:
+            if self._fd is None and self.size + len(data) > MEMORY:
                 self._fd = unnamed_file(self._directory)
                 self._write_file(self._memory)
                 self._memory = bytearray()
             if self._fd is None:
-                self._memory += piece
+                self._memory += data
             else:
-                self._write_file(piece)
+                self._write_file(data)
         except (OSError, MemoryError) as exc:
             raise self._full(exc) from None
-        self.size += len(piece)
+        self.size += len(data)
 
     def finish(self) -> memoryview:
         """Close the spool and return its bytes, read-only; they remain valid."""
@@ -158,9 +158,9 @@ class Spool:
 
     __del__ = close
 
-    def _write_file(self, piece: bytes | bytearray | memoryview) -> None:
+    def _write_file(self, data: bytes | bytearray | memoryview) -> None:
         assert self._fd is not None
-        write_next(self._fd, piece)
+        write_next(self._fd, data)
 
     def _full(self, exc: OSError | MemoryError) -> NdtoolError:
         if isinstance(exc, NdtoolError):

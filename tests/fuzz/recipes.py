@@ -39,9 +39,9 @@ class Choices:
     def below(self, count: int) -> int:
         """Choose a number in 0..count - 1."""
         width = 1 if count <= 256 else 4
-        piece = self._raw[self._at : self._at + width]
+        taken = self._raw[self._at : self._at + width]
         self._at += width
-        return int.from_bytes(piece, "little") % count
+        return int.from_bytes(taken, "little") % count
 
     def of(self, options: tuple[Any, ...]) -> Any:
         return options[self.below(len(options))]
@@ -51,9 +51,9 @@ class Choices:
 
     def bytes(self, most: int) -> bytes:
         count = self.below(most + 1)
-        piece = self._raw[self._at : self._at + count]
+        taken = self._raw[self._at : self._at + count]
         self._at += count
-        return piece
+        return taken
 
 
 def shape(choose: Choices) -> str:
@@ -92,12 +92,14 @@ def text(choose: Choices) -> str:
         pairs.insert(choose.below(4), f"{choose.of(KEYS)!r}: {choose.of(WORDS)}")
     if choose.rarely():
         del pairs[choose.below(len(pairs))]
-    whole = "{" + ", ".join(pairs) + ", }"
+    complete = "{" + ", ".join(pairs) + ", }"
     if choose.rarely():
-        whole = choose.of(("(", "[", "-", "{", "{**", "'", "#", "\\")) * choose.below(3000) + whole
+        complete = (
+            choose.of(("(", "[", "-", "{", "{**", "'", "#", "\\")) * choose.below(3000) + complete
+        )
     if choose.rarely():
-        whole = whole[: choose.below(len(whole) + 1)]
-    return whole + " " * choose.below(64) + ("\n" if not choose.rarely() else "")
+        complete = complete[: choose.below(len(complete) + 1)]
+    return complete + " " * choose.below(64) + ("\n" if not choose.rarely() else "")
 
 
 def npy(choose: Choices) -> bytes:
@@ -107,8 +109,8 @@ def npy(choose: Choices) -> bytes:
     width = 2 if version[0] < 2 else 4
     length = choose.of(NUMBERS) % 256**width if choose.rarely() else len(raw) % 256**width
     payload = bytes(choose.of((0, 1, 24, 95, 96, 97, 200, 4096, 100_000)))
-    whole = b"\x93NUMPY" + bytes(version) + length.to_bytes(width, "little") + raw + payload
-    return damaged(choose, whole) if choose.rarely() else whole
+    complete = b"\x93NUMPY" + bytes(version) + length.to_bytes(width, "little") + raw + payload
+    return damaged(choose, complete) if choose.rarely() else complete
 
 
 FIELDS = {
@@ -147,8 +149,8 @@ def npz(choose: Choices) -> bytes:
         raw = wide(raw)
     for _ in range(choose.below(3)):
         change(choose, raw)
-    whole = (b"#!/bin/sh\n" if choose.rarely() else b"") + bytes(raw)
-    return damaged(choose, whole) if choose.rarely() else whole
+    complete = (b"#!/bin/sh\n" if choose.rarely() else b"") + bytes(raw)
+    return damaged(choose, complete) if choose.rarely() else complete
 
 
 def wide(raw: bytearray) -> bytearray:

@@ -62,9 +62,9 @@ def one(raw: bytes) -> None:
         lasted = time.process_time() - started
         assert lasted < SLOW, f"it took {lasted} s"
     except BaseException:
-        kept = content if isinstance(content, bytes) else raw  # the choices that generate a store
-        name = hashlib.sha256(kept).hexdigest()[:16] + (f".{kind}" if kind else "")
-        (folder / name).write_bytes(kept)
+        saved = content if isinstance(content, bytes) else raw  # the choices that generate a store
+        name = hashlib.sha256(saved).hexdigest()[:16] + (f".{kind}" if kind else "")
+        (folder / name).write_bytes(saved)
         print(f"kept as {folder / name}, after {count} inputs", file=sys.stderr)
         raise
 

@@ -51,8 +51,8 @@ def safetensors(choose: Choices) -> bytes:
     raw = ("{" + ", ".join(parts) + "}" + " " * choose.below(9)).encode("utf-8", "surrogatepass")
     length = choose.of(NUMBERS) % 2**64 if choose.rarely() else len(raw)
     extra = choose.of((-1, 1, 8)) if choose.rarely() else 0
-    whole = length.to_bytes(8, "little") + raw + bytes(max(0, at + extra))
-    return damaged(choose, whole) if choose.rarely() else whole
+    encoded = length.to_bytes(8, "little") + raw + bytes(max(0, at + extra))
+    return damaged(choose, encoded) if choose.rarely() else encoded
 
 
 def index(choose: Choices) -> bytes:
@@ -93,86 +93,86 @@ def tensor(choose: Choices) -> bytes:
     for size in dims:
         count *= size
     count = count if 0 <= count < 1000 else 3
-    whole = b""
+    encoded = b""
     if choose.below(2):
-        whole += b"".join(field(choose, 1, size) for size in dims)
+        encoded += b"".join(field(choose, 1, size) for size in dims)
     else:
-        whole += field(choose, 1, b"".join(map(varint, dims)))
-    whole += field(choose, 2, kind)
+        encoded += field(choose, 1, b"".join(map(varint, dims)))
+    encoded += field(choose, 2, kind)
     if choose.below(2):
-        whole += field(choose, 8, choose.of(NAMES).encode())
+        encoded += field(choose, 8, choose.of(NAMES).encode())
     how = choose.below(5)
     if how == 0:
-        whole += field(choose, 9, bytes(count * choose.of((1, 2, 4, 8, 16))))
+        encoded += field(choose, 9, bytes(count * choose.of((1, 2, 4, 8, 16))))
     elif how == 1:
         key = choose.of((5, 7, 11))
-        whole += field(choose, key, b"".join(varint(number(choose)) for _ in range(count)))
+        encoded += field(choose, key, b"".join(varint(number(choose)) for _ in range(count)))
     elif how == 2:
         key = choose.of((5, 7, 11))
-        whole += b"".join(field(choose, key, number(choose)) for _ in range(min(count, 50)))
+        encoded += b"".join(field(choose, key, number(choose)) for _ in range(min(count, 50)))
     elif how == 3:
-        whole += field(choose, choose.of((4, 10, 6)), bytes(count * choose.of((4, 8))))
+        encoded += field(choose, choose.of((4, 10, 6)), bytes(count * choose.of((4, 8))))
     else:
         for name in ("location", "offset", "length", "checksum", "offset")[: choose.below(6)]:
             document = choose.of(("x", "../x", "0", "-1", "1e3", "", "9" * 30, "/dev/zero", "."))
             pair = field(choose, 1, name.encode()) + field(choose, 2, document.encode())
-            whole += field(choose, 13, pair)
-        whole += field(choose, 14, 1)
+            encoded += field(choose, 13, pair)
+        encoded += field(choose, 14, 1)
     if choose.rarely():
-        whole += field(choose, choose.of((3, 12, 16, 9)), choose.bytes(20))
-    return whole
+        encoded += field(choose, choose.of((3, 12, 16, 9)), choose.bytes(20))
+    return encoded
 
 
 def attribute(choose: Choices, depth: int) -> bytes:
     name = choose.of((b"value", b"value_int", b"value_floats", b"then_branch", b"sparse_value"))
-    whole = field(choose, 1, name)
+    encoded = field(choose, 1, name)
     how = choose.below(6)
     if how == 0:
-        return whole + field(choose, 5, tensor(choose))
+        return encoded + field(choose, 5, tensor(choose))
     if how == 1 and depth < 4:
-        return whole + field(choose, choose.of((6, 11)), graph(choose, depth + 1))
+        return encoded + field(choose, choose.of((6, 11)), graph(choose, depth + 1))
     if how == 2:
-        return whole + field(choose, 3, number(choose))
+        return encoded + field(choose, 3, number(choose))
     if how == 3:
-        return whole + varint(2 << 3 | 5) + choose.bytes(4)
+        return encoded + varint(2 << 3 | 5) + choose.bytes(4)
     if how == 4:
-        return whole + field(choose, 8, b"".join(varint(number(choose)) for _ in range(3)))
-    return whole + field(choose, choose.of((7, 9, 10, 22)), choose.bytes(9))
+        return encoded + field(choose, 8, b"".join(varint(number(choose)) for _ in range(3)))
+    return encoded + field(choose, choose.of((7, 9, 10, 22)), choose.bytes(9))
 
 
 def graph(choose: Choices, depth: int = 0) -> bytes:
-    whole = b""
+    encoded = b""
     for _ in range(choose.below(3)):
-        whole += field(choose, 5, tensor(choose))
+        encoded += field(choose, 5, tensor(choose))
     for _ in range(choose.below(3)):
         operator = choose.of((b"Constant", b"GatherND", b"If", b"Scatter", b"\xff"))
         node = field(choose, 1, b"x") + field(choose, 2, choose.of(NAMES).encode())
         node += field(choose, 4, operator)
         for _ in range(choose.below(3)):
             node += field(choose, 5, attribute(choose, depth))
-        whole += field(choose, 1, node)
+        encoded += field(choose, 1, node)
     if choose.rarely():
-        whole += field(choose, 11, field(choose, 1, b"x"))
+        encoded += field(choose, 11, field(choose, 1, b"x"))
     if choose.rarely():
-        whole += field(choose, 15, field(choose, 1, tensor(choose)))
-    return whole
+        encoded += field(choose, 15, field(choose, 1, tensor(choose)))
+    return encoded
 
 
 def model(choose: Choices) -> bytes:
     """Return an almost valid model."""
-    whole = field(choose, 1, 8) + field(choose, 7, graph(choose))
-    whole += field(choose, 8, field(choose, 2, number(choose)))
+    encoded = field(choose, 1, 8) + field(choose, 7, graph(choose))
+    encoded += field(choose, 8, field(choose, 2, number(choose)))
     if choose.rarely():
-        whole += field(choose, 25, field(choose, 1, b"f") + field(choose, 7, graph(choose)))
-    return damaged(choose, whole) if choose.rarely() else whole
+        encoded += field(choose, 25, field(choose, 1, b"f") + field(choose, 7, graph(choose)))
+    return damaged(choose, encoded) if choose.rarely() else encoded
 
 
 def onnx(choose: Choices) -> bytes:
     """Return an almost valid tensor or model."""
     if choose.below(2):
         return model(choose)
-    whole = tensor(choose)
-    return damaged(choose, whole) if choose.rarely() else whole
+    encoded = tensor(choose)
+    return damaged(choose, encoded) if choose.rarely() else encoded
 
 
 def store(raw: bytes) -> dict[str, bytes]:

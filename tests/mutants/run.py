@@ -116,7 +116,7 @@ EQUIVALENT = {
     ("loops/panels.pxd", "return 1", "1"): "the same",
     ("loops/scatters.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
     ("loops/scatters.pxd", "        mine = ", "*"): "the same",
-    ("_kernels.pyx", "return 16 * threads", "*"): "work is cut otherwise: one result",
+    ("_kernels.pyx", "return 16 * threads", "*"): "work is divided otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
     ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
@@ -148,7 +148,11 @@ EQUIVALENT = {
         "True",
     ): "threads share otherwise: one result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
-    ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
+    (
+        "engine/scatters.py",
+        "entry = 4 +",
+        "<",
+    ): "runs of a whole line get more space than they need",
 }
 
 
@@ -274,16 +278,16 @@ def passes(folder: Path, tests: Sequence[str], number: int = -1) -> bool:
 
 def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
     """Build as many mutants of kernels in one build as possible; return which, by number."""
-    places = [
+    records = [
         (m.file, m.line + 1, m.column, m.new, number)
         for number, m in enumerate(chosen)
         if m.file in KERNELS
     ]
-    if not places:
+    if not records:
         return set()
-    path = folder / "places.json"
-    path.write_text(json.dumps(places))
-    kept = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
+    path = folder / "locations.json"
+    path.write_text(json.dumps(records))
+    originals = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     script = Path(__file__).with_name("schemata.py")
     with (folder / "log").open("w") as log:
@@ -291,10 +295,10 @@ def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
             [sys.executable, str(script), str(path)], cwd=folder, check=True, text=True,
             stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
-    for name, text in kept.items():
+    for name, text in originals.items():
         (folder / "ndtool" / name).write_text(text)
-    left = set(json.loads(built.stdout.splitlines()[-1]))
-    return {number for *_, number in places} - left
+    skipped = set(json.loads(built.stdout.splitlines()[-1]))
+    return {number for *_, number in records} - skipped
 
 
 def survives(mutant: Mutant, folder: Path) -> bool:

@@ -1,8 +1,8 @@
 """Build the kernels with all mutants compiled in; KERNEL_MUTANT selects one by number.
 
-    python schemata.py PLACES    in the folder of setup.py
+    python schemata.py LOCATIONS    in the folder of setup.py
 
-PLACES is a JSON list of [file, line, column, token, number]. Each expression becomes a conditional
+LOCATIONS is a JSON list of [file, line, column, token, number]. Each expression becomes a conditional
 between itself and its mutant. Those that must be constants in Cython are excluded and printed.
 """
 
@@ -31,7 +31,7 @@ cdef extern from *:
     """
     int ndtool_mutant
 '''
-Place = tuple[str, int, int]  # file, line from 1, column from 0
+Location = tuple[str, int, int]  # file, line from 1, column from 0
 
 
 def mutated(node: Any, token: str) -> Any:
@@ -80,13 +80,13 @@ def in_package(filename: str) -> str:
 class Choices(VisitorTransform):
     """Inserts a conditional at each mutant."""
 
-    def __init__(self, places: dict[Place, tuple[str, int]]) -> None:
+    def __init__(self, locations: dict[Location, tuple[str, int]]) -> None:
         super().__init__()
-        self.places = places
+        self.locations = locations
         self.done: set[int] = set()
 
     def path_in_package(self, pos: Any) -> tuple[str, int] | None:
-        return self.places.get((in_package(pos[0].filename), pos[1], pos[2]))
+        return self.locations.get((in_package(pos[0].filename), pos[1], pos[2]))
 
     def wrap(self, node: Any, pairs: list[tuple[Any, tuple[str, int]]]) -> Any:
         """Return the node with its mutants, each a change of the original node."""
@@ -170,14 +170,14 @@ def clone(node: Any) -> Any:
 
 
 def main() -> None:
-    places = {
+    locations = {
         (file, line, column): (token, number)
         for file, line, column, token, number in json.loads(Path(sys.argv[1]).read_text())
     }
-    for name in {file for file, _, _ in places}:
+    for name in {file for file, _, _ in locations}:
         with Path("ndtool", name).open("a") as file:
             file.write(SELECTOR)
-    choices = Choices(places)
+    choices = Choices(locations)
     parse = Main.Context.parse
 
     def parsed(*arguments: Any, **options: Any) -> Any:
@@ -186,7 +186,7 @@ def main() -> None:
     Main.Context.parse = parsed
     sys.argv[:] = ["setup.py", "-q", "build_ext", "--inplace"]
     runpy.run_path("setup.py", run_name="__main__")
-    print(json.dumps(sorted({number for _, number in places.values()} - choices.done)))
+    print(json.dumps(sorted({number for _, number in locations.values()} - choices.done)))
 
 
 if __name__ == "__main__":

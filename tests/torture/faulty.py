@@ -50,7 +50,7 @@ def wrong(name: str) -> Callable[[], None]:
 
 
 def patch(call: str, name: str, at: int) -> Callable[[], bool]:
-    """Let call number `at` fail; return a function that tells whether it was reached."""
+    """Let call number `at` fail; return a function that returns whether it was reached."""
     happen, count = wrong(name), 0
 
     def imported(event: str, _: Any) -> None:

@@ -73,10 +73,10 @@ def write(targets: list[str], rounds: int) -> Found:
         done = parallel.written_at_once(target, WRITERS, rounds)
         found["written"] += len(done)
         found["refused"] += WRITERS * rounds - len(done)
-        there = parallel.arrays(target)
-        found["wrong"] += [[target, name, "lost"] for name in done - there]
-        found["wrong"] += [[target, name, "not written"] for name in there - done]
-        for name in done & there:
+        present = parallel.arrays(target)
+        found["wrong"] += [[target, name, "lost"] for name in done - present]
+        found["wrong"] += [[target, name, "not written"] for name in present - done]
+        for name in done & present:
             with opened(f"{target}:{name}") as one:
                 whole = one.whole()
                 raw = bytes(one.block(0) if whole is None else whole.buffer)
@@ -181,8 +181,8 @@ def strike(command: list[str], number: int, seconds: float, reads: bool) -> Stru
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
         preexec_fn=limited(CORE=0), start_new_session=True,
     ) as process:  # fmt: skip
-        pieces: list[bytes] = []
-        reader = threading.Thread(target=lambda: pieces.extend(process.communicate()))
+        streams: list[bytes] = []
+        reader = threading.Thread(target=lambda: streams.extend(process.communicate()))
         if reads:
             reader.start()
         time.sleep(seconds)
@@ -191,7 +191,7 @@ def strike(command: list[str], number: int, seconds: float, reads: bool) -> Stru
         if not reads:
             reader.start()
         reader.join()
-    out, message = pieces
+    out, message = streams
     return Struck(
         process.returncode, message.decode(errors="replace"), out, listened, seconds, process.pid
     )
@@ -222,20 +222,20 @@ def _send(site: Site, count: int, rng: random.Random) -> Found:
     for i in range(count):
         way = methods[i % len(methods)]
         site.become(way.before)
-        asks = rng.random() < 0.9
-        number = getattr(signal, f"SIG{rng.choice(ASK if asks else DIE)}")
+        catchable = rng.random() < 0.9
+        number = getattr(signal, f"SIG{rng.choice(ASK if catchable else DIE)}")
         seconds = rng.uniform(0, 0.4) if rng.random() < 0.3 else rng.uniform(0.1, 1.1 * way.lasts)
         struck = strike(way.command, number, seconds, rng.random() < 0.5)
         after, ended = site.everything(), gone(struck.pid)
         found["statuses"][struck.status] += 1
         found["early"] += not struck.listened
         # If the last request to a store is in progress, the object may exist.
-        kept = after == way.before or ("s3" in way.name and after == way.new)
+        intact = after == way.before or ("s3" in way.name and after == way.new)
         if struck.status == 0:
             right = after == way.new and struck.out == way.out and not struck.message
         elif struck.listened:
-            right = struck.status == (128 + number if asks else -number) and not struck.message
-            right = right and kept and way.out.startswith(struck.out)
+            right = struck.status == (128 + number if catchable else -number) and not struck.message
+            right = right and intact and way.out.startswith(struck.out)
         else:
             right = after == way.before
         if not right or not ended:
@@ -284,8 +284,8 @@ KINDS = (
 
 def secret(rng: random.Random) -> str:
     """Return a unique word, with or without special characters."""
-    odd = "".join(rng.choices(ODD, k=rng.choice((0, 0, 4, 20, 300))))
-    return "".join(rng.choices(LETTERS, k=8)) + odd + "".join(rng.choices(LETTERS, k=6))
+    unusual = "".join(rng.choices(ODD, k=rng.choice((0, 0, 4, 20, 300))))
+    return "".join(rng.choices(LETTERS, k=8)) + unusual + "".join(rng.choices(LETTERS, k=6))
 
 
 def tell(count: int, rng: random.Random) -> Found:

@@ -18,7 +18,7 @@ import numpy as np
 
 NDTOOL = [sys.executable, "-m", "ndtool"]
 SIZE = 1 << 18
-OLD = b"what was there before"
+OLD = b"previous content"
 INPUTS = ("data.npy", "idx.npy", "upd.npy")
 RUNS = (
     ["gather-nd", "data.npy", "idx.npy", "-o", "gathered.npy"],

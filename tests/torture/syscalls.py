@@ -43,7 +43,7 @@ FAULTS = (
 RUN = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--sync", "--threads", "2")
 STRACE = ("strace", "-f", "-qq", "-o", "../log")
 MARKS = ("INJECTED", "killed by SIGKILL", "si_code=SI_KERNEL")
-OLD = b"what was there before"
+OLD = b"previous content"
 ROWS = 1 << 10
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.engines.process import EngineProcess
-from ndtool.analysis.oracle.blocks import in_order, pieces
+from ndtool.analysis.oracle.blocks import in_order, slices
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
@@ -201,8 +201,8 @@ class EngineCall:
             cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
             cases += [(name, None)] if lacking(name) else []
         found = []
-        with ExitStack() as kept:
-            job = self._job(kept)
+        with ExitStack() as stack:
+            job = self._job(stack)
             for done, (name, team) in enumerate(cases):
                 words = f"{name}, {counted(team or 0, 'thread')}"
                 progress(done / len(cases), words)
@@ -213,27 +213,27 @@ class EngineCall:
         progress(1, "")
         return found
 
-    def _job(self, kept: ExitStack) -> dict[str, Any]:
-        """Return the job for an engine's process; its files stay open as long as `kept`."""
+    def _job(self, stack: ExitStack) -> dict[str, Any]:
+        """Return the job for an engine's process; its files stay open as long as `stack`."""
         operator = OPERATORS[self._request.operator]
         versions = specs.rows("onnx", operator.name)
         if not versions and not specs.rows("openvino", operator.name):
             raise UsageError(
                 f"no standard has {operator.command}: other engines cannot be compared"
             )
-        room = 0 if self._expected is None else self._expected.nbytes
-        output = _temporary(room, kept)
+        nbytes = 0 if self._expected is None else self._expected.nbytes
+        output = _temporary(nbytes, stack)
         return {
             "operator": operator.name,
             "title": operator.title,
             "version": versions[-1].version if versions else 0,
             "attributes": operator.given(self._request.attributes),
-            "arrays": [self._lent(role, kept) for role in operator.inputs],
+            "arrays": [self._lent(role, stack) for role in operator.inputs],
             "output": output,
-            "room": room,
+            "nbytes": nbytes,
         }
 
-    def _lent(self, role: str, kept: ExitStack) -> dict[str, Any]:
+    def _lent(self, role: str, stack: ExitStack) -> dict[str, Any]:
         """Return an input's description, in its own file if mapped natively, else in a copy."""
         array, byte_range = self._arrays[role], self._stretches.get(role)
         dtype = _plain(array.dtype)
@@ -248,10 +248,10 @@ class EngineCall:
                 "offset": byte_range.position,
                 "order": order,
             }
-        fd = _temporary(array.nbytes, kept)
+        fd = _temporary(array.nbytes, stack)
         flat = in_order(opaque(array))
-        for piece in pieces(array.size, array.itemsize):
-            write_at(fd, piece.start * array.itemsize, bits(native(flat[piece])))
+        for span in slices(array.size, array.itemsize):
+            write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
 
     def _report(self, name: str, team: int, job: dict[str, Any]) -> Report:
@@ -374,16 +374,16 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     if dtype.kind == "V" or array.dtype.isnative:
         return array if dtype.isbuiltin == 2 else array.view(dtype)
     result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
-    flat, room = in_order(array), result.reshape(-1)
-    for piece in pieces(array.size, array.itemsize):
-        room[piece] = native(flat[piece])
+    flat, target = in_order(array), result.reshape(-1)
+    for span in slices(array.size, array.itemsize):
+        target[span] = native(flat[span])
     return result
 
 
-def _temporary(nbytes: int, kept: ExitStack) -> int:
-    """Return the descriptor of a new unnamed file of some bytes, open as long as `kept`."""
+def _temporary(nbytes: int, stack: ExitStack) -> int:
+    """Return the descriptor of a new unnamed file of some bytes, open as long as `stack`."""
     fd = tempfiles.unnamed_file()
-    kept.callback(os.close, fd)
+    stack.callback(os.close, fd)
     if nbytes:
         reserve(fd, nbytes, "temporary copy")
     return fd

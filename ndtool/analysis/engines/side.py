@@ -56,12 +56,13 @@ class Call(NamedTuple):
         return str(self.attributes.get("reduction", "none"))
 
     def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
-        """Refuse a reduction that an engine lacks; return whether old values (always) take part."""
+        """Refuse a reduction that an engine lacks (`always`: without current values, too)."""
         _lacks(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
-        kept = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
+        included = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
         _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
-        _lacks(always and not kept, f"{engine} has no {self.reduction} without the old values")
-        return kept
+        without = f"{engine} has no {self.reduction} without the current values"
+        _lacks(always and not included, without)
+        return included
 
     @property
     def batch_dims(self) -> int:
@@ -150,7 +151,7 @@ def _torch(torch: Any, call: Call) -> Compute:
     names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
     names |= {"sub": "sub"} if call.operator == "scatter" else {}
     sums = call.operator == "scatter_nd" or (call.operator == "scatter" and reduction == "add")
-    kept = call.require_reduction("torch", names, sums)
+    included = call.require_reduction("torch", names, sums)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -160,12 +161,12 @@ def _torch(torch: Any, call: Call) -> Compute:
         if call.operator == "gather_elements":
             return torch.gather(data, axis, indices)
         if call.operator == "scatter":
-            return _torch_scatter(data, call.axis, new, names.get(reduction), kept)
+            return _torch_scatter(data, call.axis, new, names.get(reduction), included)
         if call.operator == "scatter_nd":
             return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
         if reduction == "none":
             return torch.scatter(data, axis, indices, updates)
-        return torch.scatter_reduce(data, axis, *new, names[reduction], include_self=kept)
+        return torch.scatter_reduce(data, axis, *new, names[reduction], include_self=included)
 
     return lambda: _from_torch(torch, compute())
 
@@ -276,8 +277,8 @@ def _openvino(ov: Any, call: Call) -> Compute:
         call.require_reduction("ScatterNDUpdate", (*_ALL, "sub"))
         node = ops.scatter_nd_update(*inputs, reduction=reduction)
     else:
-        kept = call.require_reduction("ScatterElementsUpdate", (*_ALL, "mean"), False)
-        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction, use_init_val=kept)
+        init = call.require_reduction("ScatterElementsUpdate", (*_ALL, "mean"), False)
+        node = ops.scatter_elements_update(*inputs, axis, reduction=reduction, use_init_val=init)
     settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
     return lambda: compiled(operands)[0]
@@ -378,21 +379,21 @@ def _serve(lines: IO[bytes]) -> None:
     host.limit(job["threads"])
     sys.modules.update(_TELEMETRY)  # None blocks an import
 
-    def tell(**fields: Any) -> None:
+    def report(**fields: Any) -> None:
         os.write(job["replies"], json.dumps(fields).encode() + b"\n")
 
     try:
         engine = import_module(job["engine"])
     except ImportError as exc:
-        tell(missing=str(exc)[:_WORDS])
+        report(missing=str(exc)[:_WORDS])
         return
-    tell(version=getattr(engine, "__version__", ""))
+    report(version=getattr(engine, "__version__", ""))
     try:
         compute = ENGINES[job["engine"]](engine, _call(job))
         while lines.readline():
-            tell(**host.answer(compute(), job["output"], job["room"]))
+            report(**host.answer(compute(), job["output"], job["nbytes"]))
     except Exception as exc:
-        tell(**_refusal(exc))
+        report(**_refusal(exc))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ def limit(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def answer(answer: Any, fd: int, room: int) -> dict[str, Any]:
+def answer(answer: Any, fd: int, nbytes: int) -> dict[str, Any]:
     """Write an output of the expected size to its file; return its description."""
     result = np.asarray(answer)
     description = {"dtype": result.dtype.name, "shape": result.shape, "digest": ""}
-    if result.nbytes == room and not result.dtype.hasobject:
+    if result.nbytes == nbytes and not result.dtype.hasobject:
         flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         description["digest"] = hashlib.blake2b(flat.data).hexdigest()
         with open(fd, "wb", closefd=False) as file:

@@ -23,7 +23,9 @@ def silent(_: float) -> None:
     """Ignore progress."""
 
 
-def nd_blocks(indices: Array, b: int, run: int, rule: "Rule", progress: ProgressCallback) -> Blocks:
+def nd_blocks(
+    indices: Array, b: int, run: int, bounds: "Rule", progress: ProgressCallback
+) -> Blocks:
     """Yield positions in indices and their coordinates in data, in row-major order.
 
     run: the slice size in bytes; a block has at most PIECE bytes, or one slice.
@@ -31,18 +33,18 @@ def nd_blocks(indices: Array, b: int, run: int, rule: "Rule", progress: Progress
     lead, k = indices.shape[:-1], indices.shape[-1]
     for start, tuples in _tuples(indices, prod(lead), k, run, progress):
         positions = _positions(start, len(tuples), lead)
-        named = zip(positions, map(rule.settled, tuples.tolist()), strict=True)
+        named = zip(positions, map(bounds.settled, tuples.tolist()), strict=True)
         yield positions, [None if t is None else (*i[:b], *t) for i, t in named]
 
 
 def elements_blocks(
-    indices: Array, axis: int, run: int, rule: "Rule", progress: ProgressCallback
+    indices: Array, axis: int, run: int, bounds: "Rule", progress: ProgressCallback
 ) -> Blocks:
     """Yield positions in indices and their coordinates in data, in row-major order."""
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, run, progress):
         positions = _positions(start, len(values), shape)
-        named = zip(positions, map(rule.settled, values.tolist()), strict=True)
+        named = zip(positions, map(bounds.settled, values.tolist()), strict=True)
         yield (
             positions,
             [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in named],
@@ -50,7 +52,7 @@ def elements_blocks(
 
 
 def plain_blocks(
-    data: Array, indices: Array, axis: int, b: int, rule: "Rule", progress: ProgressCallback
+    data: Array, indices: Array, axis: int, b: int, bounds: "Rule", progress: ProgressCallback
 ) -> Blocks:
     """Yield positions in updates, or the output, and their coordinates in data, in order."""
     before, run = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
@@ -58,7 +60,7 @@ def plain_blocks(
     for number, p in enumerate(np.ndindex(before)):
         done = part(progress, number / count, (number + 1) / count)
         mine = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(mine, 0, run, rule, done):
+        for positions, selected in elements_blocks(mine, 0, run, bounds, done):
             named = [
                 None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
             ]
@@ -90,7 +92,7 @@ def in_order(array: Array) -> Any:
     return array.reshape(-1) if array.flags.c_contiguous or narrow.ndim > 32 else narrow.flat
 
 
-def pieces(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
+def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
     """Yield slices of `count` elements, each of at most PIECE bytes or one element."""
     step = max(1, PIECE // itemsize)
     for start in range(0, count, step):

@@ -108,9 +108,9 @@ def _one_nan(first: Array, second: Array, result: Array) -> Array:
     # Processors and compilers differ in the NaN they propagate or make; x + x only quiets x.
     if result.dtype.kind != "f":
         return result
-    kept = np.where(np.isnan(first), first + first, second + second)
+    nans = np.where(np.isnan(first), first + first, second + second)
     made = np.copysign(np.array(np.nan, result.dtype), -1)
-    nan = np.where(np.isnan(first) | np.isnan(second), kept, made)
+    nan = np.where(np.isnan(first) | np.isnan(second), nans, made)
     return np.where(np.isnan(result), nan, result)
 
 

@@ -29,9 +29,9 @@ from ndtool.analysis.oracle.blocks import (
     in_order,
     nd_blocks,
     part,
-    pieces,
     plain_blocks,
     silent,
+    slices,
 )
 from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
@@ -59,11 +59,13 @@ def gather_nd(
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
     check_types(data, indices)
     k = _components(data, indices, b, least=1)
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
-    rule.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
     output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
     run = prod(data.shape[b + k :]) * data.itemsize
-    return _filled(output, data, filling, nd_blocks(indices, b, run, rule, part(progress, 0.1, 1)))
+    return _filled(
+        output, data, filling, nd_blocks(indices, b, run, bounds, part(progress, 0.1, 1))
+    )
 
 
 def scatter_nd(
@@ -87,18 +89,18 @@ def scatter_nd(
     indices.shape[:-1], b = batch_dims.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    how = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, how)
+    combination = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, combination)
     b = whole(batch_dims)
     k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
-    rule.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     run = prod(data.shape[b + k :]) * data.itemsize
-    blocks = nd_blocks(indices, b, run, rule, part(progress, 0.2, 1))
-    return updated(output, updates, how, blocks, b + k)
+    blocks = nd_blocks(indices, b, run, bounds, part(progress, 0.2, 1))
+    return updated(output, updates, combination, blocks, b + k)
 
 
 def gather_elements(
@@ -120,10 +122,10 @@ def gather_elements(
     data, indices = np.asarray(data), np.asarray(indices)
     check_types(data, indices)
     axis = elements_axis(data, indices, axis)
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
     output = new(indices.shape, data.dtype)
-    blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.1, 1))
+    blocks = elements_blocks(indices, axis, data.itemsize, bounds, part(progress, 0.1, 1))
     return _filled(output, data, filling, blocks)
 
 
@@ -148,11 +150,11 @@ def gather(
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
     check_types(data, indices)
     axis = _plain_axis(data, indices, axis, b)
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
     output = new(_plain_shape(data, indices, axis, b), data.dtype)
     return _filled(
-        output, data, filling, plain_blocks(data, indices, axis, b, rule, part(progress, 0.1, 1))
+        output, data, filling, plain_blocks(data, indices, axis, b, bounds, part(progress, 0.1, 1))
     )
 
 
@@ -177,17 +179,17 @@ def scatter(
     output[p][indices[p[:b], i]][q] = f(output[p][indices[p[:b], i]][q], updates[p][i][q]).
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    how = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, how)
+    combination = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, combination)
     b = whole(batch_dims)
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
-    blocks = plain_blocks(data, indices, axis, b, rule, part(progress, 0.2, 1))
-    return updated(output, updates, how, blocks, axis + 1, slice(b, axis))
+    blocks = plain_blocks(data, indices, axis, b, bounds, part(progress, 0.2, 1))
+    return updated(output, updates, combination, blocks, axis + 1, slice(b, axis))
 
 
 def _components(data: Array, indices: Array, b: int, least: int) -> int:
@@ -238,18 +240,18 @@ def scatter_elements(
     output[i][indices[i][j]] = f(output[i][indices[i][j]], updates[i][j]) where axis = 1.
     """
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
-    how = Combination(reduction, include_self, duplicates)
-    check_types(data, indices, updates, how)
+    combination = Combination(reduction, include_self, duplicates)
+    check_types(data, indices, updates, combination)
     axis = elements_axis(data, indices, axis)
     require(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    rule = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    rule.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
-    blocks = elements_blocks(indices, axis, data.itemsize, rule, part(progress, 0.2, 1))
-    return updated(output, updates, how, blocks, data.ndim)
+    blocks = elements_blocks(indices, axis, data.itemsize, bounds, part(progress, 0.2, 1))
+    return updated(output, updates, combination, blocks, data.ndim)
 
 
 def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
@@ -265,6 +267,6 @@ def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array
 def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
     output = new(data.shape, data.dtype)
     source, target = in_order(as_bytes(data)), in_order(as_bytes(output))
-    for piece in pieces(data.size, data.itemsize, progress):
-        target[piece] = source[piece]
+    for span in slices(data.size, data.itemsize, progress):
+        target[span] = source[span]
     return output

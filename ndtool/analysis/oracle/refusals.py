@@ -21,7 +21,10 @@ class Combination(NamedTuple):
 
 
 def check_types(
-    data: Array, indices: Array, updates: Array | None = None, how: Combination | None = None
+    data: Array,
+    indices: Array,
+    updates: Array | None = None,
+    combination: Combination | None = None,
 ) -> None:
     """Raise DtypeError or UsageError for types that an operator does not take together."""
     if data.dtype.hasobject or not data.dtype.itemsize:
@@ -30,11 +33,11 @@ def check_types(
         raise DtypeError(f"indices {indices.dtype}: they must be integers")
     if updates is not None and not _same_type(data.dtype, updates.dtype):
         raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
-    if how is None:
+    if combination is None:
         return
-    reduction = how.reduction
-    if how.duplicates not in ("last", "first", "error"):
-        raise UsageError(f"duplicates {how.duplicates!r}: valid last, first, error")
+    reduction = combination.reduction
+    if combination.duplicates not in ("last", "first", "error"):
+        raise UsageError(f"duplicates {combination.duplicates!r}: valid last, first, error")
     if reduction == "none":
         return
     if reduction not in REDUCTIONS:
@@ -43,9 +46,10 @@ def check_types(
     if data.dtype.name not in names:
         raise DtypeError(f"data {data.dtype} has no {reduction}: valid {', '.join(names)}")
     require(
-        how.include_self or reduction not in ("sub", "div"), f"{reduction} needs the old values"
+        combination.include_self or reduction not in ("sub", "div"),
+        f"{reduction} needs the current values",
     )
-    require(how.duplicates != "first", "duplicates first: only for none")
+    require(combination.duplicates != "first", "duplicates first: only for none")
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:

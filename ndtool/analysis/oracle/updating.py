@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from ndtool.analysis.oracle.blocks import Blocks, Index, Position, in_order, pieces
+from ndtool.analysis.oracle.blocks import Blocks, Index, Position, in_order, slices
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
 from ndtool.analysis.oracle.refusals import Array, Combination
 from ndtool.errors import DuplicatesError
@@ -14,7 +14,7 @@ from ndtool.errors import DuplicatesError
 def updated(
     output: Array,
     updates: Array,
-    how: Combination,
+    combination: Combination,
     blocks: Blocks,
     m: int,
     repeated: slice = slice(0, 0),
@@ -23,14 +23,14 @@ def updated(
 
     repeated: the axes of updates along which the same indices apply.
     """
-    if how.duplicates != "last":
-        blocks = _distinct(blocks, output.shape[:m], how.duplicates == "error", repeated)
+    if combination.duplicates != "last":
+        blocks = _distinct(blocks, output.shape[:m], combination.duplicates == "error", repeated)
     if not updates.size:
-        if how.duplicates == "error":
+        if combination.duplicates == "error":
             list(blocks)
         return output  # skips loops over many empty slices
-    if how.reduction != "none":
-        _reduce(output, updates, how, blocks, m)
+    if combination.reduction != "none":
+        _reduce(output, updates, combination, blocks, m)
         return output
     same = updates.dtype == output.dtype
     target, source = (as_bytes(output), as_bytes(updates)) if same else (output, updates)
@@ -63,20 +63,26 @@ def _distinct(blocks: Blocks, shape: Position, refuse: bool, repeated: slice) ->
         yield positions, distinct
 
 
-def _reduce(output: Array, updates: Array, how: Combination, blocks: Blocks, m: int) -> None:
+def _reduce(
+    output: Array, updates: Array, combination: Combination, blocks: Blocks, m: int
+) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width, reduce = output.shape[:m], prod(output.shape[m:]), REDUCTIONS[how.reduction]
+    lead, width, reduce = (
+        output.shape[:m],
+        prod(output.shape[m:]),
+        REDUCTIONS[combination.reduction],
+    )
     runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    counted = how.reduction == "mean" or not how.include_self
+    counted = combination.reduction == "mean" or not combination.include_self
     counts = np.zeros(len(runs) if counted else 0, np.int64)
     for _, selected in blocks:
-        kept = [n for n, coordinates in enumerate(selected) if coordinates is not None]
-        rows = _row_numbers([selected[n] or () for n in kept], lead)
-        for columns in pieces(width, output.itemsize):  # several only if the block is one slice
+        applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
+        rows = _row_numbers([selected[n] or () for n in applied], lead)
+        for columns in slices(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
-            new = flat[first : first + prod(shape)].reshape(shape)[kept]
+            new = flat[first : first + prod(shape)].reshape(shape)[applied]
             for some in _without_duplicates(rows):
-                if how.include_self:
+                if combination.include_self:
                     _combine(runs, (rows[some], columns), reduce, new[some])
                 else:
                     fresh = counts[rows[some]] == 0
@@ -87,8 +93,8 @@ def _reduce(output: Array, updates: Array, how: Combination, blocks: Blocks, m: 
                 if counted and columns.stop == width:
                     counts[rows[some]] += 1
         start += len(selected) * width
-    if how.reduction == "mean":
-        _divide(runs, counts, how.include_self)
+    if combination.reduction == "mean":
+        _divide(runs, counts, combination.include_self)
 
 
 def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
@@ -100,7 +106,7 @@ def _divide(runs: Array, counts: Array, include_self: bool) -> None:
     """Divide sums by the numbers of their summands, a slice at a time."""
     for row in np.flatnonzero(counts):
         number = np.array(int(counts[row]) + include_self)
-        for columns in pieces(runs.shape[1], runs.itemsize):
+        for columns in slices(runs.shape[1], runs.itemsize):
             with np.errstate(all="ignore"):
                 runs[row, columns] = mean(native(runs[row, columns]), number)
 

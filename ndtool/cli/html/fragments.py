@@ -90,7 +90,7 @@ def comparison(compared: Comparison) -> list[Element]:
     if rows := figures.distances(compared):
         most = max(count for _, count in rows)
         cells = [(name, str(count), _bar(count / most)) for name, count in rows]
-        parts.append(markup.table((*figures.DISTANCE_COLUMNS, ""), cells))
+        parts.append(wide(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
     return parts
 
 

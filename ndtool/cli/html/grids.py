@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 from xml.etree.ElementTree import Element
-
-import numpy as np
 
 from ndtool.analysis.drawing import Drawing, Grid
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.values import shown
 from ndtool.cli.html import markup
+from ndtool.cli.html.linked import linked_to, links_of
 from ndtool.cli.html.markup import element
-from ndtool.cli.html.sentences import Sentences, name_of, number_of
-from ndtool.engine import layouts
+from ndtool.cli.html.sentences import Sentences, name_of
 from ndtool.errors import called
-from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import described
 from ndtool.runs.calls import OpenCall
 
@@ -27,50 +25,89 @@ TALL = 20  # rows up to which a table is not split
 BRIEF = 8  # characters of an element in a cell; its sentence has all
 
 Found = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
+Spot = tuple[str, Position]  # an element: its array and position
 
 
 class Grids:
     """The arrays of a drawing as HTML.
 
-    found: elements of the output that is verified.
+    selected: elements of interest. found: elements of the output that is verified.
     """
 
-    def __init__(self, call: OpenCall, drawing: Drawing, found: Found | None = None) -> None:
+    def __init__(
+        self,
+        call: OpenCall,
+        drawing: Drawing,
+        selected: Sequence[Spot] = (),
+        found: Found | None = None,
+    ) -> None:
         self._call, self._drawing, self._found = call, drawing, found
         self._sentences = Sentences(call, drawing)
         self._beyond = [one.cells[j] for one in drawing.tuples for j in one.beyond]
+        self._grids = dict(drawing.grids)
+        wrong = []
+        if found is not None:
+            self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in found])
+            wrong = [("found", n) for n, (_, differs) in enumerate(found) if differs]
+        numbers = [
+            (role, drawing.grids[role].number(at)) for role, at in selected if role in drawing.grids
+        ]
+        drawn = [(role, number) for role, number in numbers if number is not None]
+        self._selected: list[tuple[str, int]] = [*drawn, *wrong]
+        self._links = links_of(drawing)
+        self._begin = self._first()
+        self._lit = linked_to(self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links)
 
-    def figure(self, selected: list[str]) -> Element:
-        """Return the drawing; selected: IDs of cells, the first highlighted at first.
+    def _first(self) -> tuple[str, int] | None:
+        """Return the element to highlight at first: one of interest, else one with links."""
+        if self._selected:
+            return self._selected[0]
+        if self._beyond:
+            number = self._drawing.grids["indices"].number(self._beyond[0])
+            return None if number is None else ("indices", number)
+        output = self._drawing.grids.get("output")
+        if output is None or not prod(map(len, output.axes)):
+            return None
+        if self._call.inference.scatters:
+            at = max(output.positions, key=lambda one: self._drawing.updates[one])
+        else:
+            copied = [link.output for link in self._drawing.links if link.data is not None]
+            at = copied[0] if copied and copied[0] is not None else output.positions[0]
+        return "output", output.number(at) or 0
 
-        Without any, the first index out of bounds is.
-        """
-        figures = [self._array(role, grid, set(selected)) for role, grid in self._grids()]
-        shape = self._drawing.grids["indices"].shape
-        begin = selected or [f"indices-{number_of(cell, shape)}" for cell in self._beyond]
+    def figure(self) -> Element:
+        """Return the drawing, with one element and those linked to it highlighted."""
+        figures = [self._array(role, grid) for role, grid in self._grids.items()]
+        verbs = [
+            element("span", verb, class_=device)
+            for verb, device in (("Hover over", "mouse"), ("Tap", "touch"))
+        ]
+        keys = " The keys Tab and Enter and the arrow keys do the same."
+        omitted = "Large arrays are drawn in part: … and ⋮ mark omitted elements."
         return element(
             "div",
             element(
                 "p",
-                "Hover over an element, or move to it with Tab and the arrow keys, to highlight the"
-                " elements that it is computed from or used for; Enter goes to the next array"
-                " of these.",
+                *verbs,
+                " an element to highlight the elements that it is computed from or used for.",
+                element("span", keys, class_="mouse"),
                 class_="hint",
             ),
+            None if self._drawing.is_complete else element("p", omitted, class_="hint"),
             element("div", *figures, class_="arrays"),
-            element("p", id="sentence"),
-            markup.data_block("links", self._links()),
+            element("p", self._words(*self._begin) if self._begin else None, id="sentence"),
+            markup.data_block("links", self._links),
             id="drawing",
-            data_begin=begin[0] if begin else None,
+            data_begin=f"{self._begin[0]}-{self._begin[1]}" if self._begin else None,
         )
 
     def sources(self) -> Element | None:
         """Return the table of each output element's sources."""
         grid = self._drawing.grids.get("output")
-        if grid is None or not prod(grid.shape):
+        if grid is None or not grid.positions:
             return None
         rows = []
-        for number, at in enumerate(np.ndindex(grid.shape)):
+        for number, at in enumerate(grid.positions):
             steps = [element("div", step) for step in self._sentences.sources(at)]
             text = "" if grid.elements is None else shown(grid.elements[number])
             rows.append((name_of("output", at), text, element("div", *steps)))
@@ -78,34 +115,7 @@ class Grids:
         # A scrolling element must be reachable by keyboard, so it needs a name.
         return element("div", table, class_="list", tabindex=0, role="region", aria_label="Sources")
 
-    def _grids(self) -> Iterator[tuple[str, Grid]]:
-        yield from self._drawing.grids.items()
-        if self._found is not None:
-            shape = self._call.inference.plan.output
-            yield "found", Grid(shape, [one for one, _ in self._found])
-
-    def _links(self) -> dict[str, Any]:
-        grids = self._drawing.grids
-
-        def number(role: str, position: Position | None) -> int | None:
-            return None if position is None else number_of(position, grids[role].shape)
-
-        return {
-            "tuples": [
-                [number("indices", cell) for cell in one.cells] for one in self._drawing.tuples
-            ],
-            "links": [
-                [
-                    number("output", link.output),
-                    number("data", link.data),
-                    link.number,
-                    number("updates", link.updates),
-                ]
-                for link in self._drawing.links
-            ],
-        }
-
-    def _array(self, role: str, grid: Grid, selected: set[str]) -> Element:
+    def _array(self, role: str, grid: Grid) -> Element:
         title, name = role, None
         dtype = self._call.inference.inputs[role if role in self._call.sources else "data"].dtype
         if role in self._call.sources:
@@ -118,9 +128,9 @@ class Grids:
             " ",
             element("span", described(dtype, grid.shape), class_="type"),
             element("span", name, class_="file") if name not in (None, role) else None,
-            element("span", _axes(grid.shape), class_="axes"),
+            element("span", _axes(grid), class_="axes"),
         )
-        panels = _Panels(self, role, grid, selected)
+        panels = _Panels(self, role, grid)
         return element(
             "figure",
             caption,
@@ -131,70 +141,76 @@ class Grids:
             data_columns=panels.columns,
         )
 
-    def cell(self, role: str, grid: Grid, number: int, marked: bool) -> Element:
-        """Return an element of an array."""
-        at = layouts.unravel(number, grid.shape)
-        kinds = ["selected"] * marked
-        if role == "found" and self._found is not None:
-            one, wrong = self._found[number]
-            kinds += ["wrong"] * wrong
-            words = f"{name_of('output', at)} is {shown(one)}"
-            words += f", which differs from {self._sentences.of('output', at)}" if wrong else ""
-        else:
-            words = self._sentences.of(role, at)
-            kinds += ["beyond"] * (role == "indices" and at in self._beyond)
+    def cell(self, role: str, number: int) -> Element:
+        """Return an element of an array; number: among those drawn."""
+        grid, name = self._grids[role], f"{role}-{number}"
+        kinds = {
+            "selected": (role, number) in self._selected,
+            "wrong": self._found is not None and role == "found" and self._found[number][1],
+            "beyond": role == "indices" and grid.positions[number] in self._beyond,
+            "lit": name in self._lit,
+            "here": (role, number) == self._begin,
+        }
         return element(
             "td",
             "" if grid.elements is None else _brief(grid.elements[number]),
-            id=f"{role}-{number}",
-            class_=" ".join(kinds) or None,
+            id=name,
+            class_=" ".join(kind for kind, it_is in kinds.items() if it_is) or None,
             role="gridcell",
             tabindex=-1 if number else 0,
-            aria_label=words,
+            aria_label=self._words(role, number),
+            data_order=self._lit.get(name),
         )
+
+    def _words(self, role: str, number: int) -> str:
+        at = self._grids[role].positions[number]
+        if role != "found" or self._found is None:
+            return self._sentences.of(role, at)
+        one, wrong = self._found[number]
+        words = f"{name_of('output', at)} is {shown(one)}"
+        return words + f", which differs from {self._sentences.of('output', at)}" * wrong
 
 
 class _Panels:
     """An array as tables of its last two axes, or of the folded last axis."""
 
-    def __init__(self, grids: Grids, role: str, grid: Grid, selected: set[str]) -> None:
-        self._grids, self._role, self._grid, self._selected = grids, role, grid, selected
-        shape = grid.shape
-        self._folded = bool(shape) and shape[-1] > LONG
-        self._lead = len(shape) - 1 if self._folded else max(len(shape) - 2, 0)
-        self.columns = FOLD if self._folded else shape[-1] if shape else 1
+    def __init__(self, grids: Grids, role: str, grid: Grid) -> None:
+        self._grids, self._role, self._grid = grids, role, grid
+        self._lengths = tuple(map(len, grid.axes))
+        rank = len(grid.shape)
+        self._folded = _is_folded(grid)
+        self._lead = rank - 1 if self._folded else max(rank - 2, 0)
+        self.columns = FOLD if self._folded else self._lengths[-1] if rank else 1
 
-    def nested(self, prefix: Position) -> Element:
-        """Return the subarray at some leading coordinates, as nested elements."""
-        depth = len(prefix)
+    def nested(self, leading: Position) -> Element:
+        """Return the elements at some leading coordinates, as nested HTML elements.
+
+        leading: the numbers of these coordinates among those drawn.
+        """
+        depth = len(leading)
         if depth == self._lead:
-            tables = self._tables(prefix)
+            tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
-        below = [self.nested((*prefix, i)) for i in range(self._grid.shape[depth])]
-        for i, one in enumerate(below):
+        below = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
+        for i, one in zip(self._grid.axes[depth], below, strict=True):
             one.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
         return element("div", *below, class_="nest")
 
-    def _tables(self, prefix: Position) -> list[Element]:
-        """Return the last axes at a position as a table, or as several if it has many rows."""
-        shape = self._grid.shape
-        rest = shape[self._lead :]
-        size = prod(rest)
-        first = number_of(prefix, shape[: self._lead]) * size
-        whole = [*map(str, prefix), *":" * len(rest)]
-        label = f"{self._role}[{', '.join(whole)}]" if whole else self._role
-        labelled = len(rest) == 2 or self._folded
-        rows = []
-        for start in range(0, size, self.columns):
-            stop = min(start + self.columns, size)
-            name = f"{start}+" if self._folded else str(start // self.columns)
-            head = [element("th", name, scope="row")] * labelled
-            cells = [self._cell(first + n) for n in range(start, stop)]
-            rows.append(element("tr", *head, *cells))
+    def _tables(self, leading: Position) -> list[Element]:
+        """Return the last axes at leading coordinates as a table, or as several if it is long."""
+        first = 0
+        for n, length in zip(leading, self._lengths, strict=False):
+            first = first * length + n
+        inner = self._grid.axes[self._lead :]
+        first *= prod(map(len, inner))
+        rows = list(self._folded_rows(first) if self._folded else self._rows(first))
+        coordinates = (self._grid.axes[d][n] for d, n in enumerate(leading))
+        slices = [*map(str, coordinates), *":" * len(inner)]
+        label = f"{self._role}[{', '.join(slices)}]" if slices else self._role
         return [
             element(
                 "table",
-                self._head(labelled) if rest else None,
+                self._head() if inner else None,
                 *rows[top : top + TALL],
                 role="grid",
                 aria_readonly="true",
@@ -203,23 +219,66 @@ class _Panels:
             for top in range(0, len(rows), TALL)
         ]
 
-    def _head(self, labelled: bool) -> Element:
-        names = [element("th", str(j), scope="col") for j in range(self.columns)]
+    def _head(self) -> Element:
+        columns = range(FOLD) if self._folded else self._grid.axes[-1]
+        names = [element("th", str(j), scope="col") for j in columns]
+        if not self._folded:
+            names = self._spaced(names)
+        labelled = self._folded or len(self._grid.shape) > 1
         return element("tr", *[element("td", role="presentation")] * labelled, *names)
 
+    def _folded_rows(self, first: int) -> Iterator[Element]:
+        size = self._lengths[-1]
+        for start in range(0, size, FOLD):
+            cells = [self._cell(first + n) for n in range(start, min(start + FOLD, size))]
+            yield element("tr", element("th", f"{start}+", scope="row"), *cells)
+
+    def _rows(self, first: int) -> Iterator[Element]:
+        axes = self._grid.axes
+        if len(axes) < 2:
+            yield element("tr", *self._spaced([self._cell(first + n) for n in range(self.columns)]))
+            return
+        for n, before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
+            if before:
+                omitted = element("td", "⋮", role="presentation", class_="gap")
+                yield element("tr", omitted, role="presentation")
+            if n < len(axes[-2]):
+                start = first + n * self.columns
+                cells = self._spaced([self._cell(start + m) for m in range(self.columns)])
+                yield element("tr", element("th", str(axes[-2][n]), scope="row"), *cells)
+
+    def _spaced(self, cells: list[Element]) -> list[Element]:
+        """Return the cells of a row, with a mark wherever columns are omitted."""
+        if not self._grid.shape:
+            return cells
+        spaced: list[Element] = []
+        for n, before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
+            spaced += [element("td", "…", role="presentation", class_="gap")] * before
+            spaced += cells[n : n + 1]
+        return spaced
+
     def _cell(self, number: int) -> Element:
-        marked = f"{self._role}-{number}" in self._selected
-        return self._grids.cell(self._role, self._grid, number, marked)
+        return self._grids.cell(self._role, number)
 
 
-def _axes(shape: Shape) -> str:
+def _gaps(along: Sequence[int], size: int) -> list[bool]:
+    """Return whether coordinates are omitted before each of some, and after the last one."""
+    return [after - before > 1 for before, after in pairwise([-1, *along, size])]
+
+
+def _is_folded(grid: Grid) -> bool:
+    return bool(grid.shape) and LONG < len(grid.axes[-1]) == grid.shape[-1]
+
+
+def _axes(grid: Grid) -> str:
     """Return the caption of the axes that run down and to the right."""
-    if not shape:
+    rank = len(grid.shape)
+    if not rank:
         return "one element"
-    if shape[-1] > LONG:
-        return f"axis {len(shape) - 1} in lines of {FOLD}"
-    down = f"axis {len(shape) - 2} ↓ " if len(shape) > 1 else ""
-    return f"{down}axis {len(shape) - 1} →"
+    if _is_folded(grid):
+        return f"axis {rank - 1} in lines of {FOLD}"
+    down = f"axis {rank - 2} ↓ " if rank > 1 else ""
+    return f"{down}axis {rank - 1} →"
 
 
 def _brief(one: Any) -> str:

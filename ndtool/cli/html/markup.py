@@ -13,7 +13,7 @@ _LONGEST = 100_000  # characters of a text, more than any has
 def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
     """Return an element; attributes None or False are omitted, `_` in names becomes `-`."""
     made = Element(
-        tag, {_name(key): _value(value) for key, value in attributes.items() if _is_there(value)}
+        tag, {_name(key): _value(value) for key, value in attributes.items() if _is_given(value)}
     )
     for child in children:
         if isinstance(child, Element):
@@ -23,7 +23,7 @@ def element(tag: str, *children: "Element | str | None", **attributes: Any) -> E
     return made
 
 
-def _is_there(value: Any) -> bool:
+def _is_given(value: Any) -> bool:
     return value is not None and value is not False
 
 

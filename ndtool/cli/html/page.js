@@ -1,7 +1,8 @@
 "use strict";
-// Highlights linked cells. All links are in the report: nothing is computed here.
-// The ID of a cell is its array and linear index, such as output-3; a link has the linear indices of
-// an element of the output, one of data, an index tuple and an update, or null.
+// Highlights the cells linked to that under the mouse or in focus; the report has all links.
+// The ID of a cell is its array and its number among the drawn elements, such as output-3. A link has
+// the numbers of an element of the output, one of data, an index tuple and an update, or null, and
+// that of the update among those of its element.
 (() => {
   const drawing = document.getElementById("drawing");
   if (!drawing) return;
@@ -36,26 +37,37 @@
   const showOrder = (met) => {
     const updates = met.filter((link) => link[3] !== null);
     if (updates.length < 2) return;
-    updates.forEach((link, n) => {
+    for (const link of updates) {
       for (const name of [`updates-${link[3]}`, ...tupleOf(link)]) {
         const cell = cellOf(name);
-        if (!cell.dataset.order) cell.dataset.order = n + 1;
+        if (!cell.dataset.order) cell.dataset.order = link[4];
       }
-    });
+    }
+  };
+
+  // A table wider than its box is scrolled to a highlighted cell outside it.
+  const reveal = (cell) => {
+    const panel = cell.closest(".panel");
+    const [box, own] = [panel.getBoundingClientRect(), cell.getBoundingClientRect()];
+    if (own.left < box.left || own.right > box.right) {
+      panel.scrollLeft += (own.left + own.right - box.left - box.right) / 2;
+    }
   };
 
   const light = (cell) => {
     clear();
-    if (!cell) return;
+    if (!cell) return; // an empty output has nothing to highlight
     const met = linksOf.get(cell.id) ?? [];
     for (const name of new Set(met.flatMap(namesOf))) cellOf(name)?.classList.add("lit");
+    for (const other of drawing.querySelectorAll(".lit")) if (other !== cell) reveal(other);
     if (/^(output|found)-/.test(cell.id)) showOrder(met);
     cell.classList.add("here");
     sentence.textContent = cell.getAttribute("aria-label");
   };
 
-  // The cell selected by keyboard or touch stays highlighted when the mouse leaves.
-  let chosen = drawing.dataset.begin ? cellOf(drawing.dataset.begin) : null;
+  // When the mouse leaves, the cell selected by keyboard or touch is highlighted again.
+  const begin = drawing.dataset.begin ? cellOf(drawing.dataset.begin) : null;
+  let chosen = begin;
   const isCell = (node) => node instanceof Element && node.getAttribute("role") === "gridcell";
   const restOf = (cell) => [...cell.closest(".array").querySelectorAll("[role=gridcell]")];
 
@@ -85,10 +97,9 @@
   drawing.addEventListener("keydown", (event) => {
     if (!isCell(event.target) || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "Escape") {
-      chosen = null;
+      chosen = begin;
       event.target.blur();
-      clear();
-      sentence.textContent = "";
+      light(chosen);
       return;
     }
     const cell = aim(event.target, event.key);

@@ -8,21 +8,19 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import closing
-from math import prod
 from typing import TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element
 
 import click
 
-from ndtool.analysis import drawing, stats
+from ndtool.analysis import drawing, excerpts, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import section, wide
-from ndtool.cli.html.grids import Found, Grids
+from ndtool.cli.html.grids import Found, Grids, Spot
 from ndtool.cli.html.markup import element
-from ndtool.cli.html.sentences import number_of
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from ndtool.analysis.explain import Element as Explained
     from ndtool.analysis.explain import Origin
     from ndtool.analysis.model import Outcome
-    from ndtool.analysis.verify import Comparison
+    from ndtool.analysis.verify import Comparison, Difference
     from ndtool.cli.reporter import Reporter
 
     Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
@@ -53,25 +51,23 @@ class Report:
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._answers: list[Element] = []
-        self._selected: list[str] = []
+        self._selected: list[Spot] = []
         self._verifies = False
+        self._difference: Difference | None = None
         self._sink: Sink | None = None
         self.stats: Stats | None = None
 
     def explained(self, elements: list[Explained], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
-        plan = self._call.inference.plan
         answer_texts = answers.answer_texts(self._call, elements, origins)
         self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
-        for role, shape, positions in (
-            ("output", plan.output, [one.at for one in elements]),
-            ("data", plan.data, [one.position for one in origins]),
-        ):
-            self._selected += [f"{role}-{number_of(at, shape)}" for at in positions]
+        self._selected += [("output", one.at) for one in elements]
+        self._selected += [("data", one.position) for one in origins]
 
     def compared(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
         self._verifies = True
+        self._difference = compared.first
         parts = fragments.comparison(compared)
         self._answers.append(section("Comparison", *parts))
 
@@ -83,8 +79,7 @@ class Report:
         firsts = [
             one.compared.first.position for one in answers if one.compared and one.compared.first
         ]
-        shape = self._call.inference.plan.output
-        self._selected += [f"output-{number_of(at, shape)}" for at in firsts]
+        self._selected += [("output", at) for at in firsts]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: that of the call."""
@@ -134,37 +129,39 @@ class Report:
     def _drawing(self) -> list[Element]:
         """Return the drawing, and the table of sources."""
         call = self._call
-        drawn = drawing.draw(call)
+        first = [] if self._difference is None else [self._difference.position]
+        positions = {
+            role: [at for one, at in self._selected if one == role] for role in ("output", "data")
+        }
+        focus = excerpts.Focus((*first, *positions["output"]), tuple(positions["data"]))
+        large = excerpts.has_large_updates(call)
+        drawn = None if large else drawing.draw(call, focus)
         if drawn is None:
-            large = [
-                f"{prod(shape)} {what}"
-                for what, shape in drawing.sizes(call).items()
-                if prod(shape) > drawing.LIMIT
-            ]
-            text = f"Not drawn: {', '.join(large)} (at most {drawing.LIMIT} are drawn)."
+            text = f"Not drawn: more than {excerpts.LIMIT} elements belong together."
+            if large:
+                text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         found = self._given_output(drawn) if expected is not None else None
-        wrong = [f"found-{n}" for n, (_, differs) in enumerate(found or []) if differs]
-        grids = Grids(call, drawn, found)
+        grids = Grids(call, drawn, self._selected, found)
         listed = grids.sources()
         text = "There is no output, because an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
-        parts = [section("Drawing", missing, grids.figure(self._selected + wrong))]
+        parts = [section("Drawing", missing, grids.figure())]
         return parts + ([] if listed is None else [section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
         """Return the elements of the output to verify; None if its type or shape differs."""
-        call, expected = self._call, drawn.grids["output"].elements
-        if not self._verifies or expected is None:
+        call, grid = self._call, drawn.grids["output"]
+        if not self._verifies or grid.elements is None:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as given:
             metadata, dtype = given.metadata, call.inference.dtype
             taken = Given(given.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
             if (taken.dtype, taken.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = drawing.elements(given, dtype)
-        pairs = zip(elements, expected, strict=True)
+            elements = drawing.elements(given, dtype, grid.axes)
+        pairs = zip(elements, grid.elements, strict=True)
         return [(one, one.tobytes() != right.tobytes()) for one, right in pairs]
 
 

@@ -12,21 +12,15 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.values import shown
 from ndtool.cli.answers import Names
-from ndtool.engine import layouts
 from ndtool.engine.counting import Combining
 from ndtool.errors import counted
-from ndtool.rules.plans import ElementsPlan, Shape
+from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
 
 
 def name_of(role: str, position: Position) -> str:
     """Return the name of an element by its array's role: `output[1, 0]`."""
     return role + (f"[{', '.join(map(str, position))}]" if position else "")
-
-
-def number_of(position: Position, shape: Shape) -> int:
-    """Return the linear index of a position."""
-    return sum(i * step for i, step in zip(position, layouts.contiguous(shape, 1), strict=True))
 
 
 class Sentences:
@@ -59,11 +53,13 @@ class Sentences:
         links = self._links["output", at]
         if not self._scatters:
             return [self._from(link) for link in links]
-        old = self._element("data", at)
-        return [old] + [
+        steps = [
             f"{sign} {self._update(link)}, {self._by(link)}{self._gives(link)}"
             for sign, link in zip(self._signs(), links[1:], strict=False)
         ]
+        if (omitted := self._drawing.updates[at] - len(steps)) > 0:
+            steps.insert(len(steps) // 2, f"{omitted} more")
+        return [self._element("data", at), *steps]
 
     def _signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element: the first may be copied."""
@@ -74,26 +70,28 @@ class Sentences:
         links, this = self._links["output", at], self._element("output", at)
         if not self._scatters:
             return f"{this} from {self._from(links[0])}"
-        old, *changes = self._shortened(self.sources(at))
+        old, *changes = self.sources(at)
+        count = self._drawing.updates[at]
         if not changes:
             return f"{this} from {name_of('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
-            after = f"; {counted(len(links) - 2, 'later update')} ignored" if len(links) > 2 else ""
+            after = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
             return f"{this} from {first}, which overwrites {old}{after}"
         if self._reduction == "none":
-            before = f" and {counted(len(links) - 2, 'earlier update')}" if len(links) > 2 else ""
+            before = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
             return f"{this} from {last}, which overwrites {old}{before}"
-        return f"{this}: {'; '.join([old, *changes])}"
+        listed = changes if count > len(links) - 1 else self._shortened(changes)
+        return f"{this}: {'; '.join([old, *listed])}"
 
     def _data(self, at: Position) -> str:
         links, this = self._links["data", at], self._element("data", at)
         if "output" not in self._drawing.grids:
             by = self._listed([self._tuple(link.number) for link in links])
-            return f"{this} is selected by {by or 'no index'}"
+            return self._claim(this, links, f"is selected by {by or 'no index'}")
         if not self._scatters:
-            return f"{this} goes to {self._outputs(links)}"
+            return self._claim(this, links, f"goes to {self._outputs(links)}")
         changes = self._links["output", at][1:]
         if not changes:
             return f"{this} is unchanged in {name_of('output', at)}"
@@ -101,7 +99,8 @@ class Sentences:
             return f"{this} is replaced by {name_of('updates', changes[0].updates or ())}"
         if self._reduction == "none":
             return f"{this} is overwritten by {name_of('updates', changes[-1].updates or ())}"
-        return f"{this} gets {counted(len(changes), 'update')} in {name_of('output', at)}"
+        count = self._drawing.updates[at]
+        return f"{this} gets {counted(count, 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]
@@ -121,16 +120,18 @@ class Sentences:
             return f"{this}, which selects nothing: it is out of bounds"
         links = self._links["number", number]
         if "output" not in self._drawing.grids:
-            return f"{this} selects {self._listed([name_of('data', x.data or ()) for x in links])}"
+            selected = self._listed([name_of("data", link.data or ()) for link in links])
+            return self._claim(this, links, f"selects {selected}")
         if not self._scatters:
-            return f"{this} is used for {self._outputs(links)}"
-        brought = self._listed([name_of("updates", link.updates or ()) for link in links])
-        return f"{this} applies {brought or 'nothing'} to {self._outputs(links)}"
+            return self._claim(this, links, f"is used for {self._outputs(links)}")
+        applied = self._listed([name_of("updates", link.updates or ()) for link in links])
+        claim = f"applies {applied or 'nothing'} to {self._outputs(links)}"
+        return self._claim(this, links, claim)
 
     def _updates(self, at: Position) -> str:
         links, this = self._links["updates", at], self._element("updates", at)
         if not links:
-            return f"{this} is dropped: its index is out of bounds"
+            return self._claim(this, links, "is dropped: its index is out of bounds")
         (link,) = links
         by = self._by(link)
         if link.output is None:
@@ -145,12 +146,19 @@ class Sentences:
             rest = "; a later update overwrites it"
         return f"{this} goes to {name_of('output', link.output)}, {by}{rest}"
 
+    def _claim(self, this: str, links: Sequence[Link], claim: str) -> str:
+        """Return a sentence; in an excerpt, one about the drawn elements, if any are linked."""
+        if self._drawing.is_complete:
+            return f"{this} {claim}"
+        return f"{this} {claim}, of the drawn elements" if links else this
+
     def _element(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]
         this = name_of(role, position)
         if grid.elements is None:
             return this
-        return f"{this} = {shown(grid.elements[number_of(position, grid.shape)])}"
+        number = grid.number(position)
+        return this if number is None else f"{this} = {shown(grid.elements[number])}"
 
     def _from(self, link: Link) -> str:
         if link.data is None:

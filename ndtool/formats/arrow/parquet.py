@@ -60,8 +60,8 @@ class _Bytes(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._storage.size - self._at)
-        count = left if size is None or size < 0 else min(size, left)
+        remaining = max(0, self._storage.size - self._at)
+        count = remaining if size is None or size < 0 else min(size, remaining)
         found = self._storage.read(self._at, count, self._label)
         self._at += count
         return found
@@ -135,8 +135,8 @@ class _Sequential(io.RawIOBase):
     def tell(self) -> int:
         return self._size
 
-    def write(self, piece: Any) -> int:
-        view = memoryview(piece).cast("B")
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
         if self.write_to is not None:
             self.write_to(view)
         self._size += len(view)

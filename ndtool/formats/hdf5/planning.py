@@ -111,9 +111,9 @@ def _same(dataset: Any, label: str, start: int, metadata: ArrayMetadata) -> Stor
         return None
     dtype = numpytypes.numpy_dtype(metadata.dtype)
     fits = numpytypes.numpy_dtype(known.dtype) == dtype and known.shape == metadata.shape
-    is_alone = library().h5o.get_info(dataset).rc == 1  # other links keep the old values
-    there = storing.position is not None or storing.chunks is not None
-    return storing if fits and is_alone and there and metadata.nbytes else None
+    is_alone = library().h5o.get_info(dataset).rc == 1  # other links refer to the old data
+    has_storage = storing.position is not None or storing.chunks is not None
+    return storing if fits and is_alone and has_storage and metadata.nbytes else None
 
 
 def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> ChunkLayout | None:

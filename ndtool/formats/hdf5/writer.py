@@ -66,7 +66,7 @@ class DatasetFrame(Frame):
     def begin(self, fd: int) -> None:
         known, old, path = self._known, self.old, self._target.path
         if old is not None and old.file is not None:
-            old.copy(fd, self._pieces())
+            old.copy(fd, self._ranges())
         self._output = OutputFile(fd, path, known.start, known.size - known.start)
         mode = "w" if not known.size else "r+"
         try:
@@ -81,7 +81,7 @@ class DatasetFrame(Frame):
             self.drop()
             raise
 
-    def _pieces(self) -> list[tuple[int, int, int]]:
+    def _ranges(self) -> list[tuple[int, int, int]]:
         """Return the byte ranges that are copied: all but the values that are overwritten."""
         size, same = self._known.size, self._known.same
         if same is None or same.position is None:
@@ -114,19 +114,21 @@ class DatasetFrame(Frame):
         links = h5p.create(h5p.LINK_CREATE)
         links.set_create_intermediate_group(True)
         links.set_char_encoding(h5py.h5t.CSET_UTF8)
-        how = h5p.create(h5p.DATASET_CREATE)
-        how.set_obj_track_times(False)  # equal arrays give equal files
-        how.set_fill_time(h5d.FILL_TIME_NEVER)
+        properties = h5p.create(h5p.DATASET_CREATE)
+        properties.set_obj_track_times(False)  # equal arrays give equal files
+        properties.set_fill_time(h5d.FILL_TIME_NEVER)
         if metadata.layout is None:
-            how.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+            properties.set_alloc_time(h5d.ALLOC_TIME_EARLY)
         else:
-            how.set_chunk(metadata.layout.chunks)
+            properties.set_chunk(metadata.layout.chunks)
             for codec in metadata.layout.codecs:
                 name, *level = codec.split()
-                how.set_deflate(int(level[0])) if name == "gzip" else how.set_shuffle()
+                properties.set_deflate(
+                    int(level[0])
+                ) if name == "gzip" else properties.set_shuffle()
         kind = datasets.stored_type(numpytypes.numpy_dtype(metadata.dtype))
         space = h5py.h5s.create_simple(metadata.shape)
-        return h5d.create(self._file.id, raw, kind, space, how, links)
+        return h5d.create(self._file.id, raw, kind, space, properties, links)
 
     def finish(self, fd: int, name: str) -> None:
         self.dataset = None

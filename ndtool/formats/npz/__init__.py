@@ -151,7 +151,7 @@ class MemberFrame(Frame):
     def begin(self, fd: int) -> None:
         if self._archive.file is not None:
             write_at(fd, 0, self._preserved.filler)
-            self._archive.copy(fd, self._preserved.pieces)
+            self._archive.copy(fd, self._preserved.ranges)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
@@ -169,9 +169,9 @@ class MemberFrame(Frame):
         """Return the member's CRC, read from the file, as its bytes are written in any order."""
         crc, at, end = 0, self._member, self._member + self._size
         while at < end:
-            piece = read_at(fd, at, min(CHUNK, end - at))
-            if not piece:
+            block = read_at(fd, at, min(CHUNK, end - at))
+            if not block:
                 raise OutputError(f"{printable(name)}: the file became shorter")
-            crc = zlib.crc32(piece, crc)
-            at += len(piece)
+            crc = zlib.crc32(block, crc)
+            at += len(block)
         return crc

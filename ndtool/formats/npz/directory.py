@@ -181,10 +181,10 @@ def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]
 
 
 def _wide_numbers(raw: bytes, at: int, end: int) -> list[int]:
-    return [_WIDE.unpack_from(raw, storage)[0] for storage in wide_places(raw, at, end)]
+    return [_WIDE.unpack_from(raw, storage)[0] for storage in wide_offsets(raw, at, end)]
 
 
-def wide_places(raw: bytes, at: int, end: int) -> range:
+def wide_offsets(raw: bytes, at: int, end: int) -> range:
     """Return the positions of the 64-bit values in a ZIP64 extra field."""
     while at + 4 <= end:
         kind, length = struct.unpack_from("<2H", raw, at)
@@ -240,12 +240,12 @@ def stream(
     """Decompress a member and yield its bytes; InputError at the end if size or CRC are wrong."""
     crc = size = 0
     try:
-        for piece in _unpack(_packed(read, start, member, chunk), member, label, chunk):
-            crc = zlib.crc32(piece, crc)
-            size += len(piece)
+        for block in _unpack(_packed(read, start, member, chunk), member, label, chunk):
+            crc = zlib.crc32(block, crc)
+            size += len(block)
             if size > member.size:
                 _refuse(label, f"the member has more than the {member.size} bytes it claims")
-            yield piece
+            yield block
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory to decompress it") from None
     if size != member.size:
@@ -259,34 +259,36 @@ def _packed(read: Read, start: int, member: Member, chunk: int) -> Iterator[byte
     at, stop = start, start + member.packed
     while at < stop:
         step = 9 if member.method == LZMA and at == start else chunk
-        piece = read(at, min(step, stop - at))
-        if not piece:
+        block = read(at, min(step, stop - at))
+        if not block:
             return
-        yield piece
-        at += len(piece)
+        yield block
+        at += len(block)
 
 
-def _unpack(pieces: Iterator[bytes], member: Member, label: str, chunk: int) -> Iterator[bytes]:
+def _unpack(
+    packed_data: Iterator[bytes], member: Member, label: str, chunk: int
+) -> Iterator[bytes]:
     if member.method == STORED:
-        yield from pieces
+        yield from packed_data
         return
-    unpacker, damage = _unpacker(pieces, member, label)
-    for piece in pieces:
+    unpacker, damage = _unpacker(packed_data, member, label)
+    for block in packed_data:
         while True:
             try:
-                out = unpacker.decompress(piece, chunk)
+                out = unpacker.decompress(block, chunk)
             except damage as exc:
                 _refuse(label, f"the compressed bytes are damaged: {exc}")
             if out:
                 yield out
             if unpacker.eof:
                 return
-            piece = getattr(unpacker, "unconsumed_tail", b"")
-            if not piece and len(out) < chunk:  # after a full buffer, more may be pending
+            block = getattr(unpacker, "unconsumed_tail", b"")
+            if not block and len(out) < chunk:  # after a full buffer, more may be pending
                 break
 
 
-def _unpacker(pieces: Iterator[bytes], member: Member, label: str) -> tuple[Any, Any]:
+def _unpacker(packed_data: Iterator[bytes], member: Member, label: str) -> tuple[Any, Any]:
     """Return a decompressor and the exceptions that it raises for damaged data."""
     if member.method == DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), zlib.error
@@ -298,7 +300,7 @@ def _unpacker(pieces: Iterator[bytes], member: Member, label: str) -> tuple[Any,
         import lzma
     except ImportError:
         _refuse(label, f"this Python cannot decompress {METHODS[member.method]}")
-    properties = next(pieces, b"")
+    properties = next(packed_data, b"")
     if len(properties) != 9 or properties[2:4] != b"\5\0" or properties[4] >= 9 * 5 * 5:
         _refuse(label, "the compressed bytes are damaged: no LZMA properties")
     rest, lc = divmod(properties[4], 9)
@@ -328,8 +330,8 @@ def read_header(read: Read, member: Member, label: str) -> tuple[npy.Header, int
         header = _header(lambda at, n: read(start + at, min(n, size - at)), size, label)
         return header, start + header.offset
     begin = b""
-    for piece in stream(read, start, member, label, 1 << 14):
-        begin += piece
+    for block in stream(read, start, member, label, 1 << 14):
+        begin += block
         if len(begin) >= npy.LONGEST + 12:
             break
     return _header(lambda at, n: begin[at : at + n], size, label), None
@@ -358,8 +360,8 @@ def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryv
             hint=f"NDTOOL_MAX_INFLATE={member.size} allows it; a stored member has no limit",
         )
     spool = Spool()
-    for piece in stream(read, start, member, label):
-        spool.write(piece)
+    for block in stream(read, start, member, label):
+        spool.write(block)
     raw = spool.finish()
     header = _header(lambda at, n: bytes(raw[at : at + n]), member.size, label)
     return header, raw[header.offset : header.offset + header.nbytes]

@@ -24,7 +24,7 @@ _OFFSET = 42  # position in an entry of the local file header's offset
 class PreservedMembers(NamedTuple):
     """The preserved members of an archive to which a member is written.
 
-    names: in central directory order. replaced: whether the new member replaces an old one. pieces:
+    names: in central directory order. replaced: whether the new member replaces an old one. ranges:
     (start, stop, offset in the new file) of preserved byte ranges. filler: bytes before them. at:
     the offset of the new member. entries: the updated central directory entries. prefix: number of
     bytes before the archive, which its offsets do not count.
@@ -32,7 +32,7 @@ class PreservedMembers(NamedTuple):
 
     names: tuple[str, ...] = ()
     replaced: bool = False
-    pieces: tuple[tuple[int, int, int], ...] = ()
+    ranges: tuple[tuple[int, int, int], ...] = ()
     filler: bytes = b""
     at: int = 0
     entries: bytes = b""
@@ -129,20 +129,20 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
             f" {printable(short)}.npy.npy: readers cannot tell {printable(short)}, stored as"
             f" {printable(short)}.npy, from it"
         )
-    pieces, moves = _places(found, _bounds(read, found, path), {m.header for m in preserved})
+    ranges, moves = _layout(found, _bounds(read, found, path), {m.header for m in preserved})
     entries = [_moved(found, member, moves[member.header]) for member in preserved]
     length = sum(map(len, entries)) + _FIXED + len(member_name(name)) + 28
     if length > directory.LONGEST:
         raise InputError(
             f"{printable(path)}: central directory of {length} bytes: at most {directory.LONGEST}"
         )
-    start, stop, to = pieces[-1] if pieces else (0, 0, 0)
+    start, stop, to = ranges[-1] if ranges else (0, 0, 0)
     end = to + stop - start
     return PreservedMembers(
         tuple(member.name for member in preserved),
         replaced,
-        tuple(pieces),
-        _filler(pieces[0][2]) if pieces else b"",
+        tuple(ranges),
+        _filler(ranges[0][2]) if ranges else b"",
         end + -end % _ALIGNMENT,
         b"".join(entries),
         found.prefix,
@@ -174,11 +174,11 @@ def _bounds(read: Read, found: directory.Directory, path: str) -> list[int]:
     return bounds
 
 
-def _places(
+def _layout(
     found: directory.Directory, bounds: list[int], preserved: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the preserved byte ranges, and how far each member moves toward the start."""
-    pieces = [(0, bounds[0], 0)] if bounds[0] else []
+    ranges = [(0, bounds[0], 0)] if bounds[0] else []
     moves: dict[int, int] = {}
     by = 0
     for start, stop in pairwise(bounds):
@@ -186,15 +186,15 @@ def _places(
             by += (stop - start) // _ALIGNMENT * _ALIGNMENT
             continue
         moves[start] = by
-        if pieces and pieces[-1][1] == start:
-            start, _, to = pieces.pop()
+        if ranges and ranges[-1][1] == start:
+            start, _, to = ranges.pop()
         else:
-            if not pieces and 0 < start - by < _LOCAL:  # too small for the filler's header
+            if not ranges and 0 < start - by < _LOCAL:  # too small for the filler's header
                 by -= _ALIGNMENT
                 moves[start] = by
             to = start - by
-        pieces.append((start, stop, to))
-    return pieces, moves
+        ranges.append((start, stop, to))
+    return ranges, moves
 
 
 def _filler(length: int) -> bytes:
@@ -219,7 +219,7 @@ def _moved(found: directory.Directory, member: directory.Member, by: int) -> byt
     packed, size = struct.unpack_from("<2L", entry, 20)
     where, form = _OFFSET, "<L"
     if struct.unpack_from("<L", entry, _OFFSET)[0] == _BIG:
-        wide = directory.wide_places(found.raw, names, names + lengths[1])
+        wide = directory.wide_offsets(found.raw, names, names + lengths[1])
         before = (packed == _BIG) + (size == _BIG)
         if before < len(wide):
             where, form = wide[before] - at, "<Q"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redacted
-from ndtool.formats.decoding import joined, pieces
+from ndtool.formats.decoding import blocks_of, joined
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import LONGEST, VARINT
@@ -110,7 +110,7 @@ def open_tensor(
         try:
             byte_range = data.byte_range(start or 0, tensor.stored, beside)
             if tensor.decode_reason:
-                byte_range = _decoded(tensor, pieces(byte_range.all()), label)
+                byte_range = _decoded(tensor, blocks_of(byte_range.all()), label)
         except BaseException:
             data.close()
             raise
@@ -185,8 +185,8 @@ def _numbers(encoded: Iterator[bytes], label: str) -> Iterator[NDArray[Any]]:
     import numpy as np
 
     rest = b""
-    for piece in encoded:
-        raw = np.frombuffer(rest + piece, np.uint8)
+    for block in encoded:
+        raw = np.frombuffer(rest + block, np.uint8)
         ends = np.flatnonzero(raw < 0x80)
         count = int(ends[-1]) + 1 if len(ends) else 0
         rest = raw[count:].tobytes()

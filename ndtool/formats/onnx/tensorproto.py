@@ -85,7 +85,7 @@ class Values(NamedTuple):
     """The elements in a message: all fields of one number.
 
     field, title: the number and its name. kind: the wire type of a value. first: the first of the
-    fields. nbytes: of all values. pieces: the number of fields.
+    fields. nbytes: of all values. occurrences: the number of fields.
     """
 
     message: wire.Message
@@ -94,12 +94,12 @@ class Values(NamedTuple):
     kind: int
     first: wire.Field
     nbytes: int
-    pieces: int
+    occurrences: int
 
     @property
     def together(self) -> bool:
         """Whether the values are contiguous, in a single field."""
-        return self.pieces == 1
+        return self.occurrences == 1
 
 
 class Tensor(NamedTuple):
@@ -219,7 +219,9 @@ class Parts:
             self.values[number] = Values(self.message, number, title, kind, field, nbytes, 1)
             return
         self._once("raw_data appears", number == RAW)
-        self.values[number] = old._replace(nbytes=old.nbytes + nbytes, pieces=old.pieces + 1)
+        self.values[number] = old._replace(
+            nbytes=old.nbytes + nbytes, occurrences=old.occurrences + 1
+        )
 
     def _once(self, what: str, twice: bool) -> None:
         if twice:

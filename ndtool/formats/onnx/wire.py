@@ -85,8 +85,8 @@ class Message(NamedTuple):
                 what = "begins or ends a group" if kind in _GROUPS else f"has the wire type {kind}"
                 self._refuse(at, f"field {number} {what}: valid 0, 1, 2, 5")
             if size > stop - first:
-                left = max(0, stop - first)
-                self._refuse(at, f"field {number} claims {size} bytes, only {left} remain")
+                remaining = max(0, stop - first)
+                self._refuse(at, f"field {number} claims {size} bytes, only {remaining} remain")
             at = first + size
             yield Field(number, kind, first, at, value, held, base)
 
@@ -178,12 +178,12 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex()
     'ac02'
     """
-    pieces = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        pieces.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    pieces.append(value)
-    return bytes(pieces)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def key(number: int, kind: int) -> bytes:

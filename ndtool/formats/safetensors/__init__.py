@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
 from ndtool.formats import members
-from ndtool.formats.decoding import joined, pieces
+from ndtool.formats.decoding import blocks_of, joined
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 
@@ -65,7 +65,7 @@ def opened(storage: File, name: str, header: Header, tensor: Tensor, path: str) 
     if tensor.bits % 8:
         from ndtool.engine import packing
 
-        elements = packing.unpacked(pieces(byte_range.all()), tensor.bits)
+        elements = packing.unpacked(blocks_of(byte_range.all()), tensor.bits)
         byte_range = joined(elements, metadata.nbytes, label)
     return Flat(name, metadata, byte_range, storage)
 
@@ -85,12 +85,12 @@ def choose(header: Header, path: str, name: str | None) -> Tensor:
 
 def refuse_member(path: str, name: str | None, there: list[tuple[str, str]]) -> NoReturn:
     """Raise the error for a missing or unknown name; there: (name, description) of each tensor."""
-    places = members.listed(there, len(there))
+    listing = members.listed(there, len(there))
     if name is None:
-        raise members.unnamed(path, f"the file has {len(there)} tensors", there[0][0], places)
+        raise members.unnamed(path, f"the file has {len(there)} tensors", there[0][0], listing)
     raise InputError(
         f"{printable(path)}: {printable(name)} is not a tensor of the file: expected one of these",
-        places=places,
+        places=listing,
     )
 
 

@@ -82,9 +82,9 @@ class Text:
     def _follows(self, mark: str) -> bool:
         """Skip a delimiter; return whether it was next."""
         self.skip()
-        there = self.text.startswith(mark, self.at)
-        self.at += there
-        return there
+        found = self.text.startswith(mark, self.at)
+        self.at += found
+        return found
 
     def _expect(self, mark: str) -> None:
         if not self._follows(mark):

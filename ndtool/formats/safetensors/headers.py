@@ -229,10 +229,12 @@ def _wrong_size(tensor: Tensor) -> str:
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in tensor.shape) * bits > 8 * _LARGEST:
         return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_LARGEST} bytes"
-    count, there = prod(tensor.shape) * bits, tensor.stop - tensor.start
-    if count != 8 * there:
+    count, available = prod(tensor.shape) * bits, tensor.stop - tensor.start
+    if count != 8 * available:
         need = f"{count // 8} bytes" if count % 8 == 0 else f"{count} bits"
-        return f"of {tensor.code}{list(tensor.shape)} needs {need}, its data_offsets have {there}"
+        return (
+            f"of {tensor.code}{list(tensor.shape)} needs {need}, its data_offsets have {available}"
+        )
     return ""
 
 

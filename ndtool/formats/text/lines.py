@@ -12,27 +12,27 @@ _BOM = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
-def pieces(read: Callable[[int], bytes], label: str) -> Iterator[bytes]:
-    """Yield the bytes of a text in pieces, without a byte order mark; InputError for UTF-16."""
+def buffers(read: Callable[[int], bytes], label: str) -> Iterator[bytes]:
+    """Yield the bytes of a text in buffers, without a byte order mark; InputError for UTF-16."""
     first = True
-    while piece := read(SIZE):
-        if first and piece.startswith(_WIDE):
+    while buffer := read(SIZE):
+        if first and buffer.startswith(_WIDE):
             raise InputError(f"{printable(label)}: the text is UTF-16: expected UTF-8")
-        yield piece.removeprefix(_BOM) if first else piece
+        yield buffer.removeprefix(_BOM) if first else buffer
         first = False
 
 
 def blocks(read: Callable[[int], bytes], label: str) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of lines that end in a newline, each with the number of its first line."""
     rest, number = b"", 1
-    for piece in pieces(read, label):
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            block, rest = rest + piece[:cut], piece[cut:]
+    for buffer in buffers(read, label):
+        stop = buffer.rfind(b"\n") + 1
+        if stop:
+            block, rest = rest + buffer[:stop], buffer[stop:]
             yield number, block.replace(b"\r\n", b"\n")
             number += block.count(b"\n")
         else:
-            rest += piece
+            rest += buffer
         if len(rest) > LONGEST:
             raise InputError(f"{printable(label)}: line {number} has more than {LONGEST} bytes")
     if rest:

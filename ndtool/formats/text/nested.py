@@ -112,10 +112,10 @@ def _add(flat: list[Any], each: int, values: Values, where: Callable[[int], str]
             pass
     texts = [str(one).lower() if type(one) is bool else one for one in flat]
 
-    def place(at: int) -> str:
+    def location(at: int) -> str:
         return where(at // each) + (f", number {at % each}" if each > 1 else "")
 
-    values.add(texts, place)
+    values.add(texts, location)
 
 
 def _of_lines(read: Read, label: str) -> Iterator[Batch]:
@@ -166,11 +166,11 @@ def _of_list(read: Read, label: str) -> Iterator[Batch]:
 
 
 class _ListText:
-    """The text of a list, read in pieces. rest: what is not parsed yet."""
+    """The text of a list, read in buffers. rest: what is not parsed yet."""
 
     def __init__(self, read: Read, label: str) -> None:
         self.rest, self._label, self._line, self._column = "", label, 1, 1
-        self._pieces = lines.pieces(read, label)
+        self._buffers = lines.buffers(read, label)
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._ended = False
 
@@ -235,10 +235,10 @@ class _ListText:
     def _more(self) -> bool:
         if self._ended:
             return False
-        piece = next(self._pieces, None)
-        self._ended = piece is None
+        buffer = next(self._buffers, None)
+        self._ended = buffer is None
         try:
-            self.rest += self._decode(piece or b"", final=self._ended)
+            self.rest += self._decode(buffer or b"", final=self._ended)
         except UnicodeDecodeError:
             _refuse(self._label, f"line {self._line} or later: not UTF-8")
         return True

@@ -114,11 +114,11 @@ def _columns(table: Table, chosen: tuple[str, ...] | None, label: str) -> tuple[
     for name in chosen:
         if known.count(name) != 1:
             reason = f"names {known.count(name)} columns" if name in known else "is not a column"
-            places = members.listed(((one, "a column") for one in known), len(known))
+            listing = members.listed(((one, "a column") for one in known), len(known))
             numbered = "" if table.names else ": without a header, columns have numbers from 0"
             raise InputError(
                 f"{printable(label)}: {printable(repr(name))} {reason} of the file{numbered}",
-                places=places,
+                places=listing,
             )
     return tuple(map(known.index, chosen))
 

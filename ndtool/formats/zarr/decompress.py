@@ -53,9 +53,9 @@ def _streamed(make: Callable[[], Any], raw: memoryview, most: int, exact: bool) 
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
     out, at, first, streams, one = bytearray(), 0, 0, 0, make()
     while at < len(raw):
-        piece = raw[at : at + _PIECE]
+        data = raw[at : at + _PIECE]
         try:
-            out += one.decompress(piece, most + 1 - len(out))
+            out += one.decompress(data, most + 1 - len(out))
         except MemoryError:
             raise
         except Exception:
@@ -65,7 +65,7 @@ def _streamed(make: Callable[[], Any], raw: memoryview, most: int, exact: bool) 
             break
         if len(out) > most:
             raise ValueError(f"a chunk has more than {most} bytes decompressed")
-        at += len(piece)
+        at += len(data)
         if one.eof:
             at -= len(one.unused_data)
             streams += 1

@@ -132,11 +132,11 @@ class Cluster:
             self._kill()
             return
 
-        def ask() -> None:
+        def request() -> None:
             with suppress(*_lost(), OSError):
                 self._client.run(call, *arguments, on_error="ignore")
 
-        asking = Thread(target=ask, daemon=True)
+        asking = Thread(target=request, daemon=True)
         asking.start()
         asking.join(seconds)
 

@@ -1,0 +1,70 @@
+"""The links of a drawing by the IDs of its cells: page.js highlights by them, too."""
+
+from typing import Any
+
+from ndtool.analysis.drawing import Drawing
+from ndtool.analysis.mapping import Position
+
+Links = dict[str, list[Any]]
+
+
+def links_of(drawing: Drawing) -> Links:
+    """Return the numbers of the cells of each index tuple, and the links.
+
+    A link has the number of an element of the output, of one of data, of a tuple, of an update, and
+    of the update among those of its element, from 1; None where there is none.
+    """
+    grids = drawing.grids
+
+    def number(role: str, position: Position | None) -> int | None:
+        return None if position is None else grids[role].number(position)
+
+    links = []
+    seen: dict[Position, int] = {}
+    for link in drawing.links:
+        nth = None
+        if link.updates is not None and link.output is not None:
+            nth = seen[link.output] = seen.get(link.output, 0) + 1
+        links.append(
+            [
+                number("output", link.output),
+                number("data", link.data),
+                link.number,
+                number("updates", link.updates),
+                nth,
+            ]
+        )
+    for row, link in zip(links, drawing.links, strict=True):
+        if row[4] is not None and link.output is not None:
+            listed, count = seen[link.output], drawing.updates[link.output]
+            row[4] += (count - listed) * (row[4] > listed // 2)
+    return {
+        "tuples": [[number("indices", cell) for cell in one.cells] for one in drawing.tuples],
+        "links": links,
+    }
+
+
+def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
+    """Return the cells to highlight with a cell, and the numbers of several updates."""
+    if begin is None:
+        return {}
+    found = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
+    lit: dict[str, int | None] = dict.fromkeys([begin])
+    lit |= dict.fromkeys(one for _, cells in found for one in cells)
+    updates = [link for link, _ in found if link[3] is not None]
+    if begin.startswith(("output-", "found-")) and len(updates) > 1:
+        for link in updates:
+            for one in (f"updates-{link[3]}", *_tuple(link, links)):
+                lit[one] = lit[one] or link[4]
+    return lit
+
+
+def _cells(link: list[Any], links: Links) -> list[str]:
+    output, data, _, updates, _ = link
+    pairs = (("output", output), ("found", output), ("data", data), ("updates", updates))
+    return [f"{role}-{n}" for role, n in pairs if n is not None] + _tuple(link, links)
+
+
+def _tuple(link: list[Any], links: Links) -> list[str]:
+    number = link[2]
+    return [] if number is None else [f"indices-{n}" for n in links["tuples"][number]]
