@@ -44,9 +44,9 @@ LIBRARIES = {
     "numcodecs": ("formats.zarr",),
     "h5py": ("formats.hdf5",),
     "hdf5plugin": ("formats.hdf5",),
-    "fsspec": ("storage.remote", "storage.requests"),
-    "aiohttp": ("storage.remote",),
-    "yarl": ("storage.remote",),
+    "fsspec": ("storage.remote", "storage.requests", "storage.s3", "storage.signing"),
+    "aiohttp": ("storage.http",),
+    "yarl": ("storage.http",),
     "dask": ("runs.executors",),
     "distributed": ("runs.executors",),
 }

@@ -12,8 +12,8 @@ from typing import Any
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import copy_bytes, failure, map_bytes, read_at, reserve, write_at
+from ndtool.storage.http import Opened, Version
 from ndtool.storage.local import SMALL, ByteRange, Fingerprint, ProgressCallback, Ranges
-from ndtool.storage.remote import Opened, Version
 
 WINDOW = 1 << 16  # bytes per request for headers
 GAP = 1 << 20  # bytes between two ranges up to which one request covers both
