@@ -163,16 +163,24 @@ def _partition_chunked(
         if isinstance(data, Flat)
         else prod(metadata["data"].grid) * to.dtype.itemsize
     )
-    held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
-    held += (
-        _counts(call)
+    assembled = metadata["data"].nbytes
+    if gathers:
+        assembled = min(assembled, rows.tuples * each)
+    held = (
+        assembled
+        + _counts(call)
         + sum(one.nbytes for role, one in metadata.items() if role != "data")
         + to.nbytes
     )
-    if memory.holds(held, allowed):
-        return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
+    fits, budget = memory.holds(held, allowed), min(allowed // 2, tuning.SWEPT)
+    reason = f"the {held} bytes that are read and written do not fit in memory of {allowed}"
+    if fits:
+        budget = min(budget, tuning.SPARED)
+        reason = f"the {held} bytes that are read and written fit in memory of {allowed}"
+        if not gathers or isinstance(data, Flat) or data.at_once > 1 or assembled < tuning.SPARED:
+            return None, reason
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
-        partitioning = partition_chunks(call, output, at_once, min(allowed // 2, tuning.SWEPT))
+        partitioning = partition_chunks(call, output, at_once, budget)
         if partitioning is None:
             continue
         chunk = max(partitioning.chunk, chunk_buffers(to, True))  # for the assembled chunks
@@ -180,11 +188,12 @@ def _partition_chunked(
         if partitioning.memory <= allowed:
             break
     else:
-        return None, f"a partition of data would take more than {allowed} bytes"
-    return (
-        partitioning,
-        f"the {held} bytes that are read and written do not fit in memory of {allowed}",
-    )
+        return None, reason if fits else f"a partition of data would take more than {allowed} bytes"
+    if fits:
+        swept = cost(partitioning) - rows.height * rows.width  # both read the chunks
+        reason = f"assembling chunks takes as long as writing {assembled} bytes, a sweep {swept}"
+        return (partitioning if swept < assembled else None), reason
+    return partitioning, reason
 
 
 def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
