@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
@@ -10,10 +11,11 @@ from urllib.parse import quote
 from ndtool.errors import InputError, UsageError, printable, words
 from ndtool.redaction import register
 from ndtool.storage import failures, signing
-from ndtool.storage.http import Http, Opened, Requests, Version, Write
+from ndtool.storage.http import AT_ONCE, Http, Opened, Requests, Version, Write
 from ndtool.storage.s3 import S3, Signed
 
-BUFFERED = 10  # concurrent requests whose responses are buffered in memory
+BUFFERED = 10  # concurrent requests of more than FEW bytes whose responses are buffered in memory
+FEW = 1 << 18
 HELD = 4 << 20  # bytes of a request whose response is buffered in memory
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
@@ -39,10 +41,9 @@ def filesystem(url: str) -> tuple[Any, str]:
             raise UsageError(f"{printable(url)}: {words(exc)}") from None
         raise _missing(url, package, package) from None
     except ValueError as exc:
-        raise UsageError(
-            f"{printable(url)}: {words(exc)}: expected s3://, gs://, https:// or another"
-            " that fsspec knows"
-        ) from None
+        known = ": expected s3://, gs://, https:// or another that fsspec knows"
+        about = known if "Protocol" in str(exc) else ""
+        raise UsageError(f"{printable(url)}: {words(exc)}{about}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
     return fs, path
@@ -124,7 +125,8 @@ class Plain:
 
     def __init__(self, fs: Any, path: str, url: str) -> None:
         self._fs, self._path, self._url = fs, path, url
-        self.at_once = BUFFERED if fs.async_impl else 1
+        self.at_once = AT_ONCE if fs.async_impl else 1
+        self._buffers = asyncio.Semaphore(BUFFERED)
 
     async def open(self, count: int) -> Opened:
         version = await self.version()
@@ -132,10 +134,11 @@ class Plain:
         return Opened(version, head, True)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        piece = await self._read(start, stop)
-        if len(piece) != stop - start:
-            raise failures.CutShortError
-        write(start, piece)
+        async with self._buffers if stop - start > FEW else nullcontext():
+            piece = await self._read(start, stop)
+            if len(piece) != stop - start:
+                raise failures.CutShortError
+            write(start, piece)
 
     async def download(self, write: Write) -> Version:
         raise NotImplementedError("a file system of fsspec's has ranges")

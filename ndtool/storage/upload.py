@@ -332,12 +332,20 @@ class Whole:
         if not self._fs.async_impl:
             await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
-        await self._object.call("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
+        await self._create("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
 
     async def put(self, body: bytes, condition: dict[str, str]) -> bool:
         """Upload bytes; FileExistsError if the condition fails, where the store supports it."""
-        await self._object.call("pipe_file", self._path, body, **_options(condition))
+        await self._create("pipe_file", self._path, body, **_options(condition))
         return True
+
+    async def _create(self, name: str, *arguments: Any, **options: Any) -> None:
+        try:
+            await self._object.call(name, *arguments, **options)
+        except Exception as exc:
+            if failures.is_missing(exc):
+                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+            raise
 
     async def remove(self) -> None:
         """Remove the object."""
