@@ -17,6 +17,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import distinct, tuning
 from ndtool.engine.bind import bind_boxes, bind_rows
+from ndtool.errors import ResourceError, called
 from ndtool.machine import memory
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan
@@ -63,6 +64,8 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
     to, at_once = destination(call, output)
     chunked = _in_chunks(call, to)
+    if chunked and limit is not None:
+        _fit_chunks(call, to, limit)
     partitioning, reason = (
         _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
     )
@@ -78,6 +81,24 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
     """Return the metadata of the output, and how many of its chunks are worth writing at once."""
     return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
+
+
+def _fit_chunks(call: OpenCall, to: ArrayMetadata, limit: int) -> None:
+    """Limit threads by the memory of their chunks; ResourceError if one chunk takes more."""
+    from ndtool.runs.external.partitioning import chunk_buffers
+
+    arrays = [
+        (chunk_buffers(one.metadata), one.name, one.metadata) for one in call.sources.values()
+    ]
+    arrays.append((chunk_buffers(to, True), "the output", to))
+    buffers, name, metadata = max(arrays, key=lambda one: one[0])
+    if buffers > limit:
+        nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        raise ResourceError(
+            f"{called(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory: more than"
+            f" the {limit} of --memory"
+        )
+    call.threads = min(call.threads, limit // buffers) if buffers else call.threads
 
 
 def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
