@@ -98,7 +98,8 @@ def _fit_chunks(call: OpenCall, to: ArrayMetadata, limit: int) -> None:
             f"{called(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory: more than"
             f" the {limit} of --memory"
         )
-    call.threads = min(call.threads, limit // buffers) if buffers else call.threads
+    if buffers:  # half of the memory is for other buffers
+        call.threads = max(1, min(call.threads, limit // 2 // buffers))
 
 
 def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
