@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
@@ -109,13 +108,16 @@ class ChunkedSource:
         if (bring := getattr(self._storage, "bring", None)) is not None:
             bring(self._ranges(touched))
 
-    def _ranges(self, touched: Touched | None) -> Iterator[tuple[int, int]]:
-        """Yield the byte ranges of the chunks with touched elements, ascending."""
+    def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
+        """Return the byte ranges of the chunks with touched elements, ascending.
+
+        A list, as its table of chunks may have to be downloaded before the chunks are.
+        """
         shape, step = self.metadata.shape, self.metadata.grid
         numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
         with converted_errors(self.name):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
-        yield from sorted((one.position, one.position + one.nbytes) for one in chunks)
+        return sorted((one.position, one.position + one.nbytes) for one in chunks)
 
     def block(self, number: int) -> memoryview:
         import numpy as np
