@@ -11,10 +11,12 @@ from webserver import serving
 
 from ndtool.engine import tuning
 from ndtool.errors import BoundsError
+from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
+FILLED = Attributes(out_of_bounds="fill")
 TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")
 
 
@@ -69,7 +71,7 @@ def test_modes_and_bounds_are_those_of_direct_execution(
         monkeypatch.setattr(tuning, "SPARED", spared)
         with pytest.raises(BoundsError) as caught:
             gathered(data, rows)
-        way, output = gathered(data, rows, out_of_bounds="fill", fill="7")
+        way, output = gathered(data, rows, attributes=FILLED)
         outputs[way] = (caught.value.message, output.tobytes())
     assert outputs["direct"] == outputs["sweep"]
 
