@@ -67,9 +67,12 @@ class Http:
 
     largest, at_once = LARGEST, AT_ONCE
 
-    def __init__(self, fs: Any, url: str, **options: Any) -> None:
-        """Read from `url` in a session of fsspec's; options: of aiohttp's requests."""
-        self._fs, self._url, self._options = fs, url, options
+    def __init__(self, fs: Any, url: str, connect: float = failures.WAIT, **options: Any) -> None:
+        """Read from `url` in a session of fsspec's.
+
+        connect: timeout in seconds of a connection. options: of aiohttp's requests.
+        """
+        self._fs, self._url, self._connect, self._options = fs, url, connect, options
 
     async def open(self, count: int) -> Opened:
         async with self._get(0, count) as reply:
@@ -122,7 +125,7 @@ class Http:
         encoded = fs.encoded or (url.isascii() and url.isprintable() and " " not in url)
         options.setdefault(
             "timeout",
-            aiohttp.ClientTimeout(total=None, sock_connect=failures.WAIT, sock_read=failures.WAIT),
+            aiohttp.ClientTimeout(total=None, sock_connect=self._connect, sock_read=failures.WAIT),
         )
         session = await fs.set_session()
         async with session.get(yarl.URL(url, encoded=encoded), headers=headers, **options) as reply:

@@ -25,6 +25,7 @@ from ndtool.storage.http import (
     up_to,
 )
 
+_CONNECT = 5  # timeout in seconds of a connection, as s3fs's client has it
 _RENEWED = 600  # seconds after which a URL is signed again
 _refused: set[str] = set()  # buckets whose objects only the client could read
 
@@ -90,7 +91,7 @@ class S3:
         base = signing.base_of(bucket, meta.region_name, endpoint)
         special = fs.config_kwargs.keys() - {"max_pool_connections"} or meta.config.s3
         special = special or fs.client_kwargs or fs.s3_additional_kwargs or fs.req_kw
-        if base is None or special or len(self._name) > 2:
+        if base is None or special or len(self._name) > 2 or not signing.is_plain(bucket, self.key):
             raise ValueError
         credentials = (fs.key, fs.secret, fs.token) if fs.key else None
         if not credentials and not fs.anon:
@@ -150,7 +151,9 @@ class Signed:
         lasting = True
         if self._bucket not in _refused:
             try:
-                return await getattr(await self._reader(), name)(*arguments)
+                outcome = await getattr(await self._reader(), name)(*arguments)
+                if name != "open" or outcome.ranged:
+                    return outcome
             except (failures.ChangedError, OutputError, ResourceError):
                 raise
             except Exception as exc:
@@ -167,5 +170,6 @@ class Signed:
             import fsspec
 
             url, fs = await self._sign(), fsspec.filesystem("http")
-            self._http, self._until = Http(fs, url, allow_redirects=False), monotonic() + _RENEWED
+            self._http = Http(fs, url, _CONNECT, allow_redirects=False)
+            self._until = monotonic() + _RENEWED
         return self._http

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 EXPIRES = 3600  # seconds for which a URL is valid
-_URL = re.compile(r"s3a?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/([^?]+)")
+_URL = re.compile(r"s3a?://([^/]+)/([^?]+)")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _SPECIAL = re.compile(r"(-s3alias|--[a-z0-9]+-s3)$")  # names of access points and directory buckets
 _REGION = re.compile(r"[a-z]{2}-[a-z]+-\d")  # of AWS's main partition
 _ENDPOINT = re.compile(r"(https?)://([A-Za-z0-9.-]+(?::\d+)?)/?")
@@ -66,7 +67,7 @@ def settings_of(url: str) -> Settings | None:
     found = _URL.fullmatch(url)
     options: dict[str, Any] = {**conf.get("s3", {}), **conf.get("s3a", {})}
     variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    if found is None or not _is_plain(*found.groups()) or not options.keys() <= _OPTIONS:
+    if found is None or not is_plain(*found.groups()) or not options.keys() <= _OPTIONS:
         return None
     if not variables.keys() <= _VARIABLES | _IGNORED or not all(variables.values()):
         return None
@@ -89,10 +90,11 @@ def settings_of(url: str) -> Settings | None:
     return Settings(base, found[2], region, credentials)
 
 
-def _is_plain(bucket: str, key: str) -> bool:
+def is_plain(bucket: str, key: str) -> bool:
     """Whether names mean the same in a URL: no access point, no segment that URLs normalize."""
-    segments = key.split("/")
-    return not _SPECIAL.search(bucket) and key.isprintable() and not {"", ".", ".."} & set(segments)
+    if not _BUCKET.fullmatch(bucket) or _SPECIAL.search(bucket):
+        return False
+    return key.isprintable() and not {"", ".", ".."} & set(key.split("/"))
 
 
 def _path(variables: dict[str, str], name: str, default: str) -> str:
