@@ -199,7 +199,8 @@ def _partition_chunked(
     if fits:
         budget = min(budget, tuning.SPARED)
         reason = f"the {held} bytes that are read and written fit in memory of {allowed}"
-        if not gathers or isinstance(data, Flat) or data.at_once > 1 or assembled < tuning.SPARED:
+        is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
+        if not (gathers and is_read_in_turn and assembled >= tuning.SPARED):
             return None, reason
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
         partitioning = partition_chunks(call, output, at_once, budget)
