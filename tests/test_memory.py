@@ -33,9 +33,13 @@ SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
 NAMES = ("data", "idx", "upd")
 GATHERS = ("error", "clip", "wrap", "fill")
 SCATTERS = (("none", "error"), ("add", "drop"), ("max", "clip"))
-FORMATS = ("npy", "npz", "safetensors", "zarr", "raw", "pipe")
+FORMATS = ("npy", "npz", "safetensors", "zarr", "h5", "raw", "pipe")
+CODECS = {"zarr": "zstd:1", "h5": "gzip:1"}
 WHY = "each operator keeps to its memory with each format"
-ALWAYS = {("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("scatter-nd", "pipe")}
+ALWAYS = {
+    ("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("scatter-nd", "pipe"),
+    ("gather-nd", "h5"),
+}  # fmt: skip
 
 
 def modes(operator: str, number: int) -> tuple[str, ...]:
@@ -82,8 +86,8 @@ def made(folder: Path, operator: str, kind: str) -> list[str]:
         if kind == "npz" and not os.path.exists(path):
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 archive.write(npy, "x.npy")
-        elif kind in ("safetensors", "zarr") and not os.path.exists(path):
-            more = ("--chunks", chunks(shape), "--codec", "zstd:1") if kind == "zarr" else ()
+        elif kind in ("safetensors", *CODECS) and not os.path.exists(path):
+            more = ("--chunks", chunks(shape), "--codec", CODECS[kind]) if kind in CODECS else ()
             assert ndtool("convert", npy, path, *more).status == 0
         if kind == "raw":
             offset, dtype = np.load(npy, "r").offset, "int64" if name == "idx" else "float64"
@@ -103,7 +107,7 @@ def piped(path: str) -> Iterator[IO[bytes]]:
 def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
     """Run an operator on inputs in a format, only data through a pipe, and measure its memory."""
     inputs = made(folder, operator, kind)
-    output = str(folder / ("out.zarr" if kind == "zarr" else "out.npy"))
+    output = str(folder / (f"out.{kind}" if kind in CODECS else "out.npy"))
     if kind == "pipe":
         with piped(inputs[0]) as stdin:
             return measured(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
@@ -123,6 +127,8 @@ def baseline(folder: Path) -> float:
 def test_a_run_stays_within_its_memory_and_its_plan(
     folder: Path, baseline: float, operator: str, kind: str, options: tuple[str, ...]
 ) -> None:
+    if kind == "h5":
+        pytest.importorskip("h5py", reason="h5py is not installed")
     most, plan = run_of(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
     assert plan["way"] == "sweep", plan["reason"]
     assert plan["memory"] <= BUDGET << 20
@@ -162,3 +168,53 @@ def test_chunks_that_take_much_of_the_memory_are_counted(
     assert plan["way"] == "sweep"
     assert plan["memory"] <= budget << 20
     assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+@pytest.mark.parametrize("codec", ["gzip:1", "none"])
+def test_chunks_that_do_not_fit_in_memory_are_refused(workdir: Path, kind: str, codec: str) -> None:
+    if kind == "h5":
+        pytest.importorskip("h5py", reason="h5py is not installed")
+    np.save("x.npy", np.zeros((1 << 18, 4), np.float32))
+    np.save("i.npy", np.array([[3], [4]]))
+    store, times = f"x.{kind}", 2 if codec == "none" else 4
+    assert ndtool("convert", "x.npy", store, "--chunks", "131072,4", "--codec", codec).status == 0
+    size = 1 << 21
+    words = (
+        f"a chunk of {size} bytes takes {times * size} bytes of memory: more than the 2000000 of"
+    )
+    for arguments in (
+        ("gather-nd", store, "i.npy", "-o", "o.npy"),
+        (
+            "gather-nd",
+            "x.npy",
+            "i.npy",
+            "-o",
+            f"o.{kind}",
+            "--chunks",
+            "131072,4",
+            "--codec",
+            codec,
+        ),
+        ("scatter-nd", store, "i.npy", "full:1:float32[2,4]", "-o", "o.npy"),
+    ):
+        ran = ndtool(*arguments, "--memory", "2000000")
+        if "o.npy" in arguments:
+            assert (ran.status, words in ran.err) == (6, True), ran.err
+            assert not os.path.exists("o.npy")
+    ran = ndtool("gather-nd", store, "i.npy", "-o", "o.npy", "--memory", "9000000", "--json")
+    assert ran.status == 0
+    assert ran.json["plan"]["memory"] <= 9_000_000 + (1 << 24)
+
+
+def test_threads_are_those_whose_chunks_fit(workdir: Path) -> None:
+    np.save("x.npy", np.zeros((1 << 18, 4), np.float32))
+    assert (
+        ndtool("convert", "x.npy", "x.zarr", "--chunks", "65536,4", "--codec", "zstd:1").status == 0
+    )
+    options = ("--threads", "8", "--dry-run", "--json", "-o", "o.npy")
+    free, limited = (
+        ndtool("gather-nd", "x.zarr", "[[3]]", *options, *more).json["plan"]["memory"]
+        for more in ((), ("--memory", "20MiB"))
+    )
+    assert limited < free

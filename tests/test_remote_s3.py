@@ -22,6 +22,7 @@ from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import remote, upload
+from ndtool.storage.s3 import Signed
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
@@ -53,9 +54,9 @@ def test_as_many_connections_as_requests(s3: Bucket) -> None:
     import fsspec
 
     s3.put("x.npy", npy(ROWS))
-    with opened("s3://bucket/x.npy"):
-        client = fsspec.filesystem("s3").s3
-    assert client.meta.config.max_pool_connections == remote.AT_ONCE == 64
+    upload.existing("s3://bucket/x.npy")
+    client = fsspec.filesystem("s3").s3
+    assert client.meta.config.max_pool_connections == Signed.at_once == 64
 
 
 def test_an_empty_object(s3: Bucket) -> None:

@@ -38,6 +38,7 @@ BANDS = 2  # bands of a scatter's rows, if its tiles fit: each reads all indices
 LEAST_MEMORY = 1 << 20  # bytes: the lowest --memory
 COUNTED_ON = 1 << 24  # bytes of memory that a plan assumes at least
 SWEPT = 1 << 30  # bytes of memory that a sweep takes at most
+SPARED = 1 << 26  # bytes of chunks that a gather need not assemble, from which a sweep may pay
 RANDOM = 1 << 17  # cost of a random page read, at most, in bytes of sequential reading
 SEGMENT = 1 << 14  # cost of reading a spilled segment among others, prefetched, in such bytes
 REQUEST = 1 << 22  # the same if workers read it: a request to a server

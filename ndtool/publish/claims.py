@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
 from ndtool.machine import endings
 from ndtool.storage import failures, locations, remote, requests, upload
+from ndtool.storage.http import Version
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.remote import Version, inside, parted
+from ndtool.storage.remote import inside, parted
 from ndtool.storage.remotefolder import RemoteFolder
 
 _LONGEST = 1 << 16  # maximum bytes of a lock object

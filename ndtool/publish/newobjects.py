@@ -7,7 +7,8 @@ import asyncio
 from ndtool.errors import NdtoolError, OutputError, redacted
 from ndtool.machine import endings
 from ndtool.publish.claims import Claim, LockObject
-from ndtool.storage import failures, remote, requests, upload
+from ndtool.storage import failures, requests, upload
+from ndtool.storage.http import AT_ONCE
 from ndtool.storage.localfolder import METADATA
 from ndtool.storage.remote import inside
 from ndtool.storage.remotefolder import RemoteFolder
@@ -109,4 +110,4 @@ class NewObjects(RemoteFolder):
                 url = inside(self.url, self._made.pop(0))
                 await asyncio.wait_for(upload.store(url).remove(), upload.PATIENCE)
 
-        await asyncio.gather(*(one_by_one() for _ in range(remote.AT_ONCE)))
+        await asyncio.gather(*(one_by_one() for _ in range(AT_ONCE)))

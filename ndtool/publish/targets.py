@@ -21,7 +21,7 @@ from ndtool.storage.local import is_store
 
 if TYPE_CHECKING:
     from ndtool.publish.newfile import Pending
-    from ndtool.storage.remote import Version
+    from ndtool.storage.http import Version
 
 LISTED = 10  # maximum number of arrays in an error message
 _LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels

@@ -71,6 +71,8 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
     to, at_once = destination(call, output)
     chunked = _in_chunks(call, to)
+    if chunked and limit is not None:
+        _fit_chunks(call, to, limit)
     partitioning, reason = (
         _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
     )
@@ -86,6 +88,25 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
     """Return the metadata of the output, and how many of its chunks are worth writing at once."""
     return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
+
+
+def _fit_chunks(call: OpenCall, to: ArrayMetadata, limit: int) -> None:
+    """Limit threads by the memory of their chunks; ResourceError if one chunk takes more."""
+    from ndtool.runs.external.units import chunk_buffers
+
+    arrays = [
+        (chunk_buffers(one.metadata), one.name, one.metadata) for one in call.sources.values()
+    ]
+    arrays.append((chunk_buffers(to, True), "the output", to))
+    buffers, name, metadata = max(arrays, key=lambda one: one[0])
+    if buffers > limit:
+        nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        raise ResourceError(
+            f"{called(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory: more than"
+            f" the {limit} of --memory"
+        )
+    if buffers:  # half of the memory is for other buffers
+        call.threads = max(1, min(call.threads, limit // 2 // buffers))
 
 
 def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
@@ -172,17 +193,26 @@ def _partition_chunked(
         if isinstance(data, Flat)
         else prod(metadata["data"].grid) * to.dtype.itemsize
     )
-    held = min(metadata["data"].nbytes, rows.tuples * each) if gathers else metadata["data"].nbytes
-    held += (
-        _counts(call)
+    assembled = metadata["data"].nbytes
+    if gathers:
+        assembled = min(assembled, rows.tuples * each)
+    held = (
+        assembled
+        + _counts(call)
         + sum(one.nbytes for role, one in metadata.items() if role != "data")
         + to.nbytes
     )
-    if memory.holds(held, allowed):
-        return None, f"the {held} bytes that are read and written fit in memory of {allowed}"
+    fits, budget = memory.holds(held, allowed), min(allowed // 2, tuning.SWEPT)
+    reason = f"the {held} bytes that are read and written do not fit in memory of {allowed}"
+    if fits:
+        budget = min(budget, tuning.SPARED)
+        reason = f"the {held} bytes that are read and written fit in memory of {allowed}"
+        is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
+        if not (gathers and is_read_in_turn and assembled >= tuning.SPARED):
+            return None, reason
     from ndtool.runs.external import choice
 
-    budget, needed = min(allowed // 2, tuning.SWEPT), list[int]()
+    needed = list[int]()
     for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
         written = chunk_buffers(to, True)
         partition = partial(_for_chunks, call, output, (written, at_once, allowed))
@@ -190,13 +220,16 @@ def _partition_chunked(
             break
         needed.append(choice.least(partition))
     else:
+        if fits:
+            return None, reason
         if limit is not None and any(needed):
             raise choice.refusal(min(filter(None, needed)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
-    return (
-        partitioning,
-        f"the {held} bytes that are read and written do not fit in memory of {allowed}",
-    )
+    if fits:
+        swept = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
+        reason = f"assembling chunks takes as long as writing {assembled} bytes, a sweep {swept}"
+        return (partitioning if swept < assembled else None), reason
+    return partitioning, reason
 
 
 def _for_chunks(

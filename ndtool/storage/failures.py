@@ -57,7 +57,8 @@ def status_of(exc: BaseException) -> int | None:
     known = reply.get("ResponseMetadata", {}).get("HTTPStatusCode") if type(reply) is dict else None
     if type(known) is int:
         return known
-    named = (getattr(exc, name, None) for name in ("status", "code"))  # reading code may warn
+    names = ("status", "status_code", "code")  # reading code may warn
+    named = (getattr(exc, name, None) for name in names)
     return next((status for status in named if type(status) is int), None)
 
 

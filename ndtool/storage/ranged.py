@@ -12,8 +12,8 @@ from typing import Any
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import copy_bytes, failure, map_bytes, read_at, reserve, write_at
+from ndtool.storage.http import Opened, Version
 from ndtool.storage.local import SMALL, ByteRange, Fingerprint, ProgressCallback, Ranges
-from ndtool.storage.remote import Opened, Version
 
 WINDOW = 1 << 16  # bytes per request for headers
 GAP = 1 << 20  # bytes between two ranges up to which one request covers both
@@ -186,7 +186,7 @@ class _SparseFile:
         from ndtool.storage.tempfiles import unnamed_file
 
         self._label = f"temporary copy of {label}"
-        self._lock = Lock()  # a cancelled request may still write
+        self._lock = Lock()  # threads read several ranges, and a cancelled request may still write
         self._starts: list[int] = []  # of the ranges present: ascending and disjoint
         self._stops: list[int] = []
         self._fd: int | None = unnamed_file()
@@ -217,22 +217,25 @@ class _SparseFile:
 
     def take_note(self, start: int, stop: int) -> None:
         """Record that a range is present."""
-        first = bisect_left(self._stops, start)
-        last = bisect_right(self._starts, stop)
-        if first < last:
-            start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
-        self._starts[first:last], self._stops[first:last] = [start], [stop]
+        with self._lock:
+            first = bisect_left(self._stops, start)
+            last = bisect_right(self._starts, stop)
+            if first < last:
+                start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
+            self._starts[first:last], self._stops[first:last] = [start], [stop]
 
     def missing(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
         """Yield the missing subranges of byte ranges."""
         for start, stop in ranges:
             at = start
             while at < stop:
-                near = bisect_right(self._stops, at)
-                begin = self._starts[near] if near < len(self._starts) else stop
+                with self._lock:
+                    near = bisect_right(self._stops, at)
+                    begin = self._starts[near] if near < len(self._starts) else stop
+                    end = self._stops[near] if begin < stop else stop
                 if at < begin:
                     yield at, min(begin, stop)
-                at = self._stops[near] if begin < stop else stop
+                at = end
 
     def has(self, start: int, stop: int) -> bool:
         """Whether all bytes of a range are present."""

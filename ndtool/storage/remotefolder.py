@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
 from ndtool.machine import pool
 from ndtool.storage import failures, remote, requests, upload
+from ndtool.storage.http import Opened, Requests, Version
 from ndtool.storage.local import Fingerprint
 from ndtool.storage.localfolder import LONGEST, digest
-from ndtool.storage.remote import Requests, Version
 
 T = TypeVar("T")
 Span = tuple[int | None, int | None]  # start and stop of a slice; a negative start is from the end
@@ -195,7 +195,7 @@ def _too_long(url: str, size: int, most: int) -> InputError:
     return InputError(f"{printable(url)} has {size} bytes: at most {most} are valid")
 
 
-async def _rest(requests: Requests, opened: remote.Opened, most: int, url: str) -> bytes:
+async def _rest(requests: Requests, opened: Opened, most: int, url: str) -> bytes:
     """Read the rest of an object after its first response; return all of it."""
     if opened.ranged and opened.version.size is not None:
         head, size = opened.head, opened.version.size

@@ -16,7 +16,8 @@ from ndtool.errors import NdtoolError, OutputError, printable, redacted, words
 from ndtool.machine import endings
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import failure, read_at
-from ndtool.storage.remote import Version
+from ndtool.storage.http import AT_ONCE, Version
+from ndtool.storage.s3 import S3
 
 PART = 8 << 20  # minimum bytes of a part; smaller objects are sent in one request
 HELD = 1 << 26  # bytes of parts in flight
@@ -168,7 +169,7 @@ class Bucket:
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         self.url = url
-        self._object = remote.S3(fs, path)
+        self._object = S3(fs, path)
         self._started: asyncio.Future[Any] | None = None
         self._workers: list[asyncio.Future[None]] = []
         self._parts: dict[int, dict[str, Any]] = {}
@@ -222,7 +223,7 @@ class Bucket:
                 )
                 self._parts[number] = {"ETag": reply["ETag"], "PartNumber": number}
 
-        at_once = max(1, min(remote.AT_ONCE, HELD // part))
+        at_once = max(1, min(AT_ONCE, HELD // part))
         self._workers = [asyncio.ensure_future(one_by_one()) for _ in range(at_once)]
         await asyncio.gather(*self._workers)
 
@@ -331,12 +332,20 @@ class Whole:
         if not self._fs.async_impl:
             await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
-        await self._object.call("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
+        await self._create("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
 
     async def put(self, body: bytes, condition: dict[str, str]) -> bool:
         """Upload bytes; FileExistsError if the condition fails, where the store supports it."""
-        await self._object.call("pipe_file", self._path, body, **_options(condition))
+        await self._create("pipe_file", self._path, body, **_options(condition))
         return True
+
+    async def _create(self, name: str, *arguments: Any, **options: Any) -> None:
+        try:
+            await self._object.call(name, *arguments, **options)
+        except Exception as exc:
+            if failures.is_missing(exc):
+                raise OutputError(f"{printable(self.url)}: there is no such bucket") from None
+            raise
 
     async def remove(self) -> None:
         """Remove the object."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from ndtool.errors import OutputError, called
 from ndtool.formats import numpytypes
 from ndtool.formats.hdf5.datasets import DEFLATE, SHUFFLE, Storing, fill_element
 from ndtool.formats.hdf5.library import converted_errors, library
+from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import File, Fingerprint, ProgressCallback
@@ -82,7 +82,6 @@ class ChunkedSource:
     file, which is closed with the source.
     """
 
-    at_once = 1
     file: Any = None
     progress: ProgressCallback | None = None
 
@@ -98,6 +97,7 @@ class ChunkedSource:
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._storing, self._storage, self._start = dataset, storing, storage, start
+        self.at_once = pool.MOST if hasattr(storage, "bring") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
@@ -108,13 +108,16 @@ class ChunkedSource:
         if (bring := getattr(self._storage, "bring", None)) is not None:
             bring(self._ranges(touched))
 
-    def _ranges(self, touched: Touched | None) -> Iterator[tuple[int, int]]:
-        """Yield the byte ranges of the chunks with touched elements, ascending."""
+    def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
+        """Return the byte ranges of the chunks with touched elements, ascending.
+
+        A list, as its table of chunks may have to be downloaded before the chunks are.
+        """
         shape, step = self.metadata.shape, self.metadata.grid
         numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
         with converted_errors(self.name):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
-        yield from sorted((one.position, one.position + one.nbytes) for one in chunks)
+        return sorted((one.position, one.position + one.nbytes) for one in chunks)
 
     def block(self, number: int) -> memoryview:
         import numpy as np
@@ -160,19 +163,13 @@ class ChunkedSource:
         is_ambiguous = filters and sizes != self.metadata.grid and chunk.nbytes == self._nbytes
         if not self._storing.is_ours or is_ambiguous:
             return None
-        raw: Any = self._read(chunk)
+        raw: Any = self._storage.read(chunk.position, chunk.nbytes, self.name)
         for i in reversed(range(len(filters))):
             if not chunk.skipped >> i & 1:
                 raw = _UNDO[filters[i].number](raw, self._nbytes, self.metadata.dtype.itemsize)
         if len(raw) != self._nbytes:
             raise ValueError(f"a chunk has {len(raw)} bytes: expected {self._nbytes}")
         return raw
-
-    def _read(self, chunk: Chunk) -> bytes:
-        if not hasattr(self._storage, "bring"):
-            return self._storage.read(chunk.position, chunk.nbytes, self.name)
-        with self._lock:  # remote files keep a list of what they have
-            return self._storage.read(chunk.position, chunk.nbytes, self.name)
 
     def _through_library(self, box: grid.Box) -> Any:
         import numpy as np

@@ -16,7 +16,7 @@ from ndtool.rules import grid
 from ndtool.runs.external import spillfiles, spillstore
 from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
 from ndtool.runs.external.results import NOTE
-from ndtool.storage import remote, upload
+from ndtool.storage import http, upload
 
 LISTED = 1000  # objects in the response of a list request, and in a request to delete
 # Requests at most to open and close a run at URLs: of a process for an input, of a run for the
@@ -55,9 +55,9 @@ class Stored(NamedTuple):
         if not self.is_remote or not metadata.nbytes:
             return Counter()
         if not metadata.in_chunks:
-            return Counter(get=1 + -(-metadata.nbytes // remote.LARGEST), head=1)
+            return Counter(get=1 + -(-metadata.nbytes // http.LARGEST), head=1)
         chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
-        each = -(-prod(metadata.grid) * metadata.dtype.itemsize // remote.LARGEST) + is_sharded
+        each = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
         again = self._again(partitioning, chunks)
         # At the end each process looks for changes of the chunks that it read.
         head = self.files + min(again, self.files * (partitioning.workers - 1))

@@ -24,7 +24,7 @@ from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillstore import Store
 from ndtool.runs.external.tasks import Work
 from ndtool.runs.machines import Machine
-from ndtool.storage import remote
+from ndtool.storage import http
 
 
 def run(
@@ -129,7 +129,7 @@ class _Metered:
     def block(self, number: int) -> memoryview:
         """Read a chunk."""
         found: memoryview = self._of.block(number)
-        gets = -(-len(found) // remote.LARGEST)
+        gets = -(-len(found) // http.LARGEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(found)))
         return found
 
@@ -158,7 +158,7 @@ class _Flat:
 
     def read(self, box: Any, buffer: memoryview, chosen: Iterator[int] | None = None) -> None:
         """Read a box."""
-        gets = -(-len(buffer) // remote.LARGEST)
+        gets = -(-len(buffer) // http.LARGEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(buffer)))
         self._of.read(box, buffer, chosen)
 

@@ -1,0 +1,199 @@
+"""Data in servers and in HDF5 files: small ranges a second, the first byte of S3, rows of chunks.
+
+    python benchmarks/elsewhere.py ranges    10 and 64 requests at once, over HTTP and S3
+    python benchmarks/elsewhere.py first     complete runs that read one row
+    python benchmarks/elsewhere.py hdf5      random rows of a chunked dataset, beside h5py
+
+The server is another process on the loopback interface, which answers after a delay and does not
+check signatures. Alternatives are measured in turn.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+DELAY = 0.02  # seconds
+COUNT, RANGE = 1500, 1 << 16  # ranges of a measurement, bytes of one
+SHAPE = (1 << 25, 16)  # of a .npy array of zeros, 2 GiB
+TIMES = 5
+SETTINGS = {"AWS_ACCESS_KEY_ID": "one", "AWS_SECRET_ACCESS_KEY": "two"}
+CLIENT = "AWS_STS_REGIONAL_ENDPOINTS"  # a variable that ndtool leaves to s3fs
+ROWS, COLUMNS, CHUNK = 1_000_000, 64, 1000
+H5PY = """
+import h5py, numpy as np
+i = np.load("i.npy")
+with h5py.File("{0}") as file:
+    rows, inverse = np.unique(i, return_inverse=True)
+    np.save("o.npy", file["x"][rows][inverse])
+"""
+
+
+class Answer(asyncio.Protocol):
+    """A connection to a server of one array; it answers range requests after `delay` seconds."""
+
+    def __init__(self, delay: float, header: bytes, size: int) -> None:
+        self._delay, self._header, self._size, self._got = delay, header, size, b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *requests, self._got = (self._got + data).split(b"\r\n\r\n")
+        for one in requests:
+            asyncio.get_running_loop().call_later(self._delay, self._answer, one)
+
+    def _answer(self, request: bytes) -> None:
+        found = re.search(rb"range: *bytes=(\d+)-(\d+)", request, re.I)
+        if found is None:
+            self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
+        start, stop = int(found[1]), min(int(found[2]) + 1, self._size)
+        body = self._header[start:stop].ljust(stop - start, b"\0")
+        head = (
+            f'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\nContent-Length: {stop - start}\r\n'
+            f"Content-Range: bytes {start}-{stop - 1}/{self._size}\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+
+
+def serve(delay: float, port: Any) -> None:
+    import io
+
+    file = io.BytesIO()
+    kind = {"descr": "<f4", "fortran_order": False, "shape": SHAPE}
+    np.lib.format.write_array_header_1_0(file, kind)
+    size = len(file.getvalue()) + 4 * SHAPE[0] * SHAPE[1]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Answer(delay, file.getvalue(), size), "127.0.0.1", 0, backlog=256
+        )
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def serving(delay: float) -> Iterator[str]:
+    """Run the server; yield its host and port, to which s3:// is directed."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(delay, theirs))
+    process.start()
+    try:
+        host = f"127.0.0.1:{ours.recv()}"
+        os.environ.update(SETTINGS, AWS_ENDPOINT_URL=f"http://{host}")
+        yield host
+    finally:
+        process.terminate()
+        process.join()
+
+
+def in_turn(ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Call each way several times, in turn; return what it returned."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(TIMES):
+        for name, way in ways.items():
+            found[name].append(way())
+    return found
+
+
+def ranges() -> None:
+    from ndtool.storage.ranged import RemoteFile
+
+    first = np.random.default_rng(0).choice(4 * SHAPE[0] * SHAPE[1] // (RANGE * 20), COUNT, False)
+    wanted = [(int(start) * RANGE * 20, int(start) * RANGE * 20 + RANGE) for start in sorted(first)]
+
+    def rate(url: str, at_once: int, variables: dict[str, str]) -> float:
+        os.environ.update(variables)
+        file = RemoteFile(url)
+        file._requests.at_once = at_once
+        started = time.perf_counter()
+        file.bring(wanted)
+        seconds = time.perf_counter() - started
+        file.close()
+        for name in variables:
+            del os.environ[name]
+        return COUNT / seconds
+
+    with serving(DELAY) as host:
+        ways = {
+            f"{name}, {at_once} at once": lambda url=url, n=at_once, more=more: rate(url, n, more)
+            for name, url, more in (
+                ("http", f"http://{host}/bucket/x.npy", {}),
+                ("s3", "s3://bucket/x.npy", {}),
+                ("s3, settings of s3fs", "s3://bucket/x.npy", {CLIENT: "regional"}),
+            )
+            for at_once in (10, 64)
+        }
+        for name, found in in_turn(ways).items():
+            print(f"{name:32} {median(found):6.0f} ranges/s ({min(found):.0f} to {max(found):.0f})")
+
+
+def first() -> None:
+    with tempfile.TemporaryDirectory() as folder, serving(0.0) as host:
+        np.save(f"{folder}/x.npy", np.zeros((1000, 16), np.float32))
+
+        def run(data: str, **more: str) -> float:
+            started = time.perf_counter()
+            command = [sys.executable, "-m", "ndtool", "gather", data, "[5]", "-o", "o.npy"]
+            subprocess.run(command, cwd=folder, env={**os.environ, **more}, check=True)
+            return time.perf_counter() - started
+
+        ways = {
+            "file": lambda: run("x.npy"),
+            "http": lambda: run(f"http://{host}/bucket/x.npy"),
+            "s3": lambda: run("s3://bucket/x.npy"),
+            "s3, settings of s3fs": lambda: run("s3://bucket/x.npy", **{CLIENT: "regional"}),
+        }
+        for name, found in in_turn(ways).items():
+            print(f"{name:32} {min(found):.3f} s at least, median {median(found):.3f}")
+
+
+def hdf5() -> None:
+    import h5py
+
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        table = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
+        for name, more in (("plain", {}), ("gzip", {"compression": 4, "shuffle": True})):
+            with h5py.File(f"{folder}/{name}.h5", "w") as file:
+                file.create_dataset("x", data=table, chunks=(CHUNK, COLUMNS), **more)
+
+        def run(*command: str) -> float:
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *command], cwd=folder, check=True)
+            return time.perf_counter() - started
+
+        for name in ("plain", "gzip"):
+            for count in (20_000, 600_000):
+                rows = rng.integers(0, ROWS, count)
+                np.save(f"{folder}/i.npy", rows)
+                gather = ("-m", "ndtool", "gather", f"{name}.h5", "i.npy", "-q", "-o", "n.npy")
+                ways = {
+                    "ndtool": lambda gather=gather: run(*gather),
+                    "h5py": lambda name=name: run("-c", H5PY.format(f"{name}.h5")),
+                }
+                found = in_turn(ways)
+                assert np.array_equal(np.load(f"{folder}/n.npy"), table[rows])
+                assert np.array_equal(np.load(f"{folder}/o.npy"), table[rows])
+                ours, theirs = median(found["ndtool"]), median(found["h5py"])
+                print(f"{name:6} {count:7} rows: ndtool {ours:.2f} s, h5py {theirs:.2f} s")
+
+
+if __name__ == "__main__":
+    what = {"ranges": ranges, "first": first, "hdf5": hdf5}
+    for name in sys.argv[1:] or what:
+        what[name]()

@@ -1,0 +1,93 @@
+"""Gathers that select few elements of many chunks: the chunks are not assembled."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import save
+from webserver import serving
+
+from ndtool.engine import tuning
+from ndtool.errors import BoundsError
+from ndtool.rules.operators import Attributes
+from ndtool.runs import steps
+from ndtool.runs.calls import OpenCall
+from ndtool.runs.request import Request
+
+FILLED = Attributes(out_of_bounds="fill")
+TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")
+
+
+def stored(path: str) -> str:
+    """Write the table in chunks of 100 rows, uncompressed."""
+    if path.endswith("h5"):
+        h5py = pytest.importorskip("h5py", exc_type=ImportError)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=TABLE, chunks=(100, 16))
+    elif path.endswith("zarr"):
+        zarr = pytest.importorskip("zarr", exc_type=ImportError)
+        zarr.create_array(path, data=TABLE, chunks=(100, 16))
+    else:
+        arrow = pytest.importorskip("pyarrow", exc_type=ImportError)
+        parquet = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
+        column = arrow.FixedSizeListArray.from_arrays(TABLE.ravel(), 16)
+        parquet.write_table(arrow.table({"x": column}), path, row_group_size=100)
+    return path
+
+
+def gathered(data: str, indices: Any, **options: Any) -> tuple[str, Any]:
+    """Return how a gather of rows was executed, and its output."""
+    save(i=indices)
+    with OpenCall(Request("gather", data, "i.npy", output="o.npy", **options)) as call:
+        outcome = steps.run(call)
+    return outcome.plan.way, np.load("o.npy")
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.zarr", "x.parquet"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_few_rows_are_swept_and_many_assembled(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, name: str, threads: int
+) -> None:
+    data, rng = stored(name), np.random.default_rng(3)
+    few, many = rng.integers(-20_000, 20_000, 300), rng.integers(-20_000, 20_000, 30_000)
+    assert gathered(data, few, threads=threads)[0] == "direct"  # the table is small
+    monkeypatch.setattr(tuning, "SPARED", TABLE.nbytes // 2)
+    for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
+        way, output = gathered(data, rows, threads=threads)
+        assert way == expected
+        assert output.tobytes() == TABLE[rows].tobytes()
+
+
+def test_modes_and_bounds_are_those_of_direct_execution(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = stored("x.h5")
+    rows = np.random.default_rng(4).integers(0, 20_000, 300)
+    rows[[7, 9]] = 20_000, -20_001
+    outputs = {}
+    for spared in (tuning.SPARED, TABLE.nbytes // 2):
+        monkeypatch.setattr(tuning, "SPARED", spared)
+        with pytest.raises(BoundsError) as caught:
+            gathered(data, rows)
+        way, output = gathered(data, rows, attributes=FILLED)
+        outputs[way] = (caught.value.message, output.tobytes())
+    assert outputs["direct"] == outputs["sweep"]
+
+
+def test_remote_chunks_are_assembled_or_read_several_at_a_time(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    monkeypatch.setattr("ndtool.storage.ranged.GAP", 0)
+    monkeypatch.setattr(tuning, "SPARED", TABLE.nbytes // 2)
+    path, rows = stored("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
+    with serving() as server:
+        url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))
+        way, output = gathered(url, rows)
+        assert (way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
+        server.most_at_once = 0
+        way, output = gathered(url, rows, memory=1 << 20)
+        assert (way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
+        assert server.most_at_once > 1
