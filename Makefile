@@ -123,17 +123,25 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line covera
 mutants: .venv/kernels .venv/test.txt ## mutation tests of operators and bounds, a sample; ARGS="--sample 999" for all
 	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
 
-# Manual pages are included, so that installation does not require Sphinx.
+# Manual pages and completions are included, so that installation does not require Sphinx. The time
+# of the last commit makes builds of it reproducible.
+SHELLS := bash-completion/completions/ndtool:bash zsh/site-functions/_ndtool:zsh \
+  fish/vendor_completions.d/ndtool.fish:fish
 .PHONY: wheel
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 wheel: .venv/kernels .venv/docs.txt .venv/dist.txt ## sdist and wheel in dist/, with manual pages
-	@rm -rf dist man
-	@$(IN_VENV) $(SITE) -b man docs man
+	@rm -rf dist share
+	@$(IN_VENV) $(SITE) -b man docs share/man/man1
+	@$(IN_VENV) && for file in $(SHELLS); do \
+	  mkdir -p "share/$$(dirname "$${file%:*}")" && \
+	  _NDTOOL_COMPLETE="$${file#*:}_source" ndtool > "share/$${file%:*}" || exit; \
+	done
 	@$(IN_VENV) python -m build > .venv/dist.log 2>&1 || { cat .venv/dist.log; exit 1; }
 	@ls dist
 
 .PHONY: clean
 clean: ## remove environments, builds and caches
-	@rm -rf .venv .venv-bench .venv-fuzz build dist man *.egg-info ndtool/_kernels.c ndtool/*.so
+	@rm -rf .venv .venv-bench .venv-fuzz build dist share *.egg-info ndtool/_kernels.c ndtool/*.so
 	@rm -rf docs/commands .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
