@@ -121,6 +121,7 @@ class ReproducibleSdist(sdist):
         if format != "gztar":
             return super().make_archive(base_name, format, root_dir, base_dir, **owner)
         name = f"{base_name}.tar.gz"
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         with (
             open(name, "wb") as file,
             gzip.GzipFile("", "wb", mtime=int(EPOCH), fileobj=file) as packed,
