@@ -19,7 +19,8 @@ if find_spec("setuptools") is None:
     pytest.skip("setuptools makes the sdist", allow_module_level=True)
 
 SOURCES = (
-    "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "ndtool",
+    "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "licenses",
+    "CHANGELOG.md", "ndtool",
     "docs",
 )  # fmt: skip
 EPOCH = "1700000000"
@@ -97,7 +98,7 @@ def test_what_is_in_the_wheel(wheel: ZipFile) -> None:
     assert len(kernels) == 1
     if "Tag: cp311-abi3" in abi:
         assert kernels == ["ndtool/_kernels.abi3.so"]
-    assert f"{info}/licenses/LICENSE" in names
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/licenses/README.txt"} <= set(names)
     assert not [name for name in names if name.endswith((".c", ".pyx", ".pyc"))]
 
 
