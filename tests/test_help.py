@@ -313,8 +313,8 @@ def test_fish_takes_what_is_offered(arrays):
 
 ZSH = """
 autoload -U compinit; compinit -u -D; source ./source
-told() { print -r -- "$BUFFER|" >| told; BUFFER= }
-zle -N told; bindkey '^X' told
+report() { print -r -- "$BUFFER|" >| report; BUFFER= }
+zle -N report; bindkey '^X' report
 """
 
 
