@@ -1,4 +1,7 @@
-"""Check a built site: links have targets, no page loads from another host, the search finds words."""
+"""Check a built site.
+
+Links have targets, no page loads from another host, and the search finds what users look for.
+"""
 
 import json
 import sys

@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
 import pytest
+
+import ndtool
 
 ROOT = Path(__file__).parent.parent
 if not (ROOT / "setup.py").exists():
@@ -69,6 +72,20 @@ def test_two_sdists_have_the_same_bytes(tmp_path: Path) -> None:
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {
         (int(EPOCH), 0, 0, "", "")
     }
+
+
+def test_the_recipe_and_the_citation_are_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    recipe = ROOT / "recipe/recipe.yaml"
+    if not recipe.exists():
+        pytest.skip("an sdist has no recipe")
+    text = recipe.read_text("utf-8")
+    for requirement in project["dependencies"]:
+        assert f"    - {requirement.replace('>=', ' >=')}\n" in text
+    assert f'  version: "{ndtool.__version__}"\n' in text
+    assert f'  python_min: "{project["requires-python"].removeprefix(">=")}"\n' in text
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {ndtool.__version__}\n" in citation
 
 
 @pytest.fixture
