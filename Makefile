@@ -35,7 +35,27 @@ test-slow: .venv/kernels .venv/test.txt $(OTHERS) ## the tests that take seconds
 	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto --dist worksteal \
 	  -m "hypothesis and not slow and not huge" $(ARGS)
 
-.PHONY: lint
+# Without any extra, with one version of NumPy, and on an interpreter without a GIL: each in an
+# environment of its own.
+NUMPY ?= numpy
+PLAIN := .venv-plain/bin
+.PHONY: test-plain test-free-threaded
+test-plain: .venv-plain/kernels ## the tests without any extra; NUMPY="numpy==2.0.*" for another version
+	@$(PLAIN)/python -m pip install -q "$(NUMPY)" pytest pytest-xdist hypothesis
+	@PATH="$(CURDIR)/$(PLAIN):$$PATH" pytest -q -n auto --dist worksteal $(ARGS)
+
+THREADED := tests/test_calls_at_once.py tests/test_small_calls.py tests/test_kernel_arguments.py \
+  tests/test_determinism.py tests/test_arrays.py
+test-free-threaded: .venv-plain/kernels ## on a free-threaded PYTHON: operators from many threads at once
+	@$(PLAIN)/python -m pip install -q pytest hypothesis
+	@$(PLAIN)/python -c 'import sys; sys.exit(sys._is_gil_enabled() and "this Python has a GIL")'
+	@PYTHON_GIL=0 NDTOOL_TEST_REPEATS=20 $(PLAIN)/python -m pytest -q $(THREADED) $(ARGS)
+
+.PHONY: lint lint-workflows
+lint-workflows: .venv/workflows.txt ## the workflows: syntax, shell, permissions
+	@$(IN_VENV) actionlint
+	@$(IN_VENV) zizmor --quiet --offline --min-severity medium .github
+
 lint: .venv/kernels .venv/test.txt .venv/lint.txt ndtool/_kernels.pyi ## style and types of the Python and Cython sources
 	@$(IN_VENV) ruff check -q
 	@$(IN_VENV) ruff format --check -q
@@ -123,21 +143,42 @@ coverage-kernels: .venv/kernels .venv/test.txt .venv/coverage.txt ## line covera
 mutants: .venv/kernels .venv/test.txt ## mutation tests of operators and bounds, a sample; ARGS="--sample 999" for all
 	@$(IN_VENV) python tests/mutants/run.py $(ARGS)
 
-# Manual pages are included, so that installation does not require Sphinx.
+# Manual pages and completions are included, so that installation does not require Sphinx. The time
+# of the last commit makes builds of it reproducible.
+SHELLS := bash-completion/completions/ndtool:bash zsh/site-functions/_ndtool:zsh \
+  fish/vendor_completions.d/ndtool.fish:fish
 .PHONY: wheel
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 wheel: .venv/kernels .venv/docs.txt .venv/dist.txt ## sdist and wheel in dist/, with manual pages
-	@rm -rf dist man
-	@$(IN_VENV) $(SITE) -b man docs man
+	@rm -rf dist share
+	@$(IN_VENV) $(SITE) -b man docs share/man/man1
+	@$(IN_VENV) && for file in $(SHELLS); do \
+	  mkdir -p "share/$$(dirname "$${file%:*}")" && \
+	  _NDTOOL_COMPLETE="$${file#*:}_source" ndtool > "share/$${file%:*}" || exit; \
+	done
 	@$(IN_VENV) python -m build > .venv/dist.log 2>&1 || { cat .venv/dist.log; exit 1; }
 	@ls dist
 
+.PHONY: check-wheel check-tag baseline
+check-wheel: .venv/kernels .venv/test.txt ## two sdists with the same bytes; what is in dist/
+	@$(IN_VENV) pytest -q tests/test_distribution.py
+
+check-tag: ## whether TAG is v and the version
+	@grep -q "^__version__ = \"$(TAG:v%=%)\"$$" ndtool/__init__.py || \
+	  { echo "$(TAG) is not the version in ndtool/__init__.py"; exit 1; }
+	@grep -q "^## \[$(TAG:v%=%)\] - 2" CHANGELOG.md || \
+	  { echo "CHANGELOG.md has no date for $(TAG)"; exit 1; }
+
+baseline: .venv/kernels .venv/test.txt ## renew tests/public_api.json, the list of what is public
+	@$(IN_VENV) python tests/public_api.py
+
 .PHONY: clean
 clean: ## remove environments, builds and caches
-	@rm -rf .venv .venv-bench .venv-fuzz build dist man *.egg-info ndtool/_kernels.c ndtool/*.so
+	@rm -rf .venv .venv-bench .venv-fuzz .venv-plain build dist share *.egg-info ndtool/_kernels.c ndtool/*.so
 	@rm -rf docs/commands .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
-.venv/pyvenv.cfg .venv-bench/pyvenv.cfg .venv-fuzz/pyvenv.cfg:
+.venv/pyvenv.cfg .venv-bench/pyvenv.cfg .venv-fuzz/pyvenv.cfg .venv-plain/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer")'
 	@echo "setting up $(@D)"
 	@$(PYTHON) -m venv --clear $(@D)
@@ -151,9 +192,10 @@ print(*groups[sys.argv[1]], sep="\n")
 endef
 export LIST
 
-.venv/build.txt .venv/test.txt .venv/lint.txt .venv/docs.txt .venv/dist.txt .venv/coverage.txt: | .venv/pyvenv.cfg
+.venv/build.txt .venv/test.txt .venv/lint.txt .venv/workflows.txt .venv/docs.txt .venv/dist.txt .venv/coverage.txt: | .venv/pyvenv.cfg
 .venv-bench/build.txt .venv-bench/bench.txt: | .venv-bench/pyvenv.cfg
 .venv-fuzz/build.txt .venv-fuzz/fuzz.txt: | .venv-fuzz/pyvenv.cfg
+.venv-plain/build.txt: | .venv-plain/pyvenv.cfg
 %.txt: pyproject.toml
 	@$(@D)/bin/python -c "$$LIST" $(*F) > $@
 	@$(@D)/bin/python -m pip install -q -r $@
@@ -166,7 +208,7 @@ export LIST
 	  $(@D)/bin/python -m pip install -q "$$peer" < /dev/null || echo "not installed: $$peer"; \
 	done < $@
 
-.venv/kernels .venv-bench/kernels .venv-fuzz/kernels: %/kernels: %/build.txt setup.py $(CYTHON) build/mode
+.venv/kernels .venv-bench/kernels .venv-fuzz/kernels .venv-plain/kernels: %/kernels: %/build.txt setup.py $(CYTHON) build/mode
 	@echo "building ndtool for $(@D)"
 	@rm -f $(@D)/build.log
 	@$(@D)/bin/python -m pip install -q --no-build-isolation --log $(@D)/build.log -e .

@@ -1,5 +1,9 @@
-"""Check a built site: every internal link has a target, and no page loads from another host."""
+"""Check a built site.
 
+Links have targets, no page loads from another host, and the search finds what users look for.
+"""
+
+import json
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -7,6 +11,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
+# Words that users search for, and a page that the search must find.
+SEARCHED = {
+    "padding": "operators",
+    "parquet": "formats",
+    "include_self": "operators",
+    "index_add": "translation",
+    "duckdb": "choosing",
+}
 
 
 class Page(HTMLParser):
@@ -46,7 +58,24 @@ def faults(site: Path) -> Iterator[str]:
                 yield f"{name}: {target} has no such anchor"
 
 
+def not_found(site: Path) -> Iterator[str]:
+    """Yield the words that the search does not find on their page, if the site has a search."""
+    index = site / "searchindex.js"
+    if not index.exists():
+        return
+    found = json.loads(index.read_text("utf-8").partition("(")[2].rstrip().rstrip(";)"))
+    for word, page in SEARCHED.items():
+        numbers: set[int] = set()
+        for term, pages in [*found["terms"].items(), *found["titleterms"].items()]:
+            # words are indexed by their stems, which search.html also makes of a query
+            if term and (term == word or (len(term) > 2 and word.startswith(term))):
+                numbers.update([pages] if isinstance(pages, int) else pages)
+        if page not in {found["docnames"][number] for number in numbers}:
+            yield f"search: {word} is not found on {page}"
+
+
 if __name__ == "__main__":
-    found = list(faults(Path(sys.argv[1]).resolve()))
+    built = Path(sys.argv[1]).resolve()
+    found = [*faults(built), *not_found(built)]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))

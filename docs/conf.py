@@ -49,6 +49,9 @@ ENTRY = re.compile(r"(?:^|(?<=\. ))((?:\w+, )*\w+): ")  # of a list of parameter
 def link_documents(app: Sphinx, path: Path, parent: str, content: list[str]) -> None:
     """Link the documents that README.md refers to: on a package index they are not linked."""
     content[0] = re.sub(r"`docs/(\w+\.md)`", r"[\1](\1)", content[0])
+    content[0] = re.sub(r"\]\(docs/", "](", content[0])
+    for name, page in {"SECURITY.md": "security.md", "CODE_OF_CONDUCT.md": "conduct.md"}.items():
+        content[0] = content[0].replace(f"]({name})", f"]({page})")
 
 
 def unlink(app: Sphinx, doctree: nodes.document, name: str) -> None:

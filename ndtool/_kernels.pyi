@@ -282,5 +282,5 @@ class BoundCalls:
         cls, array: type, empty: Any, bind: Any, otherwise: Any, tuning: Any
     ) -> BoundCalls: ...
     def call(
-        self, how: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any
+        self, how: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
     ) -> NDArray[Any]: ...

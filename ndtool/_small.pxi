@@ -1,5 +1,10 @@
 # Small calls on plain arrays: one entry point for all operators, with a cache of bound plans.
 
+cdef extern from "Python.h":
+    # cpython.buffer declares it with an exception, whose traceback costs more than a small call
+    int try_buffer "PyObject_GetBuffer"(object array, Py_buffer* view, int flags)
+
+
 cdef enum:
     MAX_AXES = 8        # axes of an array in a small call
     MAX_BOUND = 1024    # cached plans
@@ -11,15 +16,15 @@ cdef class SmallCall:
 
     addressing: of the tuples; if there is a grid, as `check` needs it. grid: of an elements
     operator along an axis that is not the last. indices: their type and mode. change: None for a
-    gather. shape: of the output. width: slice size. means: the type of sums to divide. views: of
-    data, indices, updates, output.
+    gather. shape: of the output; with its type, what numpy.empty takes. width: slice size. means:
+    the type of sums to divide. views: of data, indices, updates, output.
     """
 
     cdef Addressing addressing
     cdef Grid grid
     cdef Indices indices
     cdef UpdateSpec change
-    cdef tuple shape
+    cdef tuple shape, shape_and_type
     cdef int64_t tuples
     cdef Py_ssize_t width
     cdef const uint8_t* filling
@@ -133,6 +138,23 @@ cdef class SmallCall:
         ) != 0
 
 
+cdef inline int append_shape(object array, Py_buffer* view, int64_t* sizes, int n) noexcept:
+    """Take the buffer of an array, append its shape to sizes; return their new length.
+
+    Zero if it is not C-contiguous, has no buffer or too many axes.
+    """
+    cdef int d
+    if try_buffer(array, view, PyBUF_ND):
+        PyErr_Clear()
+        return 0
+    if view.ndim > MAX_AXES:
+        return 0
+    sizes[n] = view.ndim
+    for d in range(view.ndim):
+        sizes[n + 1 + d] = view.shape[d]
+    return n + 1 + view.ndim
+
+
 cdef inline bint overlap(const Py_buffer* a, const Py_buffer* b) noexcept:
     cdef size_t begin = <size_t> a.buf, other = <size_t> b.buf
     return begin < other + <size_t> b.len and other < begin + <size_t> a.len
@@ -155,8 +177,9 @@ cdef class BoundCalls:
         self.bind, self.fallback = bind, otherwise
         self.bound = {}
 
+    @cython.binding(False)    # with positional arguments alone, the cheapest call of any interface
     def call(
-        self, tuple how, object data, object indices, object updates, object out
+        self, tuple how, object data, object indices, object updates, object out, /
     ) -> object:
         """Call an operator. how: its name and all arguments but arrays. updates, out: or None."""
         cdef Py_buffer views[4]
@@ -169,59 +192,72 @@ cdef class BoundCalls:
             return self.fallback(how, data, indices, updates, out)
         memset(views, 0, sizeof(views))
         try:
-            result = self._small(how, (data, indices, updates), out, views)
-        except (ValueError, BufferError, MemoryError):    # such as arrays not C-contiguous
+            result = self._small(how, data, indices, updates, out, views)
+        except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
             pass
         finally:
             for at in range(4):
                 PyBuffer_Release(&views[at])
         return self.fallback(how, data, indices, updates, out) if result is None else result
 
-    cdef object _small(self, tuple how, tuple arrays, object out, Py_buffer* views):
+    cdef object _small(
+        self, tuple how, object data, object indices, object updates, object out, Py_buffer* views
+    ):
         """Return the result, or None if the general path must be taken."""
-        cdef int64_t sizes[3 * (1 + MAX_AXES)]
-        cdef int at, d, n = 0, flags = 0
-        cdef Py_ssize_t moved = 0
-        cdef object entry, dtype = arrays[0].dtype
+        cdef int64_t sizes[1 + 3 * (1 + MAX_AXES)]
+        cdef int d, n
+        cdef Py_ssize_t moved, limit = self.tuning.SMALL
+        cdef object entry, dtype = data.dtype
         cdef SmallCall bound
-        cdef bint scatters = arrays[2] is not None, done
-        for entry in how:    # of these types, none equals one of another but True and 1
+        cdef bint done
+        sizes[0] = 0
+        for d in range(PyTuple_Size(how)):
+            # of these types, none equals one of another but True and 1
+            entry = <object> PyTuple_GetItem(how, d)
             if type(entry) is bool:
-                flags = 2 * flags + 1 + entry
+                sizes[0] = 2 * sizes[0] + (2 if entry is True else 1)
             elif type(entry) is not int and type(entry) is not str and entry is not None:
                 return None
-        for at in range(3 if scatters else 2):
-            PyObject_GetBuffer(arrays[at], &views[at], PyBUF_ND)
-            if views[at].ndim > MAX_AXES:
-                return None
-            moved += views[at].len if at else 0
-            sizes[n] = views[at].ndim
-            n += 1
-            for d in range(views[at].ndim):
-                sizes[n] = views[at].shape[d]
-                n += 1
-        if scatters and out is not arrays[0]:
-            moved += views[0].len
-        if moved > self.tuning.SMALL:
+        n = append_shape(data, &views[0], sizes, 1)
+        n = append_shape(indices, &views[1], sizes, n) if n else 0
+        if n and updates is not None:
+            n = append_shape(updates, &views[2], sizes, n)
+        if not n:
             return None
-        key = (
-            how, flags, dtype, arrays[1].dtype, arrays[2].dtype if scatters else None,
-            PyBytes_FromStringAndSize(<char*> sizes, n * sizeof(int64_t)),
+        moved = views[1].len + views[2].len
+        if updates is not None and out is not data:
+            moved += views[0].len
+        if moved > limit:
+            return None
+        index_dtype = indices.dtype
+        new_dtype = None if updates is None else updates.dtype
+        shapes = PyBytes_FromStringAndSize(<char*> sizes, n * sizeof(int64_t))
+        key = PyTuple_Pack(
+            5, <PyObject*> how, <PyObject*> dtype, <PyObject*> index_dtype, <PyObject*> new_dtype,
+            <PyObject*> shapes,
         )
         entry = self.bound.get(key, self)
         if entry is self:
-            entry = self.bind(how, *arrays)
+            entry = self.bind(how, data, indices, updates)
+            if entry is not None:    # complete before other threads see it
+                bound = entry
+                bound.shape_and_type = bound.shape, dtype
             if len(self.bound) >= MAX_BOUND:
                 self.bound.clear()
             self.bound[key] = entry
         if entry is None:
             return None
         bound = entry
-        if not scatters and bound.width * bound.tuples > self.tuning.SMALL:
+        if updates is None and bound.width * bound.tuples > limit:
             return None
-        result = self.empty(bound.shape, dtype) if out is None else out
+        if out is not None:
+            result = out
+        elif <object> PyTuple_GetItem(bound.shape_and_type, 1) is dtype:
+            result = self.empty(*bound.shape_and_type)
+        else:    # equal, but perhaps with other metadata
+            result = self.empty(bound.shape, dtype)
         PyObject_GetBuffer(result, &views[3], PyBUF_ND | PyBUF_WRITABLE)
-        if out is not None and not self._fits(bound, dtype, out, out is arrays[0], views):
+        if out is not None and not self._fits(bound, dtype, out, out is data, views):
             return None
         if bound.change is None:
             done = not bound.gather(views)

@@ -650,5 +650,7 @@ def test_help_begins_with_a_signature_that_can_be_read(name: str) -> None:
     text = str(inspect.signature(operator))
     assert text.startswith("(data: 'Any', indices: 'ArrayLike | Tensor'")
     assert len(text) < 600
-    assert pydoc.render_doc(operator, renderer=pydoc.plaintext).splitlines()[2] == f"{name}{text}"
+    shown = pydoc.render_doc(operator, renderer=pydoc.plaintext).partition("\n\n")[2]
+    # since Python 3.13 on several lines
+    assert "".join(shown.split()).startswith("".join(f"{name}{text}".split()))
     assert name in pydoc.render_doc(ndtool, renderer=pydoc.plaintext)

@@ -191,6 +191,34 @@ def test_a_site_is_checked(body, fault, tmp_path):
     assert (ran.status, ran.out.decode(), ran.err) == (bool(fault), fault, "")
 
 
+@documented
+@pytest.mark.parametrize(
+    ("terms", "lacking"),
+    [
+        ('{"pad":[0],"parquet":1,"include_self":0,"index_add":2,"duckdb":3}', ""),
+        ('{"pad":[1],"parquet":1,"include_self":0,"duckdb":3}', "padding index_add"),
+    ],
+)
+def test_words_that_the_search_must_find(terms, lacking, tmp_path):
+    names = '["operators","formats","translation","choosing"]'
+    index = f'Search.setIndex({{"docnames":{names},"terms":{terms},"titleterms":{{}}}})'
+    (tmp_path / "searchindex.js").write_text(index)
+    ran = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
+    told = re.findall("^search: ([a-z_]+) is not found", ran.out.decode(), re.MULTILINE)
+    assert (ran.status, " ".join(told)) == (bool(lacking), lacking)
+
+
+@documented
+def test_allowed_codecs_are_listed():
+    from ndtool.formats.zarr import chains
+
+    text = (ROOT / "docs/formats.md").read_text("utf-8")
+    listed = re.findall(r"^\| (?:Compressors|\w+ codecs|Shards) \| (.*) \|$", text, re.MULTILINE)
+    names = {name for cell in listed for name in re.findall("`([a-z0-9_]+)`", cell)}
+    assert names == {*chains._NUMCODECS, *chains._OWN, chains.SHARDING}
+    assert "pickle" not in names
+
+
 @pytest.mark.slow("the demonstration of the README runs")
 def test_demo(tmp_path):
     env = environment(PATH=programs(tmp_path), TMPDIR=str(tmp_path))

@@ -30,7 +30,8 @@ CC=$folder/cc "$python" setup.py -q build_ext --inplace > build.log 2>&1 || { ca
 library() { "$cc" -print-file-name="$1"; }
 export PYTHONPATH=$folder PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
 if [ "$kind" = address ]; then
-  export LD_PRELOAD=$(library libasan.so)
+  LD_PRELOAD=$(library libasan.so)
+  export LD_PRELOAD
   # Python leaks at exit; faulthandler reports faults at guard pages
   export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_segv=0:handle_sigbus=0
   export UBSAN_OPTIONS=print_stacktrace=1
@@ -47,8 +48,9 @@ if nm -D --undefined-only ndtool/_kernels.*.so | grep -o ' GOMP_\w*' | grep -vwE
   exit 1
 fi
 # Fixed addresses: TSan of gcc 12 fails with wide address randomization.
-fixed=$(command -v setarch > /dev/null && echo "setarch -R" || :)
+fixed=$(if command -v setarch > /dev/null; then echo "setarch -R"; fi)
 export TSAN_OPTIONS=halt_on_error=1:exitcode=66
-export LD_PRELOAD="$(library libtsan.so) $folder/gomp.so"
+LD_PRELOAD="$(library libtsan.so) $folder/gomp.so"
+export LD_PRELOAD
 $fixed "$python" tests/sanitize/planted.py
 exec $fixed "$python" -m pytest -q -p no:cacheprovider "$@"

@@ -1,0 +1,52 @@
+"""The public names, compared with those of the last release."""
+
+import json
+from importlib.util import find_spec
+
+import public_api
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    find_spec("ml_dtypes") is None or find_spec("onnx") is None,
+    reason="ndtool.onnx and the JSON of models need the extra test",
+)
+
+
+def test_public_names_are_those_of_the_baseline() -> None:
+    old, new = json.loads(public_api.BASELINE.read_text("utf-8")), public_api.table()
+    for name in public_api.MODULES:
+        if public_api.loaded(name) is None:  # its library is missing here
+            old = {
+                key: value for key, value in old.items() if not key.startswith(f"python {name}.")
+            }
+    told = public_api.entries_for_changelog(old, new)
+    assert not told, (
+        "what is public changed. If it was meant, write in CHANGELOG.md what users must know, "
+        f"then `make baseline`:\n\n{told}\n"
+    )
+
+
+def test_what_a_change_must_be_called() -> None:
+    old = {"python f": "(a)", "option x": "", "status OLD": "9"}
+    new = {"python f": "(a, b)", "option x": "", "status NEW": "9"}
+    assert public_api.entries_for_changelog(old, new) == (
+        "### Removed\n- `status OLD`\n"
+        "### Changed\n- `python f`: (a) -> (a, b)\n"
+        "### Added\n- `status NEW` 9"
+    )
+    assert public_api.entries_for_changelog(new, new) == ""
+
+
+def test_every_kind_of_json_is_in_the_baseline() -> None:
+    baseline = json.loads(public_api.BASELINE.read_text("utf-8"))
+    for kind in public_api.RUNS:
+        keys = {key.split(": ")[1] for key in baseline if key.startswith(f"json {kind}: ")}
+        assert ("error" in keys) == (kind.startswith("error") or kind == "verify.different")
+
+
+def test_signatures_have_no_types() -> None:
+    baseline = json.loads(public_api.BASELINE.read_text("utf-8"))
+    assert baseline["python ndtool.gather_nd"].startswith(
+        "(data, indices, batch_dims=0, *, out=None"
+    )
+    assert "threads=" in baseline["python ndtool.files.gather_nd"]
