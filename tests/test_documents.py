@@ -25,7 +25,7 @@ SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
 MARK = "@@@\n"
 documented = pytest.mark.skipif(
-    not (ROOT / "docs").exists(), reason="the documents are not beside the tests"
+    not (ROOT / "docs").exists(), reason="the documents are not next to the tests"
 )
 
 

@@ -53,7 +53,7 @@ def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
 @st.composite
 def special(draw: st.DrawFn) -> tuple[Case, str]:
     """Draw such a call with padding, without negative indices, or both."""
-    case, rule = draw(beyond())
+    case, mode = draw(beyond())
     indices = np.array(case.arrays[1])
     options: dict[str, Any] = {}
     if draw(st.booleans()):
@@ -66,7 +66,7 @@ def special(draw: st.DrawFn) -> tuple[Case, str]:
             is_pad = rng.random(indices.shape) < draw(st.sampled_from((0.2, 1.0)))
             indices = np.where(is_pad, indices.dtype.type(options["pad"]), indices)
     arrays = (case.arrays[0], indices, *case.arrays[2:])
-    return case._replace(arrays=arrays, arguments={**case.arguments, **options}), rule
+    return case._replace(arrays=arrays, arguments={**case.arguments, **options}), mode
 
 
 @st.composite
@@ -81,8 +81,8 @@ def beyond(draw: st.DrawFn) -> tuple[Case, str]:
     wrong = np.where(rng.random(indices.shape) < 0.8, near.astype(indices.dtype), ends)
     taken = np.where(rng.random(indices.shape) < share, wrong, indices).astype(indices.dtype)
     rules = SCATTERS if len(case.arrays) == 3 else GATHERS
-    rule = draw(st.sampled_from(rules))
-    return case._replace(arrays=(case.arrays[0], taken, *case.arrays[2:])), rule
+    mode = draw(st.sampled_from(rules))
+    return case._replace(arrays=(case.arrays[0], taken, *case.arrays[2:])), mode
 
 
 def outcome(call: Any, *arrays: Array, **arguments: Any) -> Any:
@@ -106,16 +106,16 @@ def agree(found: Any, expected: Any) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(beyond() | special(), st.sampled_from((1, 2, 3)), st.booleans())
 def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
-    case, rule = drawn
+    case, mode = drawn
     name, arrays, arguments = case
     data = arrays[0]
-    expected = outcome(getattr(reference, name), *arrays, **arguments, out_of_bounds=rule)
+    expected = outcome(getattr(reference, name), *arrays, **arguments, out_of_bounds=mode)
     before = [raw(a) for a in arrays]
     out = None
     if into and isinstance(expected, np.ndarray):
         out = np.zeros(expected.shape, data.dtype)
     found = outcome(
-        getattr(ndtool, name), *arrays, **arguments, out_of_bounds=rule, threads=threads, out=out
+        getattr(ndtool, name), *arrays, **arguments, out_of_bounds=mode, threads=threads, out=out
     )
     assert agree(found, expected)
     assert out is None or found is out
@@ -136,12 +136,12 @@ def test_files(
     reach: int,
 ) -> None:  # fmt: skip
     """Direct execution and a sweep, on a run's kinds of sources."""
-    case, rule = drawn
+    case, mode = drawn
     roles = OPERATORS[case.operator].inputs
     expected = outcome(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
     )
-    attributes = Attributes(**case.arguments, out_of_bounds=rule)
+    attributes = Attributes(**case.arguments, out_of_bounds=mode)
     for swept in (False, True):
         arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
         sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
@@ -177,10 +177,10 @@ def test_files(
 
 @given(beyond() | special())
 def test_the_bounds_report_equals_the_error(drawn: tuple[Case, str]) -> None:
-    case, rule = drawn
+    case, mode = drawn
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
     error = outcome(getattr(reference, case.operator), *arrays, **case.arguments)
-    result = outcome(getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=rule)
+    result = outcome(getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=mode)
     if isinstance(result, files.Result):
         bad = 0 if isinstance(error, np.ndarray) else error[2]
         assert (result.outside, len(result.warnings)) == (bad, bad > 0)
@@ -226,22 +226,24 @@ def test_jaxs_modes() -> None:
     updates = rng.random((200, 5)).astype(np.float32)
     indices = rng.integers(-30, 30, 200).astype(np.int32)
     at, tuples = jax.numpy.asarray(data).at[indices], indices[:, None]
-    for rule, mode in (("clip", "clip"), ("fill", "fill")):
-        expected = np.asarray(at.get(mode=mode, **({"fill_value": 3.0} if rule == "fill" else {})))
-        fill = {"fill": 3} if rule == "fill" else {}
-        assert same(ndtool.gather_nd(data, tuples, out_of_bounds=rule, **fill), expected)
-    for rule in ("clip", "drop"):
-        expected = np.asarray(at.max(updates, mode=rule))
-        assert same(ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=rule), expected)
+    for mode, jax_mode in (("clip", "clip"), ("fill", "fill")):
+        expected = np.asarray(
+            at.get(mode=jax_mode, **({"fill_value": 3.0} if mode == "fill" else {}))
+        )
+        fill = {"fill": 3} if mode == "fill" else {}
+        assert same(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
+    for mode in ("clip", "drop"):
+        expected = np.asarray(at.max(updates, mode=mode))
+        assert same(ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode), expected)
 
 
-@pytest.mark.parametrize("rule", ["clip", "wrap"])
-def test_an_axis_of_size_0_has_no_valid_index(rule: str) -> None:
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_an_axis_of_size_0_has_no_valid_index(mode: str) -> None:
     with pytest.raises(BoundsError) as caught:
-        ndtool.gather_nd(np.zeros((3, 0)), [[0, 5]], out_of_bounds=rule)
+        ndtool.gather_nd(np.zeros((3, 0)), [[0, 5]], out_of_bounds=mode)
     assert (caught.value.axis, caught.value.size) == (1, 0)
     with pytest.raises(BoundsError):
-        ndtool.scatter_elements(np.zeros((0,)), [1], [2.0], out_of_bounds=rule)
+        ndtool.scatter_elements(np.zeros((0,)), [1], [2.0], out_of_bounds=mode)
 
 
 def test_an_axis_of_no_elements_can_be_filled_and_dropped() -> None:
@@ -413,16 +415,16 @@ def test_verify_knows_the_rules(workdir: Path) -> None:
 
 @given(beyond() | special())
 def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
-    case, rule = drawn
+    case, mode = drawn
     expected = outcome(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
     )
     if not isinstance(expected, np.ndarray):
         return
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
     given_ = {role: Given(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
-    attributes = Attributes(**case.arguments, out_of_bounds=rule)
+    attributes = Attributes(**case.arguments, out_of_bounds=mode)
     seen = preview.window(expected.shape)
     shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)
     picked = expected[np.ix_(*seen.positions)] if expected.ndim else expected
@@ -433,9 +435,9 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
 def test_an_explanation_ends_with_the_result_of_a_run(
     drawn: tuple[Case, str], data: st.DataObject
 ) -> None:
-    case, rule = drawn
+    case, mode = drawn
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
-    arguments = {**case.arguments, "out_of_bounds": rule}
+    arguments = {**case.arguments, "out_of_bounds": mode}
     expected = outcome(getattr(reference, case.operator), *arrays, **arguments)
     if not isinstance(expected, np.ndarray) or not expected.size:
         return
@@ -448,7 +450,7 @@ def test_an_explanation_ends_with_the_result_of_a_run(
         ((element,), _) = explain.explain(call, [at])
     assert element.value is not None
     assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
-    if rule == "drop":
+    if mode == "drop":
         assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
 
 

@@ -81,9 +81,9 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def test_chunks_give_the_bits_of_the_reference(
     given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
 ) -> None:
-    case, mode = drawn
+    case, rule = drawn
     expected = outcome(
-        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
+        getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
     )
     if not isinstance(expected, np.ndarray):
         return
@@ -98,7 +98,7 @@ def test_chunks_give_the_bits_of_the_reference(
         else:
             sources[role] = flat
     request = Request(
-        case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=mode)
+        case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=rule)
     )
     with OpenCall(request, sources) as call:
         outside = operands.validate(call).outside
@@ -109,13 +109,13 @@ def test_chunks_give_the_bits_of_the_reference(
             if isinstance(one, Chunks):
                 one.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        partitioning = plan.partition_chunks(call, to, 1, budget, levels)
-        if partitioning is None:
+        cut = plan.partition_chunks(call, to, 1, budget, levels)
+        if cut is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, partitioning, sink, silent, counted.append))
+        list(execution.run(call, cut, sink, silent, counted.append))
     assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
@@ -182,24 +182,24 @@ def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("call", "mode"),
+    ("call", "rule"),
     [("gather", "fill"), ("gather", "wrap"), ("scatter", "drop"), ("scatter", "clip")],
 )
 def test_indices_out_of_bounds_are_counted_during_the_sweep(
-    stores: Path, call: str, mode: str
+    stores: Path, call: str, rule: str
 ) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    run = (*CALLS[call], *LITTLE, "--out-of-bounds", mode, "-o", "out.npy", "--json")
+    run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
     first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
     for more in (("--dry-run",), ()):
         ran = ndtool(*run, *more)
         assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
-        assert ran.json["out_of_bounds"] == {"rule": mode, "count": 2, "first": first}
+        assert ran.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
         assert "2 of 50000 index tuples are out of bounds" in ran.json["warnings"][0]
     inputs = len(CALLS[call]) - 2 * (call == "scatter")
     checked = ndtool(
-        "verify", *CALLS[call][:inputs], "out.npy", *CALLS[call][inputs:], "--out-of-bounds", mode
+        "verify", *CALLS[call][:inputs], "out.npy", *CALLS[call][inputs:], "--out-of-bounds", rule
     )
     assert checked.status == 0, checked.err
 

@@ -148,11 +148,7 @@ EQUIVALENT = {
         "True",
     ): "threads share otherwise: one result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
-    (
-        "engine/scatters.py",
-        "entry = 4 +",
-        "<",
-    ): "runs of a whole line get more space than they need",
+    ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
 }
 
 
