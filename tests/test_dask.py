@@ -1,5 +1,6 @@
 """ndtool.dask: the operators on dask arrays, with the bits of the sequential loop."""
 
+import doctest
 import subprocess
 import sys
 from collections import Counter
@@ -25,7 +26,7 @@ from ndtool.chunkwise import parts, splits  # noqa: E402
 
 PACKED = np.dtype([("a", "i1"), ("b", "i8")])
 many = settings(
-    max_examples=EXAMPLES,
+    max_examples=max(1, EXAMPLES // 3),  # each takes 20 ms
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -399,3 +400,7 @@ def test_other_processes() -> None:
     result = lazy.gather(x, da.from_array(np.array([30])))
     with pytest.raises(ndtool.BoundsError, match="1 of 1"):
         result.compute(scheduler="processes", num_workers=1)
+
+
+def test_examples() -> None:
+    assert doctest.testmod(sys.modules["ndtool.dask"]).failed == 0

@@ -1,5 +1,7 @@
 """ndtool.xarray: pointwise selection, equal to xarray's own, and lazy for dask arrays."""
 
+import doctest
+import sys
 from collections import Counter
 from typing import Any
 
@@ -136,3 +138,7 @@ def test_refusals(dataset: Any) -> None:
     for call, kind, words in refused:
         with pytest.raises(kind, match=words or None):
             call()
+
+
+def test_examples() -> None:
+    assert doctest.testmod(sys.modules["ndtool.xarray"]).failed == 0
