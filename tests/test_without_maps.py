@@ -41,10 +41,11 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("_by_destination", "scatter_nd", (100_000,), (50_000, 1)),
-    Case("_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
-    Case("_by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
-    Case("_by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
+    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1)),
+    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
+    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="mean"),
+    Case("by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
+    Case("by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
     Case("_in_order", "scatter_nd", (1 << 15, 24), (20_000, 1), reduction="max"),
     Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1, "add"),
     Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1),

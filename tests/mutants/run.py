@@ -44,8 +44,8 @@ SOURCES = (
 KERNELS = below_package("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
 # Fast tests first, each with few examples: nearly all mutants are detected within five seconds.
 TESTS = (
-    "test_layouts.py", "test_blocks.py", "test_threads.py", "test_properties.py", "test_sizes.py",
-    "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
+    "test_layouts.py", "test_blocks.py", "test_threads.py", "test_counts.py", "test_properties.py",
+    "test_sizes.py", "test_determinism.py", "test_copies.py", "test_guard_pages.py", "test_narrow.py",
     "test_small_calls.py", "test_columns.py", "test_out_of_bounds.py", "test_pad.py",
     "test_sweep.py", "test_sweep_chunks.py", "test_report.py", "test_spec_examples.py",
     "test_cli.py",
@@ -111,7 +111,6 @@ EQUIVALENT = {
     ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
     ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
     ("loops/gathers.pxd", "return 1", "1"): "whatever is not 0 says so",
-    ("loops/scatters.pxd", "return 1", "1"): "the same",
     ("loops/radix.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
     ("loops/scatters.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
@@ -139,16 +138,20 @@ EQUIVALENT = {
         "runs = bind_runs(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of these runs is used",
-    ("engine/scatters.py", "        shift += 1", "1"): "parts of another size: one result",
-    ("engine/scatters.py", "groups = min(most", "min"): "bounds memory",
-    ("engine/scatters.py", "groups = min(most", "//"): "bounds memory",
+    ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
+    ("engine/destinations.py", "groups = min(most", "min"): "bounds memory",
+    ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
     (
         "engine/scatters.py",
         "change, s.out, True, how",
         "True",
     ): "threads share otherwise: one result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
-    ("engine/scatters.py", "entry = 4 +", "<"): "runs of a whole line get more room than they need",
+    (
+        "engine/destinations.py",
+        "entry = 4 +",
+        "<",
+    ): "runs of a whole line get more room than they need",
 }
 
 
