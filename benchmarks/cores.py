@@ -33,11 +33,15 @@ LINE = 64
 
 
 class Counts(NamedTuple):
-    """What cachegrind counts: instructions, and lines read from and written to memory."""
+    """What cachegrind counts: instructions, and lines read from and written to memory.
+
+    returned: lines written back that were read before, which it does not count.
+    """
 
     instructions: int
     read: int
     written: int
+    returned: int = 0
 
 
 class Machine(NamedTuple):
@@ -61,7 +65,8 @@ SOCKET = Machine("64 cores, 8 channels", 64, *CORE, 164e9)
 def counted(call: str, threads: int, before: Counts) -> Counts:
     """Count a call with cachegrind. before: the counts of a process without it."""
     after = _counts(SETUP + call.replace("THREADS", str(threads)))
-    return Counts(*(a - b for a, b in zip(after, before, strict=True)))
+    found = Counts(*(a - b for a, b in zip(after, before, strict=True)))
+    return found._replace(returned=TUPLES if "scatter" in call else 0)  # a line for each tuple
 
 
 def _counts(program: str) -> Counts:
@@ -96,7 +101,7 @@ def seconds(counts: Counts, machine: Machine, cores: int) -> float:
     lines = counts.read + counts.written
     computing = counts.instructions / cores / machine.rate
     waiting = lines / cores / machine.misses
-    moving = LINE * (counts.read + 2 * counts.written) / machine.bandwidth
+    moving = LINE * (counts.read + 2 * counts.written + counts.returned) / machine.bandwidth
     return max(computing + waiting, moving)
 
 

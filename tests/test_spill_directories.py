@@ -106,10 +106,12 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
         before = state(inputs)
         for more in ((), ("--dry-run",)):
             ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
-            assert (ran.status, "temporary file in disk: needs 1" in ran.err) == (6, True)
+            assert (ran.status, "temporary file in disk: needs " in ran.err) == (6, True)
         assert state(inputs) == before
-        three = [word for name in ("a", "b", "disk") for word in ("--spill", name)]
-        assert ndtool(*RUN, "--memory", "2MiB", *three).status == 0  # a smaller share
+        for name in "defgh":
+            os.mkdir(name)
+        many = [word for name in (*"abcdefgh", "disk") for word in ("--spill", name)]
+        assert ndtool(*RUN, "--memory", "2MiB", *many).status == 0  # a smaller share
 
 
 def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ WELL_FORMED = {
     "INPUTS": "inputs.npz", "AGAINST": "numpy", "RUNS": "2", "TIMEOUT": "60", "TRACE": "0",
     "QUIET": "1", "JSON": "1", "PAD": "99", "NO_NEGATIVES": "0", "NO_INCLUDE_SELF": "0",
     "DUPLICATES": "last", "MODE": "linear", "TEXT": "0", "SAVE": "tensors", "VERBOSE": "1",
+    "PRICES": "prices.json",
 }  # fmt: skip
 
 
@@ -40,6 +41,7 @@ WELL_FORMED = {
 def files(workdir: Path) -> None:
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), upd=np.ones((2, 4)))
     save(out=np.load("data.npy")[[0, 2]])
+    Path("prices.json").write_text('{"get": 1}')
 
 
 def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -62,6 +64,11 @@ def by_variable() -> Iterator[tuple[list[str], click.Option]]:
             words += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
             words += ["-o", "new.npy"] if "-o" in flags else []
             yield words, option
+
+
+def takes_files(option: click.Option) -> bool:
+    """Whether every text may be a value, as the name of a file."""
+    return option.type is options.FILE or isinstance(option.type, kinds.Directories)
 
 
 def is_needed(parameter: click.Parameter) -> bool:
@@ -99,7 +106,7 @@ def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
     for words, option in by_variable():
-        if option.type is not options.FILE:  # every text may be a file name
+        if not takes_files(option):
             calls += [
                 (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
             ]
@@ -114,7 +121,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
     for words, option in by_variable():
-        if option.type is not options.FILE and not isinstance(option.type, kinds.Flag):
+        if not takes_files(option) and not isinstance(option.type, kinds.Flag):
             calls.append(([*words, option.opts[-1], "?"], {}))
             names.append(option.opts)
     for (words, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +49,8 @@ def parse(given: Any, name: str = "prices") -> Prices:
 
 def read(file: str) -> Prices:
     """Return the prices in a JSON file; UsageError if it is missing or malformed."""
+    import json
+
     name = printable(file)
     try:
         with open(file, encoding="utf-8") as lines:

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from math import lcm, prod
-from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
-
-if TYPE_CHECKING:
-    from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.partitioning import Partitioning, Units
 
 COPIES = 4  # buffers of a chunk's size to decode or encode it, with any codec
 PLAIN = 2  # the same without a codec
 INNER = 1 << 12  # bytes of the zarr package for each chunk of a shard that it writes
 INDEXED = 64  # the same for each chunk of a shard that it reads from
-
-
-class Units(NamedTuple):
-    """The units of partitions and blocks, so that chunks are not divided.
-
-    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
-    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
-    the number of chunks to read or write concurrently.
-    """
-
-    box: Shape
-    written: int
-    read: int
-    held: int
-    at_once: int = 1
 
 
 def units_of(
