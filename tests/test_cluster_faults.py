@@ -1,6 +1,7 @@
 """Runs whose scheduler, workers or client are killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,9 @@ def follow_orders(phase, before):
             if where == phase and what == "once":
                 os.unlink(HERE + "/order")
                 os.kill(os.getpid(), signal.SIGKILL)
+            if where == phase and what == "stall":
+                os.unlink(HERE + "/order")
+                time.sleep(600)
             while where == phase and what == "wait" and os.path.exists(HERE + "/order"):
                 time.sleep(0.02)
             if where == phase and what == "work":
@@ -64,6 +68,11 @@ PATIENCE = (
     "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "
 )
 IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
+HASTE = (
+    "from ndtool.runs.external import policy; policy.LEAST_LATE = 0.5; policy.KNOWN = 1; "
+    "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
+)
+HASTY = (sys.executable, "-c", HASTE + "from ndtool.__main__ import program; program()")
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
@@ -193,6 +202,31 @@ def test_a_worker_without_a_nanny_is_replaced_by_others(
     run = site.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", site.file, "-q")
     assert ended(run) == (0, "")
     assert -signal.SIGKILL in [one.poll() for one in lost]
+    assert same(np.load("out.npy"), wanted(call))
+    assert state(Path()).keys() - before.keys() == {"out.npy"}
+
+
+@pytest.mark.parametrize(
+    ("call", "phase"),
+    [
+        (GATHER, "sweep"),
+        pytest.param(GATHER, "replay", marks=pytest.mark.slow("so with tasks that write")),
+        pytest.param(SCATTER, "sweep", marks=pytest.mark.slow("and with those that update")),
+    ],
+)  # fmt: skip
+def test_a_task_that_does_not_end_is_started_elsewhere(
+    site: Site, call: tuple[str, ...], phase: str
+) -> None:
+    before = state(Path())
+    site.scheduler()
+    for _ in range(2):
+        site.worker("--no-nanny")
+    site.order("stall", phase)
+    run = site.start(*HASTY, *call, "-o", "out.npy", "--scheduler", site.file, "--no-trace")
+    status, report = ended(run)
+    assert status == 0, report
+    late = rf"warning: [1-9] {phase} tasks? took 5 times as long as others, and"
+    assert re.search(late, report), report
     assert same(np.load("out.npy"), wanted(call))
     assert state(Path()).keys() - before.keys() == {"out.npy"}
 

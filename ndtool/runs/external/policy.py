@@ -183,13 +183,17 @@ class _Run:
         self._delayed.append((due, task))
 
     def _submit_late(self, now: float, troubles: Troubles) -> None:
-        """Submit late tasks again, if slots are free."""
-        free = self._executor.slots - sum(self.unfinished.values())
-        if free <= 0 or self._delayed or len(self._durations) < KNOWN:
+        """Submit late tasks again, if no other task waits for a slot.
+
+        An executor may have given several tasks to the slot of a stuck one, so that fewer slots are
+        taken than tasks are unfinished.
+        """
+        waits = self._delayed or len(self.unfinished) >= self._limit
+        if waits or self._executor.slots < 2 or len(self._durations) < KNOWN:
             return
         most = max(LATE * median(self._durations), LEAST_LATE)
         late = [task for task, began in self._running.items() if now - began > most]
-        for task in [task for task in late if self.unfinished[task] == 1][:free]:
+        for task in [task for task in late if self.unfinished[task] == 1]:
             self.unfinished[task] += 1
             troubles.late(task)
             self._executor.submit(task)
