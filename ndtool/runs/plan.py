@@ -140,7 +140,7 @@ def _counts(call: OpenCall) -> int:
 
 def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
     """Return the plan of external execution with a partitioning."""
-    from ndtool.runs.external.units import read_again
+    from ndtool.runs.external.choice import read_again
 
     tasks = partitioning.tasks
     metadata = {role: source.metadata for role, source in call.sources.items()}

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from math import lcm
 
+from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import tuning
 from ndtool.errors import ResourceError, sized
+from ndtool.rules.inference import Inference
 from ndtool.runs.external.partitioning import MOST_LEVELS, Partitioning
+from ndtool.runs.external.units import files_of, positions_of, slab
 
 # Partitions a run for a budget in bytes, and a number of levels; None if that is impossible.
 Partition = Callable[[int, int], Partitioning | None]
@@ -102,3 +106,32 @@ def _cheapest(
         ):
             best = one
     return best
+
+
+def read_again(
+    inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
+) -> int:
+    """Return the maximum bytes of indices and updates that are read again.
+
+    The next block reads a chunk again in which a block ends; every batch reads repeated indices
+    again that are not held.
+    """
+    again, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
+    for role, metadata in sources.items():
+        if role == "data" or (role == "indices" and partitioning.indices):
+            continue
+        over = inference.plan.positions if role == "indices" else positions_of(inference.plan)
+        unit = slab(files_of(metadata), over)
+        if role == "indices" and rows.repeats > 1:
+            read = rows.tuples
+            if (
+                rows.period * rows.repeats == rows.tuples
+            ):  # one group: a period is read once a block
+                read = ends * min(partitioning.block, rows.period) + min(
+                    partitioning.tuples(ends), rows.period
+                )
+            again += (read + 2 * partitioning.blocks * (unit - 1)) * rows.entry - metadata.nbytes
+        else:
+            within = ends - ends * partitioning.block // lcm(partitioning.block, unit)
+            again += within * unit * (metadata.nbytes // rows.tuples)
+    return again

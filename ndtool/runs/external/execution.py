@@ -33,8 +33,9 @@ from ndtool.runs.external import phases, policy
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.phases import Note
 from ndtool.runs.external.spillstore import Store
-from ndtool.runs.external.tasks import Arrays, Work
+from ndtool.runs.external.tasks import do
 from ndtool.runs.external.units import positions_of, units_of
+from ndtool.runs.external.work import Arrays, Work
 from ndtool.storage.local import ByteRange
 
 
@@ -66,7 +67,7 @@ def run(
             partitioning,
             store,
             threads,
-            work.do,
+            partial(do, work),
             progress,
             note,
             in_order=sink.streamed,
@@ -83,7 +84,8 @@ def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
     outside = phases.Outside(call.inference)
     fresh = [block for block in range(partitioning.blocks) if lt(*partitioning.fresh(block))]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
-        checks = (Task(work.do, "check", block) for block in fresh)
+        call_task = partial(do, work)
+        checks = (Task(call_task, "check", block) for block in fresh)
         policy.complete(threads, checks, outside.add)
     outside.tell(note)
     if call.inference.requires_distinct:

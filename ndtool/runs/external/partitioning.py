@@ -26,6 +26,7 @@ from ndtool.rules.grid import Box
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.reductions import identity
+from ndtool.runs.external.units import Units
 
 ENTRY = 512  # bytes of a task's bookkeeping for a segment that it reads
 CHILD = 128  # the same for a child of a group
@@ -37,22 +38,6 @@ MOST_ROWS = SHORT  # of a partition
 MOST_LEVELS = 6
 MOST_WORKERS = 4
 HOT = 4  # times the tuples of a mean partition from which one is swept in ranges of tuples
-
-
-class Units(NamedTuple):
-    """The units of partitions and blocks, so that chunks are not divided.
-
-    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
-    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
-    the number of chunks to read or write concurrently.
-    """
-
-    box: Shape
-    written: int
-    read: int
-    held: int
-    at_once: int = 1
 
 
 class Rows(NamedTuple):

@@ -23,10 +23,10 @@ from ndtool.runs.external.batches import SpilledTuples, Take
 from ndtool.runs.external.partitioning import MOST_CHILDREN
 from ndtool.runs.external.results import TaskResult
 from ndtool.runs.external.tables import Group
+from ndtool.runs.external.work import Work
 
 if TYPE_CHECKING:
     from ndtool._kernels import UpdateCounts
-    from ndtool.runs.external.tasks import Work
 
 
 def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:

@@ -1,19 +1,35 @@
-"""The chunks that external execution does not divide, and the bytes that it reads again."""
+"""The chunks that external execution does not divide."""
 
 from __future__ import annotations
 
 from math import lcm, prod
+from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
-from ndtool.runs.external.partitioning import Partitioning, Units
 
 COPIES = 4  # buffers of a chunk's size to decode or encode it, with any codec
 PLAIN = 2  # the same without a codec
 INNER = 1 << 12  # bytes of the zarr package for each chunk of a shard that it writes
 INDEXED = 64  # the same for each chunk of a shard that it reads from
+
+
+class Units(NamedTuple):
+    """The units of partitions and blocks, so that chunks are not divided.
+
+    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
+    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
+    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
+    the number of chunks to read or write concurrently.
+    """
+
+    box: Shape
+    written: int
+    read: int
+    held: int
+    at_once: int = 1
 
 
 def units_of(
@@ -22,10 +38,10 @@ def units_of(
     """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
     plan = inference.plan
     axes = len(plan.data if isinstance(plan, ElementsPlan) else plan.batch + plan.sizes)
-    steps = [_files(sources["data"])]
+    steps = [files_of(sources["data"])]
     gathers = not inference.scatters
     if not gathers:
-        steps.append(_files(output))
+        steps.append(files_of(output))
     box = tuple(
         min(size, lcm(*(step[d] for step in steps if step)))
         for d, size in enumerate(plan.data[:axes])
@@ -34,8 +50,8 @@ def units_of(
     slabs = {"indices": plan.positions, "updates": positions_of(plan)}
     if not isinstance(plan, ElementsPlan) and plan.repeats > 1:
         del slabs["indices"]
-    read = [_slab(_files(sources[role]), over) for role, over in slabs.items() if role in sources]
-    written = _slab(_files(output), positions) if gathers else 1
+    read = [slab(files_of(sources[role]), over) for role, over in slabs.items() if role in sources]
+    written = slab(files_of(output), positions) if gathers else 1
     held = max(chunk_buffers(output, True), *(chunk_buffers(one) for one in sources.values()))
     return Units(box, written, lcm(*read), held, at_once)
 
@@ -59,41 +75,12 @@ def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
     return COPIES * nbytes + count * (INNER if written else INDEXED)
 
 
-def read_again(
-    inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
-) -> int:
-    """Return the maximum bytes of indices and updates that are read again.
-
-    The next block reads a chunk again in which a block ends; every batch reads repeated indices
-    again that are not held.
-    """
-    again, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
-    for role, metadata in sources.items():
-        if role == "data" or (role == "indices" and partitioning.indices):
-            continue
-        over = inference.plan.positions if role == "indices" else positions_of(inference.plan)
-        slab = _slab(_files(metadata), over)
-        if role == "indices" and rows.repeats > 1:
-            read = rows.tuples
-            if (
-                rows.period * rows.repeats == rows.tuples
-            ):  # one group: a period is read once a block
-                read = ends * min(partitioning.block, rows.period) + min(
-                    partitioning.tuples(ends), rows.period
-                )
-            again += (read + 2 * partitioning.blocks * (slab - 1)) * rows.entry - metadata.nbytes
-        else:
-            within = ends - ends * partitioning.block // lcm(partitioning.block, slab)
-            again += within * slab * (metadata.nbytes // rows.tuples)
-    return again
-
-
-def _files(metadata: ArrayMetadata) -> Shape | None:
+def files_of(metadata: ArrayMetadata) -> Shape | None:
     """Return the shape of the array in one file, a chunk or shard; None for a flat array."""
     return metadata.unit if metadata.in_chunks else None
 
 
-def _slab(step: Shape | None, positions: Shape) -> int:
+def slab(step: Shape | None, positions: Shape) -> int:
     """Return the smallest number of successive positions that make complete chunks."""
     if step is None or not prod(positions):
         return 1

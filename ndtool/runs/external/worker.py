@@ -20,7 +20,8 @@ from ndtool.runs.calls import Inputs
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import execution, spillfiles
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.tasks import Work
+from ndtool.runs.external.tasks import do
+from ndtool.runs.external.work import Work
 
 IDLE_RUNS = 4  # idle runs whose arrays stay open
 
@@ -125,7 +126,7 @@ def look(call: Call) -> NdtoolError | None:
 def perform(call: Call, phase: str, number: int) -> Any:
     """Run a task on this worker; the first one of a run opens its arrays."""
     with _at_work(call) as opened:
-        return opened.work.do(phase, number)
+        return do(opened.work, phase, number)
 
 
 @contextmanager

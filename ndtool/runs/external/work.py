@@ -1,0 +1,118 @@
+"""The state that the tasks of a run share: open arrays, bound plans and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import NamedTuple
+
+from ndtool._kernels import LINE, Indices
+from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_shared
+from ndtool.engine import bind
+from ndtool.engine.check import is_error
+from ndtool.engine.counting import Combining
+from ndtool.machine import pool
+from ndtool.rules.dtypes import NATIVE
+from ndtool.rules.inference import Inference
+from ndtool.rules.plans import NdPlan
+from ndtool.runs.external.batches import Take
+from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.spill import SpillStore
+from ndtool.runs.external.tables import Tables
+from ndtool.storage.local import ByteRange
+
+
+class Arrays(NamedTuple):
+    """The arrays of a run. updates: None for gathers. output: None if nothing is written."""
+
+    data: Reader
+    indices: Reader
+    updates: Reader | None
+    output: Writer | None
+
+
+class Work:
+    """The state that the tasks of a run share: open arrays, bound plans and buffers."""
+
+    def __init__(
+        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, spills: SpillStore
+    ) -> None:
+        self.inference, self.partitioning, self.arrays, self.spills = (
+            inference,
+            partitioning,
+            arrays,
+            spills,
+        )
+        plan, dtype, handling = inference.plan, inference.dtype, inference.handling
+        if is_error(plan, handling.mode):
+            handling = handling._replace(mode="error")
+        self.rule, self.handling = handling.mode, handling
+        self.plan = plan.unrolled if isinstance(plan, NdPlan) else plan
+        self.rows = bind.bind_rows(self.plan, inference.row.negatives)
+        self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
+        self.combining = Combining.of(inference.attributes)
+        self.reduction = self.combining.reduction
+        order = dtype.order if self.reduction == "none" else NATIVE
+        # Whether arithmetic needs a byte swap of data, and of updates.
+        self.turned = dtype.unit > 1 and dtype.order != order
+        updates = inference.inputs.get("updates")
+        self.updates_turned = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
+        self.tables = Tables(partitioning, spills)
+        self._parts, self._scratch = (
+            pool.BufferPool(partitioning.part),
+            pool.BufferPool(partitioning.scratch),
+        )
+        self._indices = arrays.indices
+        if partitioning.indices:
+            held = memoryview(bytearray(partitioning.indices))
+            read_range(arrays.indices, 0, held)
+            self._indices = FlatReader(ByteRange(held), arrays.indices.over, Lock())
+
+    def indices(self, block: int, take: Take) -> Indices:
+        """Return the indices of a block."""
+        rows, first = self.partitioning.rows, block * self.partitioning.block
+        n = self.partitioning.tuples(block)
+        buffer = take(n * rows.entry)
+        if rows.repeats > 1:
+            read_shared(self._indices, first, buffer, rows.period, rows.repeats)
+        elif buffer:  # tuples may have no components
+            read_range(self._indices, first, buffer)
+        return self._bound(buffer)
+
+    def fresh(self, block: int, take: Take, indices: Indices | None = None) -> Indices:
+        """Return the stored indices that occur in a block for the first time.
+
+        indices: those of the block; the same, unless batches share tuples.
+        """
+        if indices is not None and self.partitioning.rows.repeats == 1:
+            return indices
+        first, stop = self.partitioning.fresh(block)
+        buffer = take((stop - first) * self.partitioning.rows.entry)
+        if buffer:
+            read_range(self._indices, first, buffer)
+        return self._bound(buffer)
+
+    def _bound(self, buffer: memoryview) -> Indices:
+        return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.handling)
+
+    @contextmanager
+    def part(self) -> Iterator[memoryview]:
+        """Yield a buffer for a partition of data."""
+        buffer = self._parts.take()
+        yield buffer
+        self._parts.give(buffer)
+
+    @contextmanager
+    def arena(self) -> Iterator[Take]:
+        """Yield an allocator of scratch, aligned to cache lines."""
+        buffer, at = self._scratch.take(), 0
+
+        def take(nbytes: int) -> memoryview:
+            nonlocal at
+            start = at
+            at += -(-nbytes // LINE) * LINE
+            return buffer[start : start + nbytes]
+
+        yield take
+        self._scratch.give(buffer)
