@@ -25,7 +25,7 @@ from ndtool.engine import tuning
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
-from ndtool.runs import direct, operands, plan, steps
+from ndtool.runs import access, direct, operands, plan, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution, tasks
 from ndtool.runs.external.partitioning import Rows, partitioning_for, rows_of
@@ -212,7 +212,7 @@ def test_the_cost_of_a_page_decides(
 def test_the_cost_of_a_page_is_measured(there: Path, ahead: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < plan.page_cost(byte_range, ahead) <= tuning.RANDOM
+        assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM
         byte_range.release()
 
 
@@ -492,5 +492,5 @@ def test_indices_are_sampled_in_their_order_whatever_their_layout(there: Path) -
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            found.append(plan.sampled(call, rows_of(call.inference)))
+            found.append(access.sampled(call, rows_of(call.inference)))
     assert found[0] == found[1]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.formats import locators
+from ndtool.runs.external.choice import read_again
 from ndtool.runs.external.costs import Costs, Run, Stored
-from ndtool.runs.external.units import positions_of, read_again
+from ndtool.runs.external.units import positions_of
 from ndtool.runs.machines import DISK, STORE, Machine
 from ndtool.runs.prices import Estimate, Prices
 from ndtool.storage import locations

@@ -17,12 +17,12 @@ from ndtool.engine.gathers import silent
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.runs.executors import Executor
 from ndtool.runs.executors.simulator import Meter, Step
-from ndtool.runs.external import execution, phases, spillfiles
+from ndtool.runs.external import execution, phases, spillfiles, tasks
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.phases import Note
 from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillstore import Store
-from ndtool.runs.external.tasks import Work
+from ndtool.runs.external.work import Work
 from ndtool.runs.machines import Machine
 from ndtool.storage import http
 
@@ -55,7 +55,7 @@ def run(
 
         def do(phase: str, number: int) -> Any:
             before = store.nbytes
-            done = work.do(phase, number)
+            done = tasks.do(work, phase, number)
             # The tuples of the task, from the bytes that it spills for each or reads.
             tuples = (store.nbytes - before) / partitioning.pitch(0)
             meter.add(Step("computing", seconds=tuples / machine.sorted))
