@@ -104,6 +104,13 @@ def test_an_index_out_of_bounds_is_reported_before_duplicates() -> None:
             package.scatter_nd(data, [[1], [1], [3]], updates, duplicates="error")
 
 
+def test_indices_of_no_batch_are_duplicates_too() -> None:
+    for function in (package.scatter, reference.scatter):
+        with pytest.raises(DuplicatesError) as caught:
+            function(np.zeros((0, 1)), np.array([0, 0]), np.zeros((0, 2)), 1, duplicates="error")
+        assert (caught.value.first, caught.value.second) == ((0,), (1,))
+
+
 def test_what_is_skipped_is_no_duplicate() -> None:
     data, updates = np.zeros(4), np.arange(4.0)
     got = package.scatter_nd(

@@ -364,7 +364,8 @@ def test_on_the_command_line(workdir: Path) -> None:
     assert ran.status == 0
     assert ran.err == (
         "warning: 2 of 4 index tuples are out of bounds, and clipped; the first: idx.npy[1, 0] = 4,"
-        " data axis 0 of data.npy has size 4: valid -4..3\n"
+        " data axis 0 of data.npy has size 4: valid -4..3; 4 equals the size of the axis: are the"
+        " indices 1-based?\n"
     )
     assert np.load("out.npy")[:, 0].tolist() == [0, 9, 0, 3]
     ran = command(*run, "fill", "--fill", "nan", "--json")
