@@ -41,6 +41,10 @@ from ndtool.runs.request import Request
 if TYPE_CHECKING:
     pass
 
+__all__ = [
+    "Options", "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
+    "scatter_elements", "scatter_nd", "tensor_scatter", "verify",
+]  # fmt: skip
 Path = str | os.PathLike[str] | None
 
 

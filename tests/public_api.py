@@ -77,8 +77,8 @@ def loaded(name: str) -> ModuleType | None:
 def of_module(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield functions with their signatures, and classes with their fields."""
     name = module.__name__
-    whole = name == "ndtool"
-    names = dir(module) if whole else getattr(module, "__all__", vars(module))
+    whole = name == "ndtool" or hasattr(module, "__all__")
+    names = dir(module) if name == "ndtool" else getattr(module, "__all__", vars(module))
     for found in sorted(set(names)):
         value = getattr(module, found)
         if found.startswith("_") or not (whole or getattr(value, "__module__", name) == name):
