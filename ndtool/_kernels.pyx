@@ -452,7 +452,7 @@ def scatter_units(
     Grid g, Indices indices, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
     int64_t unit, int64_t stop, KernelOptions how,
 ) -> int:
-    """Apply updates in units [unit, stop); with scratch, in packed copies of tiles; see `scatter`."""
+    """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
     cdef Units c
     cdef uint64_t bad = 0
     cdef int64_t part
@@ -537,7 +537,9 @@ def partition_ids(
     walk.first = first
     if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != partitions + 1:
         raise ValueError("more rows than the partitions hold")
-    if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)) or local.shape[0] < count * boxes.row_bytes:
+    if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)):
+        raise ValueError("the buffer of partition IDs is too short")
+    if local.shape[0] < count * boxes.row_bytes:
         raise ValueError("the scratch buffer is too short")
     with nogil:
         bad = assign_partitions(
