@@ -45,6 +45,7 @@ def isel_points(
     DtypeError, RuleError or UsageError for indexers that are none.
 
     >>> import dask.array as da, xarray as xr
+    >>> from ndtool.xarray import isel_points
     >>> field = xr.DataArray(da.arange(6, chunks=2).reshape(2, 3), dims=("y", "x"))
     >>> isel_points(field, y=[1, 0], x=[2, -1]).values
     array([5, 2])
