@@ -101,6 +101,8 @@ def counted() -> Iterator[Counted]:
     def note(handler: Any, *_: Any) -> None:
         key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
         what, headers = kind(handler.command, handler.path), handler.headers
+        if headers.get("Range") == "bytes=0-0":  # for the version, as HEAD
+            what = "head"
         found.requests[what, key] += 1
         if what == "put":
             length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))

@@ -114,7 +114,8 @@ def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
     assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
     kept, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
     assert plan["spilled"] == kept - held
-    assert plan["read"] == (4 << 20) + 50_000 * 16 + plan["spilled"]
+    read = (4 << 20) + 50_000 * 16 + plan["spilled"]
+    assert read - 2 <= plan["read"] <= read  # shares of a file are rounded
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
     assert plan["memory"] <= 1 << 20
     assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
@@ -201,7 +202,7 @@ def test_the_cost_of_a_page_decides(
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
     monkeypatch.setattr(local.ByteRange, "cached", lambda *_, **__: cached)
-    monkeypatch.setattr(plan, "page_cost", lambda data, ahead: page)
+    monkeypatch.setattr(access, "page_cost", lambda data, ahead: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
@@ -395,7 +396,8 @@ def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, .
     least = peak("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "-o", "out.npy")
     ran = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
     spilled = ran.json["plan"]["spilled"]
-    assert ran.json["plan"]["read"] == (16 << 20) + 2 * (32 << 20) + spilled
+    read = (16 << 20) + 2 * (32 << 20) + spilled
+    assert read - 2 <= ran.json["plan"]["read"] <= read  # shares of a file are rounded
     most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
     assert most - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
