@@ -229,7 +229,10 @@ def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
     """Return an array as a dask array, with the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
-    return value if chunks == "auto" else value.rechunk(chunks)
+    made = value if chunks == "auto" else value.rechunk(chunks)
+    if chunks not in ("auto", made.chunks):  # dask leaves arrays without elements as they are
+        return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
+    return made
 
 
 def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:

@@ -300,6 +300,20 @@ def test_index_out_of_bounds_of_an_empty_output() -> None:
         lazy.gather(x, da.from_array(np.array([5]))).compute()
 
 
+def test_index_into_an_axis_of_size_0_is_out_of_bounds_though_tuples_must_differ() -> None:
+    data, indices = da.zeros((0, 3)), da.ones((2, 1), dtype=int)
+    result = lazy.scatter_nd(data, indices, np.zeros((2, 3)), duplicates="error")
+    with pytest.raises(ndtool.errors.BoundsError, match="2 of 2 index tuples"):
+        result.compute()
+
+
+def test_updates_without_elements_in_other_chunks() -> None:
+    """Dask's rechunk returns an array whose axes all have size 0 as it is."""
+    data = da.ones((3, 0), chunks=((1, 2), (0, 0)))
+    result = lazy.scatter_nd(data, np.array([1]), da.empty(0))
+    assert same(result.compute(), np.ones((3, 0)))
+
+
 def test_duplicates_are_found_across_chunks() -> None:
     x, u = da.zeros(100, chunks=7), da.arange(50, chunks=9).astype(float)
     indices = np.arange(50).reshape(50, 1)
