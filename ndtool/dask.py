@@ -214,7 +214,7 @@ def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
         lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
     if updates is not None:
         lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
-    token = tokenize(found.attributes, found.spec, indices, *lazy.values())
+    token = tokenize(found.attributes, found.spec, over, indices, *lazy.values())
     names = {role: one.name for role, one in lazy.items()}
     graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, given, token)
     chunks = data.chunks

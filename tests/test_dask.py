@@ -261,6 +261,15 @@ def test_names_are_those_of_the_call() -> None:
     assert one.name.startswith("gather-")
 
 
+def test_results_in_other_chunks_have_other_names() -> None:
+    x, indices = da.ones((100, 4), chunks=(10, 4)), np.arange(100)[:, None] % 7
+    one = lazy.gather_nd(x, indices)
+    with dask.config.set({"array.chunk-size": "256B"}):
+        other = lazy.gather_nd(x, indices)
+    assert one.chunks != other.chunks
+    assert (one.sum() + other.sum()).compute() == 800
+
+
 def test_result_is_independent_of_the_caller() -> None:
     data, indices = np.arange(6), np.array([1, 2])
     result = lazy.gather(da.from_array(data.copy(), 2), indices)
