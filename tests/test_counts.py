@@ -91,6 +91,20 @@ def test_dropped_updates_of_elements_that_all_have_some(dtype: str, special: boo
         assert same(padded, expected), combination
 
 
+def test_means_of_a_small_call_in_which_all_elements_have_updates() -> None:
+    """From where on nothing is copied, means are still counted."""
+    rng = np.random.default_rng(8)
+    data, updates = np.full(3, 100, "u4"), rng.integers(0, 9, 6000).astype("u4")
+    places = rng.integers(0, 3, 6000).astype("i4")
+    for axis_first in (False, True):
+        shape = (6000, 1) if axis_first else (6000,)
+        given = data.reshape(-1, *shape[1:]), places.reshape(shape), updates.reshape(shape)
+        with lowered({(tuning, "SMALL"): 1 << 16}):
+            actual = ndtool.scatter_elements(*given, reduction="mean", include_self=False)
+        sums, numbers = np.bincount(places, updates), np.bincount(places)
+        assert actual.ravel().tolist() == (sums // numbers).tolist()
+
+
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("mode", [{"out_of_bounds": "drop"}, {"pad": 300}], ids=["drop", "pad"])
 def test_dropped_updates_of_long_slices_in_batches(
