@@ -231,6 +231,8 @@ def scatter(
         raise ValueError("an update is shorter than a slice")
     if change.counts is not None and (piece.column or piece.width != change.pitch):
         raise ValueError("complete slices are counted")
+    if change.op == MARK and piece.width != change.pitch:
+        raise ValueError("complete slices are marked")
     if s.updates.counts.per_window:
         raise ValueError("there is no window")
     if piece.width <= _blocks.LINE:
@@ -461,6 +463,10 @@ def scatter_units(
     change._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
     if change.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")
+    if change.pitch != g.p.itemsize:
+        raise ValueError("an update is shorter than a slice")
+    if c.updates.counts.has_totals:
+        raise ValueError("short slices have no totals")
     if g.p.pitch:
         if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")

@@ -67,7 +67,7 @@ cdef class SmallCall:
         if self.change is not None:
             c.updates = Updates(
                 <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
-                0, NULL, NULL,
+                self.means, NULL, NULL,
             )
         for unit in range(self.grid.units):
             bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
@@ -122,7 +122,7 @@ cdef class SmallCall:
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
             <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
-            0, NULL, NULL,
+            self.means, NULL, NULL,
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width

@@ -214,7 +214,7 @@ def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
         lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
     if updates is not None:
         lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
-    token = tokenize(found.attributes, found.spec, indices, *lazy.values())
+    token = tokenize(found.attributes, found.spec, over, indices, *lazy.values())
     names = {role: one.name for role, one in lazy.items()}
     graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, given, token)
     chunks = data.chunks
@@ -229,7 +229,10 @@ def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
     """Return an array as a dask array, with the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
-    return value if chunks == "auto" else value.rechunk(chunks)
+    made = value if chunks == "auto" else value.rechunk(chunks)
+    if chunks not in ("auto", made.chunks):  # dask leaves arrays without elements as they are
+        return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
+    return made
 
 
 def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:

@@ -234,7 +234,7 @@ def _equal(one: Tensor, other: Tensor) -> Tensor:
 
 def _spread(rows: Tensor, like: Tensor) -> Tensor:
     """Return a value for each slice as one that broadcasts over the elements of slices."""
-    return rows.reshape(*rows.shape, *[1] * (like.dim() - rows.dim()))
+    return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))
 
 
 def _masked(mask: Tensor, like: Tensor) -> _Map:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bits import agree
-from strategies import ARITHMETIC, Array, combinations_of, random_values
+from strategies import ARITHMETIC, Array, combinations_of, random_values, same
 from test_large import expected_scatter
 from thresholds import lowered
 
@@ -71,3 +71,55 @@ def test_slices_are_divided_after_their_last_update(width: int) -> None:
             with lowered(*tables):
                 actual = ndtool.scatter(data, rows, updates, **combination, threads=3)
             assert agree(actual, expected, combination["reduction"]), combination
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["numbers", "NaNs"])
+@pytest.mark.parametrize("dtype", ["?", "f2", "f4", "i4", "c16"])
+def test_dropped_updates_of_elements_that_all_have_some(dtype: str, special: bool) -> None:
+    """Dropped updates stay dropped from where on the rest are plain."""
+    rng, item = np.random.default_rng(6), np.dtype(dtype)
+    data, places, updates = histogram(rng, item, SLOTS)
+    if not special:
+        updates = rng.integers(0, 2, updates.shape).astype(item)
+    places[10_000:][rng.random(10_000) < 0.1] = SLOTS
+    kept = places < SLOTS
+    for combination in counted(item):
+        expected = ndtool.scatter(data, places[kept], updates[kept], **combination)
+        actual = ndtool.scatter(data, places, updates, **combination, out_of_bounds="drop")
+        assert same(actual, expected), combination
+        padded = ndtool.scatter(data, places, updates, **combination, pad=SLOTS)
+        assert same(padded, expected), combination
+
+
+def test_means_of_a_small_call_in_which_all_elements_have_updates() -> None:
+    """From where on nothing is copied, means are still counted."""
+    rng = np.random.default_rng(8)
+    data, updates = np.full(3, 100, "u4"), rng.integers(0, 9, 6000).astype("u4")
+    places = rng.integers(0, 3, 6000).astype("i4")
+    for axis_first in (False, True):
+        shape = (6000, 1) if axis_first else (6000,)
+        given = data.reshape(-1, *shape[1:]), places.reshape(shape), updates.reshape(shape)
+        with lowered({(tuning, "SMALL"): 1 << 16}):
+            actual = ndtool.scatter_elements(*given, reduction="mean", include_self=False)
+        sums, numbers = np.bincount(places, updates), np.bincount(places)
+        assert actual.ravel().tolist() == (sums // numbers).tolist()
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("mode", [{"out_of_bounds": "drop"}, {"pad": 300}], ids=["drop", "pad"])
+def test_dropped_updates_of_long_slices_in_batches(
+    mode: dict[str, Any], include_self: bool
+) -> None:
+    """Updates longer than a cache line are dropped where a batch is updated in cache, too."""
+    rng = np.random.default_rng(7)
+    data, indices = np.ones((8, 300, 17), "f4"), rng.integers(0, 301, (8, 200, 1))
+    updates = rng.integers(1, 9, (8, 200, 17)).astype("f4")
+    for name in ("add", "max", "mean"):
+        combination: dict[str, Any] = {"reduction": name, "include_self": include_self}
+        actual = ndtool.scatter_nd(data, indices, updates, batch_dims=1, **combination, **mode)
+        for one in range(8):
+            kept = indices[one, :, 0] < 300
+            expected = ndtool.scatter_nd(
+                data[one], indices[one][kept], updates[one][kept], **combination
+            )
+            assert same(actual[one], expected), (name, one)

@@ -261,6 +261,15 @@ def test_names_are_those_of_the_call() -> None:
     assert one.name.startswith("gather-")
 
 
+def test_results_in_other_chunks_have_other_names() -> None:
+    x, indices = da.ones((100, 4), chunks=(10, 4)), np.arange(100)[:, None] % 7
+    one = lazy.gather_nd(x, indices)
+    with dask.config.set({"array.chunk-size": "256B"}):
+        other = lazy.gather_nd(x, indices)
+    assert one.chunks != other.chunks
+    assert (one.sum() + other.sum()).compute() == 800
+
+
 def test_result_is_independent_of_the_caller() -> None:
     data, indices = np.arange(6), np.array([1, 2])
     result = lazy.gather(da.from_array(data.copy(), 2), indices)
@@ -298,6 +307,20 @@ def test_index_out_of_bounds_of_an_empty_output() -> None:
     x = da.zeros((5, 0), chunks=2)
     with pytest.raises(ndtool.BoundsError):
         lazy.gather(x, da.from_array(np.array([5]))).compute()
+
+
+def test_index_into_an_axis_of_size_0_is_out_of_bounds_though_tuples_must_differ() -> None:
+    data, indices = da.zeros((0, 3)), da.ones((2, 1), dtype=int)
+    result = lazy.scatter_nd(data, indices, np.zeros((2, 3)), duplicates="error")
+    with pytest.raises(ndtool.errors.BoundsError, match="2 of 2 index tuples"):
+        result.compute()
+
+
+def test_updates_without_elements_in_other_chunks() -> None:
+    """Dask's rechunk returns an array whose axes all have size 0 as it is."""
+    data = da.ones((3, 0), chunks=((1, 2), (0, 0)))
+    result = lazy.scatter_nd(data, np.array([1]), da.empty(0))
+    assert same(result.compute(), np.ones((3, 0)))
 
 
 def test_duplicates_are_found_across_chunks() -> None:

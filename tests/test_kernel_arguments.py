@@ -69,8 +69,8 @@ def marks(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
 
 
-def totals(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(64), 8, True, True)
+def totals(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.UpdateSpec:
+    counter = _kernels.UpdateCounts(buffer(counts), 8, True, True)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, None, True)
 
 
@@ -235,6 +235,11 @@ WRONG = [
         },
         "long slices are not marked",
     ),
+    ("scatter", LONG | {"piece": HALF, "change": marks(72, 144)}, "complete slices are marked"),
+    ("scatter", {"piece": HALF, "change": marks()}, "complete slices are marked"),
+    ("scatter_units", {"change": marks(4, 48), "how": how()}, SHORT),
+    ("scatter_units", {"change": totals(nbytes=48), "how": how()}, "the counts are fewer.*"),
+    ("scatter_units", {"change": totals(8, 48, 96), "how": how()}, "short slices have no totals"),
     ("scatter_lines", {"change": marks(), "how": how(128)}, MARKED),
     ("scatter_lines", {"change": windowed(), "how": how(127)}, SCRATCH),
     ("apply_partitions", {"change": marks(), "how": how(128)}, MARKED),

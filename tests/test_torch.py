@@ -25,6 +25,7 @@ CALLS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any]], ...] = (
     ("", (3, 2), [2, 0, 2], {}),
     ("", (2, 3, 2), [[1, -2], [0, 1]], {"axis": -2}),
     ("", (2, 3, 2), [[1, 1, 0], [2, 0, 2]], {"axis": 1, "batch_dims": 1}),
+    ("", (3,), np.array(-2), {}),  # updates of rank 0
     ("nd", (2,), np.zeros((3, 0), np.int64), {}),  # scatters only
 )
 IDS = [f"{name or 'axis'}{number}" for number, (name, *_) in enumerate(CALLS)]

@@ -200,7 +200,7 @@ class TaskGraph:
                 found.append(self._key("repeated", row))
                 self.tasks[found[-1]] = (splits.repeated, self.known, verdict, row, bundles)
         key = self._key("distinct")
-        self.tasks[key] = (splits.duplicates_verdict, self.known, found)
+        self.tasks[key] = (splits.duplicates_verdict, self.known, verdict, found)
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:

@@ -220,7 +220,9 @@ def repeated(
     return None
 
 
-def duplicates_verdict(call: ChunkedCall, found: Sequence[tuple[int, int] | None]) -> None:
+def duplicates_verdict(
+    call: ChunkedCall, verdict: None, found: Sequence[tuple[int, int] | None]
+) -> None:
     """Raise DuplicatesError if tuples select the same row of some chunk of data."""
     pairs = [pair for pair in found if pair is not None]
     if pairs:

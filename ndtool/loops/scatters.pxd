@@ -68,6 +68,14 @@ cdef inline int64_t sink_offset(
     return <const uint8_t*> sink - to if u.pitch <= LINE and not u.counts.data else DROPPED
 
 
+cdef inline void redirect_dropped(int64_t* offsets, Py_ssize_t n, int64_t redirect) noexcept nogil:
+    """Redirect those of n tuples that are dropped."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        if offsets[i] == DROPPED:
+            offsets[i] = redirect
+
+
 cdef inline bint goes_by_row(const Updates* u, const Walk* walk) noexcept nogil:
     """Return whether elements can be reduced by stored row index."""
     return (
@@ -210,6 +218,8 @@ cdef inline uint64_t scatter_short(
             if updates.counts.data and s.sharing != BY_BATCHES and all_counted(&updates.counts):
                 marked(&updates, 0)
                 by_row = nd.in_cache and goes_by_row(&updates, &walk)
+                walk.redirect = sink_offset(&updates, sink, to)
+                redirect_dropped(offsets, known, walk.redirect)
     return found
 
 
@@ -381,12 +391,19 @@ cdef inline void apply_plain(
     int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n short updates that are not counted, or have been."""
+    """Apply n updates that are not counted, or have been; long ones may be DROPPED."""
     cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
-    if op:
+    cdef Py_ssize_t i
+    if not op:
+        scatter_block(to, offsets, updates, n, width)
+    elif width <= LINE or not drops(offsets, n):
         reduce_block(code, op, &r)
     else:
-        scatter_block(to, offsets, updates, n, width)
+        r.n = 1
+        for i in range(n):
+            r.offsets, r.updates = offsets + i, updates + i * width
+            if offsets[i] != DROPPED:
+                reduce_block(code, op, &r)
 
 
 cdef inline void apply_counted(
