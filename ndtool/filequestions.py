@@ -18,7 +18,7 @@ from ndtool.options import (
     checked,
     engine_names,
     engine_settings,
-    is_name,
+    file_name,
     path,
 )
 from ndtool.reports import Converted, Inspection, Model
@@ -148,11 +148,12 @@ def convert(
             ("dtype", dtype), ("chunks", chunks), ("shards", shards), ("codec", codec),
         ) if one is not None} | {"progress": progress}  # type: ignore[arg-type]
     )  # fmt: skip
-    given = None if is_name(source) else array_source("source", source)
-    name = path("source", source) if given is None else "source"
+    name = file_name("source", source)
+    given = array_source("source", source) if name is None else None
     request = converting.Request(
-        name, path("output", output), as_void=as_void, clobber=clobber, only=only, sync=sync, **how
-    )
+        name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
+        sync=sync, **how,
+    )  # fmt: skip
     started = time.perf_counter()
     with (
         converting.Conversion(request, given) as conversion,
