@@ -342,7 +342,7 @@ def _run(
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, found.dtype.name, found.plan.output,
-        found.nbytes, outcome.preserved or (), warnings, call.threads,
+        found.nbytes, outcome.preserved or (), warnings, ready.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

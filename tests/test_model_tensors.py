@@ -133,3 +133,12 @@ def test_refusals() -> None:
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
     assert (ran.status, "expected a directory" in ran.err) == (2, True)
     assert Path("file").read_text() == ""
+
+
+def test_control_characters_of_a_folder_are_not_printed() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
+    assert ran.status == 0
+    assert b"\x1b" not in ran.out
+    assert r"a\x1b[31mb/1-take.data.npy" in ran.out.decode()

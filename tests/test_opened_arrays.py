@@ -160,7 +160,7 @@ def test_questions_about_an_array_that_is_not_its_location(tmp_path: Path) -> No
         lambda: ndtool.stats("gather", stale, [0]),
         lambda: ndtool.explain("gather", stale, [0], at=(0, 0)),
     ):
-        with pytest.raises(ndtool.InputError, match="open it again$"):
+        with pytest.raises(ndtool.InputError, match=r"open it again$"):
             ask()
     with pytest.raises(ndtool.UsageError, match="in a MemoryStore"):
         ndtool.stats("gather", zarr.array(DATA), [0])
