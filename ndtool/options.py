@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 from numpy.typing import ArrayLike
@@ -205,8 +205,8 @@ def engine_names(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return the engines in a list, or in a str with commas."""
     from ndtool.analysis import engines
 
-    words = given if isinstance(given, str) else ",".join(given)
-    return engines.chosen(words)
+    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
+    return engines.chosen(",".join(word("against", one) for one in words))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:
