@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from ndtool.analysis import records
-from ndtool.arguments import array
+from ndtool.arguments import array, word
 from ndtool.errors import UsageError
 from ndtool.options import (
     Named,
@@ -18,7 +18,7 @@ from ndtool.options import (
     checked,
     engine_names,
     engine_settings,
-    is_name,
+    file_name,
     path,
 )
 from ndtool.reports import Converted, Inspection, Model
@@ -95,14 +95,16 @@ def model(
         return Model.of(records.model_record(models.nodes(where)))
     feeds: Any
     if isinstance(inputs, Mapping):
-        feeds = {name: array(f"inputs[{name!r}]", one) for name, one in inputs.items()}
+        names = [word("a name in inputs", name) for name in inputs]
+        feeds = {name: array(f"inputs[{name!r}]", inputs[name]) for name in names}
     else:
         feeds = path("inputs", inputs)
     settings = engine_settings(within, runs, timeout, threads)
     folder = None if save is None else path("save", save)
-    names = () if against is None else engine_names(against)
+    others = () if against is None else engine_names(against)
+    checked({"progress": progress})
     with ProgressReporter("model", progress) as report:
-        outcome = models.run(where, feeds, names, settings, lambda share, _: report(share), folder)
+        outcome = models.run(where, feeds, others, settings, lambda share, _: report(share), folder)
     record = records.model_record(outcome.nodes)
     if outcome.error is not None:
         outcome.error.more["nodes"] = record["nodes"]
@@ -148,11 +150,12 @@ def convert(
             ("dtype", dtype), ("chunks", chunks), ("shards", shards), ("codec", codec),
         ) if one is not None} | {"progress": progress}  # type: ignore[arg-type]
     )  # fmt: skip
-    given = None if is_name(source) else array_source("source", source)
-    name = path("source", source) if given is None else "source"
+    name = file_name("source", source)
+    given = array_source("source", source) if name is None else None
     request = converting.Request(
-        name, path("output", output), as_void=as_void, clobber=clobber, only=only, sync=sync, **how
-    )
+        name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
+        sync=sync, **how,
+    )  # fmt: skip
     started = time.perf_counter()
     with (
         converting.Conversion(request, given) as conversion,

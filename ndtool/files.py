@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
@@ -27,13 +26,12 @@ from numpy.typing import NDArray
 from ndtool.analysis.values import as_array
 from ndtool.arguments import attributes_of, name_exactly
 from ndtool.arrays import memory
-from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called
 from ndtool.filechecks import infer as infer
 from ndtool.filechecks import verify as verify
-from ndtool.formats import opened as opened_arrays
+from ndtool.formats.opened import require_same
 from ndtool.literals import Reduction, WriteMode
-from ndtool.options import Named, Options, ProgressReporter, array_source, checked, path
+from ndtool.options import Named, Options, ProgressReporter, array_source, checked, file_names, path
 from ndtool.rules.operators import COMMON, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
@@ -310,9 +308,7 @@ def _run(
 ) -> Result:
     started = time.perf_counter()
     chosen, bar = checked(options)
-    named = {
-        role: name for role, value in inputs.items() if (name := _name(role, value)) is not None
-    }
+    named = file_names(inputs)
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
     given = given | {name: chosen.pop(name) for name in COMMON if name in chosen}
@@ -328,8 +324,7 @@ def _run(
         }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
-            for role in named:
-                _require_same(role, inputs[role], call.sources)
+            require_same(inputs, call.sources)
             found, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None
@@ -351,21 +346,7 @@ def _run(
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, found.dtype.name, found.plan.output,
-        found.nbytes, outcome.preserved or (), warnings, call.threads,
+        found.nbytes, outcome.preserved or (), warnings, ready.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip
-
-
-def _name(role: str, value: Any) -> str | None:
-    """Return an input as a file name, None for an array in memory."""
-    if isinstance(value, str | os.PathLike):
-        return path(role, value)
-    return opened_arrays.name_of(role, value)
-
-
-def _require_same(role: str, value: Any, sources: Mapping[str, Source]) -> None:
-    """Raise InputError if an opened array does not have the shape of its file."""
-    source = sources.get(LOWERED_INPUTS.get(role, role))
-    if source is not None and role != "write_indices" and hasattr(value, "shape"):
-        opened_arrays.require_same(role, value, source)

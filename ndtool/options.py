@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 from numpy.typing import ArrayLike
@@ -15,6 +15,7 @@ from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import UsageError, shown
+from ndtool.formats import opened
 from ndtool.literals import Duplicates, Mode
 from ndtool.machine import memory
 from ndtool.publish import targets
@@ -164,7 +165,8 @@ def named_inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]
     """Return the names of input files by role; UsageError if there are too many or too few."""
     if len(arguments) != len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    return {role: path(role, given) for role, given in zip(roles, arguments, strict=True)}
+    given = dict(zip(roles, arguments, strict=True))
+    return {role: path(role, one) for role, one in (given | file_names(given)).items()}
 
 
 def checked_attributes(operator: str, given: dict[str, Any]) -> Attributes:
@@ -183,17 +185,28 @@ def array_source(role: str, value: Any, rule: str = "error") -> Source:
     return buffers.source(role, taken)
 
 
-def is_name(value: object) -> bool:
-    """Whether an argument is the name of a file, not an array."""
-    return isinstance(value, str | os.PathLike)
+def file_name(role: str, value: Any) -> str | None:
+    """Return the name of an input that is in a file, None for an array in memory.
+
+    A zarr.Array and an h5py.Dataset are in one. UsageError if ndtool cannot read them from it.
+    """
+    if isinstance(value, str | os.PathLike):
+        return path(role, value)
+    return opened.name_of(role, value)
+
+
+def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of inputs that are in files, by role."""
+    names = {role: file_name(role, one) for role, one in inputs.items()}
+    return {role: name for role, name in names.items() if name is not None}
 
 
 def engine_names(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return the engines in a list, or in a str with commas."""
     from ndtool.analysis import engines
 
-    words = given if isinstance(given, str) else ",".join(given)
-    return engines.chosen(words)
+    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
+    return engines.chosen(",".join(word("against", one) for one in words))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:

@@ -1,7 +1,7 @@
 """Questions about calls of operators, as the commands of the same names answer them.
 
-Arguments are those of the command: a str or a path is a file, as in ndtool.files; an array may take
-its place. Answers have the fields of the command's --json.
+Arguments are those of the command: a str, a path, a zarr.Array or an h5py.Dataset is a file, as in
+ndtool.files; another array may take its place. Answers have the fields of the command's --json.
 
 >>> explain("gather_nd", [[0, 1], [2, 3]], [[1], [0]], at=(0, 1)).value
 3
@@ -18,6 +18,7 @@ from ndtool.analysis import records
 from ndtool.answers import Explanation, Inferred, Statistics
 from ndtool.arguments import integer
 from ndtool.errors import RuleError, UsageError
+from ndtool.formats.opened import require_same
 from ndtool.literals import Duplicates, Mode, OperatorName, Reduction, WriteMode
 from ndtool.options import (
     Named,
@@ -28,9 +29,8 @@ from ndtool.options import (
     checked_attributes,
     engine_names,
     engine_settings,
-    is_name,
+    file_names,
     operator_name,
-    path,
 )
 from ndtool.reports import Verification
 from ndtool.rules.inference import Given
@@ -88,13 +88,12 @@ def infer(
     from ndtool.analysis import infer as inferring
 
     roles = _roles(operator, arguments)
-    named = {role: one for role, one in roles.items() if is_name(one)}
+    files = file_names(roles)
     known = {
         role: Given(role, source.metadata.dtype, source.metadata.shape)
         for role, one in roles.items()
-        if role not in named and (source := array_source(role, one))
+        if role not in files and (source := array_source(role, one))
     }
-    files = {role: path(role, one) for role, one in named.items()}
     given = checked_attributes(operator, dict(attributes))
     try:
         found = inferring.infer(operator, files, given, spec, dtype, known)
@@ -144,6 +143,7 @@ def explain(
     how = {"spec": spec, "dtype": dtype, "text": text}
     request, given = _request(operator, roles, dict(attributes), how, progress)
     with typed.opened(request, given) as call, ProgressReporter("explain", progress) as report:
+        require_same(roles, call.sources)
         found = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
         answer = Explanation.of(records.explained_record(call, *found, single))
@@ -186,6 +186,7 @@ def stats(
         statistics.open_call(request, given) as call,
         ProgressReporter("stats", progress) as report,
     ):
+        require_same(roles, call.sources)
         return Statistics.of(records.stats_record(call, statistics.stats(call, report)))
 
 
@@ -267,14 +268,16 @@ def _request(
 ) -> tuple[Request, dict[str, Source]]:
     """Return the request of a call, and its inputs that are arrays."""
     checked({"progress": progress})
-    named = {role: path(role, one) if is_name(one) else role for role, one in roles.items()}
-    fields: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in named.items()}
+    files = file_names(roles)
+    fields: dict[str, Any] = {
+        LOWERED_INPUTS.get(role, role): files.get(role, role) for role in roles
+    }
     given: Attributes = checked_attributes(operator, attributes)
     request = Request(operator, attributes=given, **{"indices": None, **fields, **how})
     return request, {
         role: array_source(role, one, given.out_of_bounds)
         for role, one in roles.items()
-        if not is_name(one)
+        if role not in files
     }
 
 

@@ -88,6 +88,14 @@ def test_another_cluster_gives_the_bits_of_the_reference(folder: Path, seed: int
     assert len(toy.attempt_results) == 6
 
 
+def test_a_cluster_takes_no_index_tuples(folder: Path) -> None:
+    data, none = np.load("data.npy"), np.zeros((0, 1), np.int64)
+    save(none=none, rows=data[:0])
+    files.scatter_nd("data.npy", "none.npy", "rows.npy", out="out.npy", scheduler=Toy(1))
+    assert same(np.load("out.npy"), data)
+    assert files.gather_nd("data.npy", "none.npy", out="out.npy", scheduler=Toy(1)).nbytes == 0
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_bad_index_leaves_nothing_on_another_cluster(folder: Path, seed: int) -> None:
     idx = np.load("idx.npy")

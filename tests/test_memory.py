@@ -17,6 +17,9 @@ import pytest
 from command import ndtool
 from memory import Measured, measured, peak
 
+from ndtool.runs import steps
+from ndtool.runs.request import Request
+
 pytest.importorskip("zarr", exc_type=ImportError)
 BUDGET = 16  # MiB
 ALLOWANCE = 15  # MiB: additional memory of the interpreter and packages in a longer run
@@ -218,3 +221,6 @@ def test_threads_are_those_whose_chunks_fit(workdir: Path) -> None:
         for more in ((), ("--memory", "20MiB"))
     )
     assert limited < free
+    request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
+    with steps.open_call(request) as call, steps.prepared(call, None) as ready:
+        assert ready.call.threads < call.threads == 8  # the call itself does not change

@@ -11,7 +11,7 @@ from command import ndtool, state
 
 import ndtool as python
 from ndtool.analysis import modeltensors
-from ndtool.errors import DifferenceError, UsageError
+from ndtool.errors import DifferenceError, OutputError, UsageError
 
 pytest.importorskip("onnx")
 from test_model import FLOAT, INT64, embedding, helper, named, save_model
@@ -133,3 +133,28 @@ def test_refusals() -> None:
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
     assert (ran.status, "expected a directory" in ran.err) == (2, True)
     assert Path("file").read_text() == ""
+
+
+def test_control_characters_of_a_folder_are_not_printed() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
+    assert ran.status == 0
+    assert b"\x1b" not in ran.out
+    assert r"a\x1b[31mb/1-take.data.npy" in ran.out.decode()
+
+
+def test_arguments_of_python_are_refused_in_words() -> None:
+    embedding()
+    feeds: Any = {"rows": np.array([[3], [1]])}
+    for more, message in (
+        ({"inputs": {1: [2]}}, "a name in inputs is 1: it must be a str"),
+        ({"inputs": feeds, "against": 5}, "against is 5: it must be a str"),
+        ({"inputs": feeds, "against": [5]}, "against is 5: it must be a str"),
+        ({"inputs": feeds, "progress": "x"}, "it must be a bool or a function"),
+    ):
+        given: Any = more
+        with pytest.raises(UsageError, match=message):
+            python.model("m.onnx", **given)
+    with pytest.raises(OutputError, match="not a valid file name"):
+        python.model("m.onnx", feeds, save="a\0b")

@@ -131,3 +131,36 @@ def test_out_is_a_name(tmp_path: Path) -> None:
     array = in_zarr(tmp_path, 3)["data"]
     with pytest.raises(ndtool.UsageError, match="out is <Array"):
         files.gather(array, [0], out=array)
+
+
+@pytest.mark.parametrize("kind", ["zarr 3", "hdf5"])
+def test_questions(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = KINDS[kind](tmp_path)
+    data, indices, updates = made.values()
+    monkeypatch.setattr(type(data), "__getitem__", None)
+    assert ndtool.infer("gather_nd", data, indices).output.shape == (3, 3)
+    assert files.infer("gather_nd", data, indices).plan.output == (3, 3)
+    explained = ndtool.explain("scatter_nd", data, indices, updates, at=(9, 0), reduction="add")
+    assert explained.value == 28.0
+    assert ndtool.stats("gather_nd", data, indices).distinct == 3
+    output = DATA[INDICES[:, 0]]
+    assert ndtool.verify("gather_nd", data, indices, output).verified
+    np.save(tmp_path / "output.npy", output)
+    assert files.verify("gather_nd", data, indices, tmp_path / "output.npy").different == 0
+    ndtool.convert(data, tmp_path / "copy.npy")
+    assert same(np.load(tmp_path / "copy.npy"), DATA)
+    if kind == "hdf5":
+        data.file.close()
+
+
+def test_questions_about_an_array_that_is_not_its_location(tmp_path: Path) -> None:
+    stale = in_zarr(tmp_path, 3)["data"]
+    zarr.open_array(stale.store_path, mode="r+").resize((9, 3))
+    for ask in (
+        lambda: ndtool.stats("gather", stale, [0]),
+        lambda: ndtool.explain("gather", stale, [0], at=(0, 0)),
+    ):
+        with pytest.raises(ndtool.InputError, match=r"open it again$"):
+            ask()
+    with pytest.raises(ndtool.UsageError, match="in a MemoryStore"):
+        ndtool.stats("gather", zarr.array(DATA), [0])

@@ -241,3 +241,8 @@ def test_names_are_text_in_every_table() -> None:
     answer = ndtool.inspect(name)
     assert "&lt;b&gt;[red]" in answer._repr_html_()
     require_shown(answer)
+
+
+def test_equal_answers_have_equal_hashes() -> None:
+    first, second = (ndtool.infer("gather", "float32[4,3]", "int64[2]") for _ in range(2))
+    assert hash(first) == hash(second)

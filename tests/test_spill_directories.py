@@ -86,7 +86,8 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
     def planned(*more: str, **env: str) -> Any:
         return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *more, env=env)
 
-    assert planned("--spill", "a", "--spill", "b").status == 0
+    ran = planned("--spill", "a", "--spill", "b", "-v")
+    assert (ran.status, "temporary files in a, b" in ran.err) == (0, True), ran.err
     ran = planned("--spill", "a", "--spill", "missing")
     assert (ran.status, "--spill missing does not exist: expected" in ran.err) == (2, True)
     assert planned(NDTOOL_SPILL="a:b:").status == 0

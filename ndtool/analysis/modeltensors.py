@@ -32,6 +32,8 @@ def prepare(folder: str) -> str:
         raise OutputError(f"{printable(folder)} is not a directory") from None
     except OSError as exc:
         raise failure(exc, folder, OutputError) from None
+    except ValueError as exc:
+        raise OutputError(f"{printable(folder)} is not a valid file name: {exc}") from None
     return where
 
 

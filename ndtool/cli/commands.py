@@ -106,7 +106,7 @@ def _run(
             shown = preview.text(ready.validated)
             call.recheck()
             put(shown)
-        reporter.end(call, to, outcome, dry_run)
+        reporter.end(ready.call, to, outcome, dry_run)
 
 
 @click.pass_obj

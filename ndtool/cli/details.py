@@ -73,7 +73,8 @@ def _executor(ready: Prepared) -> str:
         used = team(call.threads, ready.call.inference.nbytes)
         return f"{used} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
-        return f"{threads} of this process; temporary files in {called(call.spill or 'TMPDIR')}"
+        where = ", ".join(map(called, call.spills or ["TMPDIR"]))
+        return f"{threads} of this process; temporary files in {where}"
     if request.workers is not None:
         return f"a Dask cluster of {counted(request.workers, 'worker')} on this machine"
     return f"the Dask cluster of {called(str(request.scheduler))}"

@@ -99,7 +99,7 @@ def _follow(one: ModelNode) -> list[str]:
     if dtype in dtypes.EXTENDED:
         flags.append(f"--dtype {dtype}")
     files = [shlex.quote(one.saved[role]) for role in operator.inputs if role in one.saved]
-    words = ["ndtool explain", operator.command, *files, *flags, "--at I,J..."]
+    words = ["ndtool explain", operator.command, *map(printable, files), *flags, "--at I,J..."]
     return [f"{printable(one.node.node)}: {' '.join(words)}"]
 
 

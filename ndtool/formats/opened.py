@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ndtool import nulls
@@ -10,6 +11,7 @@ from ndtool.arrays.source import Source
 from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.locators import Name
+from ndtool.rules.operators import LOWERED_INPUTS
 from ndtool.rules.shapes import written
 from ndtool.storage import locations
 
@@ -22,7 +24,7 @@ def name_of(role: str, value: Any) -> str | None:
     Raises UsageError for one that cannot be read from a location: in memory, in an archive, with
     credentials of its own, or in a file that is open for writing.
     """
-    known = _LOCATED.get((type(value).__name__, nulls.library(type(value))))
+    known = _located(value)
     if known is None:
         return None
     location, problem = known(value)
@@ -35,13 +37,17 @@ def name_of(role: str, value: Any) -> str | None:
     return location[0]
 
 
-def require_same(role: str, value: Any, source: Source) -> None:
-    """Raise InputError if an opened array has another shape than its location."""
-    if value.shape != source.metadata.shape:
-        raise InputError(
-            f"{nulls.described(role, value)} of shape {written(value.shape)}, but"
-            f" {printable(source.name)} has {written(source.metadata.shape)}: open it again"
-        )
+def require_same(arguments: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+    """Raise InputError if an opened array among arguments has another shape than its location."""
+    for role, value in arguments.items():
+        source = sources.get(LOWERED_INPUTS.get(role, role))
+        if _located(value) is None or source is None or role == "write_indices":
+            continue
+        if value.shape != source.metadata.shape:
+            raise InputError(
+                f"{nulls.described(role, value)} of shape {written(value.shape)}, but"
+                f" {printable(source.name)} has {written(source.metadata.shape)}: open it again"
+            )
 
 
 Found = tuple[tuple[str, Name] | None, str]  # an argument and how it is parsed, or the problem
@@ -87,3 +93,7 @@ def _hdf5(value: Any) -> Found:
 
 # By the type's name and library, neither of which is imported here.
 _LOCATED = {("Array", "zarr"): _zarr, ("Dataset", "h5py"): _hdf5}
+
+
+def _located(value: Any) -> Callable[[Any], Found] | None:
+    return _LOCATED.get((type(value).__name__, nulls.library(type(value))))

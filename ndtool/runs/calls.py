@@ -1,6 +1,7 @@
 """The first two steps of a run: open the inputs, and infer types and shapes."""
 
 import time
+from copy import copy
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
@@ -92,6 +93,12 @@ class OpenCall:
     def warnings(self) -> list[str]:
         """Warnings about the inputs."""
         return [source.warning for source in self.sources.values() if source.warning]
+
+    def with_threads(self, count: int) -> "OpenCall":
+        """Return the call with another number of threads. It has the same inputs: close one."""
+        other = copy(self)
+        other.threads = count
+        return other
 
     def recheck(self) -> None:
         """Raise OutputError if an input changed since it was opened."""

@@ -60,8 +60,6 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
     to, at_once = destination(call, output)
     chunked = _in_chunks(call, to)
-    if chunked and limit is not None:
-        _fit_chunks(call, to, limit)
     partitioning, reason = (
         _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
     )
@@ -79,8 +77,11 @@ def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, i
     return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
 
 
-def _fit_chunks(call: OpenCall, to: ArrayMetadata, limit: int) -> None:
-    """Limit threads by the memory of their chunks; ResourceError if one chunk takes more."""
+def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
+    """Return a call with threads whose chunks fit in memory; ResourceError if one does not."""
+    to, _ = destination(call, output)
+    if limit is None or not _in_chunks(call, to):
+        return call
     from ndtool.runs.external.units import chunk_buffers
 
     arrays = [
@@ -94,8 +95,9 @@ def _fit_chunks(call: OpenCall, to: ArrayMetadata, limit: int) -> None:
             f"{called(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory: more than"
             f" the {limit} of --memory"
         )
-    if buffers:  # half of the memory is for other buffers
-        call.threads = max(1, min(call.threads, limit // 2 // buffers))
+    if not buffers:
+        return call
+    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))  # and other buffers
 
 
 def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:

@@ -105,7 +105,9 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
         if call.request.on_cluster and call.inference.nbytes:
             yield _on_cluster(call, output, stack)
             return
-        planned = _priced(call, plan.choose(call, call.request.memory, output), output)
+        limit = call.request.memory
+        call = plan.fitted(call, limit, output)
+        planned = _priced(call, plan.choose(call, limit, output), output)
         first = planned.partitioning is None or output is None
         validated = operands.validate(call) if first else None
         yield Prepared(call, output, planned, validated, _execution(call, planned, validated))

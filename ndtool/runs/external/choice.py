@@ -117,6 +117,8 @@ def read_again(
     again that are not held.
     """
     again, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
+    if not rows.tuples:
+        return 0
     for role, metadata in sources.items():
         if role == "data" or (role == "indices" and partitioning.indices):
             continue
