@@ -89,7 +89,7 @@ def write(targets: list[str], rounds: int) -> Found:
 # Signals
 
 RUN = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add", "-q")
-SWEEP = ("--memory", "1MiB")
+SWEEP = ("--memory", "1280KiB")  # also of the largest chunks
 CHUNKED = ("--chunks", "1000,4")
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "npy": ("-o", "out.npy"),
