@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from ndtool.rules.operators import OPERATORS
 
 PACKAGE = Path(find_spec("ndtool").origin).parent
@@ -173,7 +175,10 @@ def test_functions_have_at_most_ten_parameters() -> None:
 
 
 def test_kernels_are_short_and_loops_say_what_they_are_for() -> None:
-    assert len((PACKAGE / "_kernels.pyx").read_text().splitlines()) < 600
+    kernels = PACKAGE / "_kernels.pyx"
+    if not kernels.exists():
+        pytest.skip("an installed package has no sources of its kernels")
+    assert len(kernels.read_text().splitlines()) < 600
     for path in PACKAGE.rglob("*.pxd"):
         lines = [line for line in path.read_text().splitlines() if not line.startswith("# cython:")]
         assert all(line.startswith("# ") for line in lines[:2]), path
