@@ -22,11 +22,14 @@ demo: .venv/kernels ## the four commands on small fixtures and on a large table
 # Large packages; without them, their tests are skipped.
 OTHERS := $(if $(CI),.venv/others.txt)
 
+# One more than processors: many tests wait for processes that they start.
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 # Without bytecode, each process that a test starts would compile all modules of the package.
 .PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some
 	@$(IN_VENV) python -m compileall -q ndtool tests
-	@$(IN_VENV) pytest -q -n auto --dist worksteal $(ARGS)
+	@$(IN_VENV) pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Stubtest ignores a missing stub, so it is a prerequisite. mypy's results depend on whether the
 # classes of extras are installed, so all extras are required.
