@@ -408,10 +408,10 @@ def on_a_disk(gibibytes: int = 1) -> None:
                     steps.execute(ready)
                     times.append(time.perf_counter() - started)
             plan, nbytes = ready.plan, os.path.getsize("data.npy")
-            run = estimates.run_of(call, plan, ready.output, None)
-            if run is None:
+            if plan.partitioning is None:
                 print(f"| {operator} | {memory >> 20} MiB | direct |")
                 continue
+            run = estimates.run_of(call, plan.partitioning, ready.output, None)
             disk = estimates.DISK._replace(bandwidth=nbytes / min(read))
             guess = sum(estimates.seconds(one, disk, 1) for one in run.phases())
             took, guessed = min(times) / min(read), guess / min(read)

@@ -119,8 +119,8 @@ def test_the_store_counts_the_planned_requests(
         output = steps.resolved(call)
         with steps.prepared(call, output) as ready:
             plan = ready.plan
-            run = estimates.run_of(call, plan, output, f"{ROOT}/tmp")
-            assert run is not None
+            assert plan.partitioning is not None
+            run = estimates.run_of(call, plan.partitioning, output, f"{ROOT}/tmp")
             phases = run.phases()
             steps.execute(ready)
     assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)

@@ -19,7 +19,7 @@ from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import access
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.direct import PAGE
-from ndtool.runs.prices import Estimate
+from ndtool.runs.prices import Estimate, Prices
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
@@ -64,7 +64,7 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
         _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
     )
     if partitioning is not None:
-        return planned("sweep", call, partitioning, reason)
+        return planned("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
     given, data = _given(call)
     read = given + (min(data, written) if gathers else data)
@@ -129,21 +129,24 @@ def _counts(call: OpenCall) -> int:
     return rows.height * rows.count_bytes + bits
 
 
-def planned(way: str, call: OpenCall, partitioning: Partitioning, reason: str) -> Plan:
-    """Return the plan of external execution with a partitioning."""
-    from ndtool.runs.external.choice import read_again
+def planned(
+    way: str,
+    call: OpenCall,
+    partitioning: Partitioning,
+    reason: str,
+    output: Output | None,
+    spill: str | None = None,
+) -> Plan:
+    """Return the plan of external execution; spill: the location of a cluster's spilled data."""
+    from ndtool.runs.external import estimates
 
-    tasks = partitioning.tasks
-    metadata = {role: source.metadata for role, source in call.sources.items()}
-    read = (
-        sum(_given(call))
-        + partitioning.spilled
-        + read_again(call.inference, metadata, partitioning)
-    )
-    written = call.inference.nbytes + partitioning.spilled
+    run = estimates.run_of(call, partitioning, output, spill)
+    phases = run.phases()
     return Plan(
-        way, tasks, read, written, partitioning.spilled, partitioning.memory, reason,
-        partitioning.levels, partitioning,
+        way, partitioning.tasks, sum(one.read for one in phases),
+        sum(one.written for one in phases), partitioning.spilled, partitioning.memory, reason,
+        partitioning.levels, partitioning, run.requests(phases),
+        estimates.estimates(run, phases, call.request.prices or Prices()),
     )  # fmt: skip
 
 

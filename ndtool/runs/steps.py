@@ -107,7 +107,7 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
             return
         limit = call.request.memory
         call = plan.fitted(call, limit, output)
-        planned = _priced(call, plan.choose(call, limit, output), output)
+        planned = plan.choose(call, limit, output)
         first = planned.partitioning is None or output is None
         validated = operands.validate(call) if first else None
         yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
@@ -142,22 +142,13 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     cluster = stack.enter_context(
         dask.connect(request.scheduler, request.workers, call.threads, request.memory)
     )
-    planned = _priced(call, distributed.choose(call, cluster, output, abandoned), output, spill)
+    planned = distributed.choose(call, cluster, output, spill, abandoned)
     assert planned.partitioning is not None, "a cluster executes partitions"
     troubles = Troubles()
     execution = partial(
         distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned, troubles
     )
     return Prepared(call, output, planned, None, execution, abandoned, troubles)
-
-
-def _priced(call: OpenCall, planned: Plan, output: Output | None, spill: str | None = None) -> Plan:
-    """Return a plan with its price, if execution is external."""
-    if planned.partitioning is None:
-        return planned
-    from ndtool.runs.external import estimates
-
-    return estimates.priced(call, planned, output, spill)
 
 
 def rehearse(ready: Prepared) -> Outcome:

@@ -89,11 +89,16 @@ def find_abandoned(
 
 
 def choose(
-    call: OpenCall, cluster: Cluster, output: Output, abandoned: AbandonedRun | None = None
+    call: OpenCall,
+    cluster: Cluster,
+    output: Output,
+    spill: str,
+    abandoned: AbandonedRun | None = None,
 ) -> Plan:
     """Plan a run: partitions and blocks as memory allows, but several for each thread.
 
-    abandoned: the run to resume, if this cluster can execute its partitioning.
+    spill: the location of the spilled data. abandoned: the run to resume, if this cluster can
+    execute its partitioning.
     """
     worker.require_one_version(cluster)
     to, rows = output.metadata, plan.rows_in(call, output.metadata)
@@ -132,7 +137,7 @@ def choose(
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
-    return plan.planned("cluster", call, partitioning, "a cluster was given")
+    return plan.planned("cluster", call, partitioning, "a cluster was given", output, spill)
 
 
 def _taken(partitioning: Partitioning) -> int:

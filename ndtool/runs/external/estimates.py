@@ -18,32 +18,18 @@ from ndtool.storage import locations
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
     from ndtool.runs.calls import OpenCall
-    from ndtool.runs.plan import Plan
+    from ndtool.runs.external.partitioning import Partitioning
 
 WORKERS = (1, 10, 100, 1000)
 
 
-def priced(call: OpenCall, plan: Plan, output: Output | None, spill: str | None) -> Plan:
-    """Return a plan with its requests, bytes and estimates; direct execution has none.
+def run_of(
+    call: OpenCall, partitioning: Partitioning, output: Output | None, spill: str | None
+) -> Run:
+    """Return what the costs of an external run follow from.
 
     spill: the location of a cluster's spilled data, None for a run in one process.
     """
-    run = run_of(call, plan, output, spill)
-    if run is None:
-        return plan
-    phases = run.phases()
-    return plan._replace(
-        read=sum(one.read for one in phases),
-        written=sum(one.written for one in phases),
-        requests=run.requests(phases),
-        estimates=estimates(run, call.request.prices or Prices()),
-    )
-
-
-def run_of(call: OpenCall, plan: Plan, output: Output | None, spill: str | None) -> Run | None:
-    """Return what the costs of a run follow from; None for direct execution."""
-    if plan.partitioning is None:
-        return None
     kind = "memory"
     if spill is not None:
         kind = "objects" if locations.is_url(spill) else "folder"
@@ -61,11 +47,11 @@ def run_of(call: OpenCall, plan: Plan, output: Output | None, spill: str | None)
         for role, source in call.sources.items()
     }
     metadata: dict[str, ArrayMetadata] = {role: one.metadata for role, one in given.items()}
-    again = read_again(call.inference, metadata, plan.partitioning)
+    again = read_again(call.inference, metadata, partitioning)
     to = call.metadata if output is None else output.metadata
     to_url = output is not None and locations.is_url(locators.parse(output.name).path)
     spills = max(1, len(call.spills)) if kind == "memory" else 1
-    return Run(plan.partitioning, kind, given, again, Stored(to, to_url), spills)
+    return Run(partitioning, kind, given, again, Stored(to, to_url), spills)
 
 
 def _is_remote(call: OpenCall, role: str) -> bool:
@@ -75,9 +61,9 @@ def _is_remote(call: OpenCall, role: str) -> bool:
     return locations.is_url(locators.parse(argument).path)
 
 
-def estimates(run: Run, prices: Prices) -> list[Estimate]:
+def estimates(run: Run, phases: list[Costs], prices: Prices) -> list[Estimate]:
     """Return the time and the money of a run for a few numbers of workers."""
-    machine, phases, found = STORE if run.is_remote else DISK, run.phases(), []
+    machine, found = STORE if run.is_remote else DISK, list[Estimate]()
     bought = dollars(phases, prices) if run.is_remote else 0.0
     for workers in WORKERS:
         took = sum(seconds(one, machine, workers) for one in phases)
