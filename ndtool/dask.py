@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from itertools import chain
 from math import prod
-from typing import Any, SupportsIndex, TypedDict, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 try:
     import dask
@@ -33,7 +33,7 @@ from ndtool.arguments import array, attributes_of, index_array, type_of, word
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
 from ndtool.errors import RuleError, shown
-from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
+from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
 from ndtool.nulls import libraries
 from ndtool.rules import inference
 from ndtool.rules.inference import Given, Inference
@@ -45,25 +45,12 @@ from ndtool.rules.trace import Trace
 LEAST = 1 << 22  # bytes of a chunk of the output of indices in memory
 
 
-class GatherOptions(TypedDict, total=False):
+class GatherOptions(LazyGatherOptions, total=False):
     """The keyword arguments of gathers, as in ndtool.gather_nd."""
 
-    spec: str
-    out_of_bounds: GatherMode
-    fill: object
-    pad: SupportsIndex | None
-    negatives: bool
 
-
-class ScatterOptions(TypedDict, total=False):
+class ScatterOptions(LazyScatterOptions, total=False):
     """The keyword arguments of scatters, as in ndtool.scatter_nd."""
-
-    spec: str
-    out_of_bounds: ScatterMode
-    pad: SupportsIndex | None
-    negatives: bool
-    include_self: bool
-    duplicates: Duplicates
 
 
 def gather_nd(

@@ -30,29 +30,53 @@ class Tensor(Protocol):
         """Return the address of the first element."""
 
 
-class _Options(TypedDict, total=False):
-    """The keyword arguments of every operator."""
+class CallOptions(TypedDict, total=False):
+    """The attributes of calls of any operator, but for batch_dims, axis and reduction."""
 
-    out: NDArray[Any] | Tensor | None
-    threads: int | None
+    out_of_bounds: Mode
+    fill: object
+    pad: SupportsIndex | None
+    negatives: bool
+    include_self: bool
+    duplicates: Duplicates
+
+
+class _Indexed(TypedDict, total=False):
+    """The keyword arguments of every operator, in memory or lazy."""
+
     spec: str
     pad: SupportsIndex | None
     negatives: bool
 
 
-class GatherOptions(_Options, total=False):
-    """The keyword arguments of gathers."""
+class LazyGatherOptions(_Indexed, total=False):
+    """The keyword arguments of lazy gathers."""
 
     out_of_bounds: GatherMode
     fill: object
 
 
-class ScatterOptions(_Options, total=False):
-    """The keyword arguments of scatters."""
+class LazyScatterOptions(_Indexed, total=False):
+    """The keyword arguments of lazy scatters."""
 
     out_of_bounds: ScatterMode
     include_self: bool
     duplicates: Duplicates
+
+
+class _InMemory(TypedDict, total=False):
+    """The keyword arguments of operators that are executed at once."""
+
+    out: NDArray[Any] | Tensor | None
+    threads: int | None
+
+
+class GatherOptions(LazyGatherOptions, _InMemory, total=False):
+    """The keyword arguments of gathers."""
+
+
+class ScatterOptions(LazyScatterOptions, _InMemory, total=False):
+    """The keyword arguments of scatters."""
 
 
 class BatchedGatherOptions(GatherOptions, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
@@ -16,7 +16,7 @@ from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import UsageError, shown
 from ndtool.formats import opened
-from ndtool.literals import Duplicates, Mode
+from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets
 from ndtool.rules.operators import COMMON, EVERY, LOWERED, Attributes, operator_of
@@ -28,7 +28,7 @@ Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a
 Progress = bool | Callable[[float], object]
 
 
-class Options(TypedDict, total=False):
+class Options(CallOptions, total=False):
     """The options of a run, keyword arguments of every operator here.
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
@@ -48,12 +48,6 @@ class Options(TypedDict, total=False):
     dtype: str | None
     threads: int | None
     spec: str
-    out_of_bounds: Mode
-    fill: object
-    pad: SupportsIndex | None
-    negatives: bool
-    include_self: bool
-    duplicates: Duplicates
     memory: int | str | None
     spill: str | Sequence[str] | None
     scheduler: Any

@@ -12,14 +12,14 @@ ndtool.files; another array may take its place. Answers have the fields of the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
 
 from ndtool.analysis import records
 from ndtool.answers import Explanation, Inferred, Statistics
 from ndtool.arguments import integer
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.opened import require_same
-from ndtool.literals import Duplicates, Mode, OperatorName, Reduction, WriteMode
+from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
     Named,
     Progress,
@@ -45,7 +45,7 @@ _Position = int | tuple[int, ...]
 _Positions = _Position | Sequence[tuple[int, ...]] | None
 
 
-class AttributeOptions(TypedDict, total=False):
+class AttributeOptions(CallOptions, total=False):
     """The attributes of an operator, keyword arguments of questions about its calls.
 
     batch_dims, axis, reduction, mode: those of the operator. out_of_bounds, fill, pad, negatives,
@@ -56,12 +56,6 @@ class AttributeOptions(TypedDict, total=False):
     axis: SupportsIndex | None
     reduction: Reduction
     mode: WriteMode
-    out_of_bounds: Mode
-    fill: object
-    pad: SupportsIndex | None
-    negatives: bool
-    include_self: bool
-    duplicates: Duplicates
 
 
 def infer(
