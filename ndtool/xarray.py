@@ -159,7 +159,7 @@ def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable
 def _joined(
     obj: xr.Dataset, indexers: dict[Hashable, Any], later: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
-    """Select points of all other variables by xarray, and add those that were selected."""
+    """Select points of all other variables by xarray, and add the variables selected by ndtool."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
     shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
     eager = {

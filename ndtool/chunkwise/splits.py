@@ -120,7 +120,7 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
 def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
     """Return one component of tuples as coordinates >= 0, and which of them select nothing.
 
-    skipped: takes those that equal the pad.
+    skipped: a mask, in which components equal to the pad are set.
     """
     mode, pad, negatives = call.inference.handling
     wide = column if column.dtype == np.uint64 else column.astype(np.int64)
@@ -235,7 +235,7 @@ class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
     pieces: the number of the piece that each is of. at: its position in that. local: its row in
-    the chunk of data. numbers: its number among all tuples, if asked for.
+    the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
     """
 
     pieces: Array

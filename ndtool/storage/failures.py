@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 WAIT = 60  # timeout in seconds, without a byte
 TRIES = 3
-THROTTLED = (429, 503)  # HTTP statuses of a server that asks for fewer requests
+THROTTLED = (429, 503)  # HTTP statuses of throttled requests
 BACKOFF = 0.2  # seconds before the second try; each further delay is four times as long
 _NETWORK = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _MISSING = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError

@@ -166,7 +166,7 @@ def _of_list(read: Read, label: str) -> Iterator[Batch]:
 
 
 class _ListText:
-    """The text of a list, read in buffers. rest: what is not parsed yet."""
+    """The text of a list, read in buffers. rest: the text that is not parsed yet."""
 
     def __init__(self, read: Read, label: str) -> None:
         self.rest, self._label, self._line, self._column = "", label, 1, 1

@@ -97,7 +97,7 @@ class Costs(NamedTuple):
     """What the tasks of a phase do together.
 
     requests: by kind, of spilled data and tables, and of arrays at URLs. read, written: bytes of
-    arrays and of spilled data. tuples: those that are partitioned or restored to order. steps: of a
+    arrays and of spilled data. tuples: partitioned or restored to order. steps: of a
     task, one after the other, each of several requests.
     """
 
@@ -137,7 +137,7 @@ class Run(NamedTuple):
         return [*map(self._split, depths), self._sweep(), *replays]
 
     def requests(self, phases: list[Costs]) -> dict[str, int]:
-        """Return the requests of a run by kind, with those that open and close it."""
+        """Return all requests of a run by kind, those of its phases, its start and its end."""
         total = sum((one.requests for one in phases), Counter[str]()) + self._opening()
         if self.directories > 1:
             ends = self.partitioning.spilled // spillstore.STRIPE
