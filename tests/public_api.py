@@ -80,7 +80,7 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, str]]:
     whole = name == "ndtool" or hasattr(module, "__all__")
     names = dir(module) if name == "ndtool" else getattr(module, "__all__", vars(module))
     for found in sorted(set(names)):
-        value = getattr(module, found)
+        value = getattr(module, found, None)  # a module whose library is missing has none
         if found.startswith("_") or not (whole or getattr(value, "__module__", name) == name):
             continue
         if isinstance(value, ModuleType):

@@ -118,6 +118,8 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
 
 @pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])
 def test_every_algorithm(workdir: Path, way: str) -> None:
+    if way == "cluster":
+        pytest.importorskip("distributed")
     rng = np.random.default_rng(3)
     ids, updates = rng.integers(0, 1 << 20, 300_000), rng.random(300_000, np.float32)
     save(ids=ids, upd=updates)

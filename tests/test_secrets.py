@@ -274,6 +274,7 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
 
 def test_messages_of_an_s3_server(call_files: None) -> None:
     """S3's package repeats invalid bucket names in messages."""
+    pytest.importorskip("s3fs")
     url = f"s3://{USER}:{PASSWORD}@bucket/x.npy"
     cases = [
         ["inspect", url],
@@ -336,6 +337,7 @@ def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: None) -> None:
+    pytest.importorskip("aiohttp")
     url = with_secrets(server.add("/x.npy", npy(np.arange(12.0).reshape(3, 4))))
     cases = [
         ["convert", url, "new.npy", "--json"],
@@ -349,6 +351,8 @@ def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: 
 
 
 def test_a_url_that_lacks_what_its_file_system_needs() -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("requests")
     with pytest.raises(UsageError, match=r"github://a/b: fsspec needs org and repo for github://"):
         locators.describe("github://a/b")
 
