@@ -20,12 +20,6 @@ class Difference(Value):
     ulps: int | None
 
 
-_COMPARED = (
-    "equal", "different", "total", "first", "largest", "ulps", "examined", "lost_updates",
-    "doubled_updates", "compared_otherwise", "cause", "within",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Compared(Value):
     """The comparison of an output with the correct one, in elements; None if there is no output.
@@ -37,7 +31,6 @@ class Compared(Value):
     """
 
     NESTED: ClassVar = {"first": Difference, "largest": Difference}
-    OPTIONAL: ClassVar = ()
     equal: int | None = None
     different: int | None = None
     total: int | None = None
@@ -108,7 +101,7 @@ class Verification(Answer):
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the verification in a JSON object, which has the fields of the comparison."""
-        compared = {name: record[name] for name in _COMPARED if name in record}
+        compared = {name: record[name] for name in names_of(Compared) if name in record}
         engines = record.get("engines")
         return cls(
             record["version"], record["output"], record["verified"],
@@ -132,12 +125,6 @@ class Verification(Answer):
         if self.engines is not None:
             found.append(Table(title, ENGINE_COLUMNS, [one.cells for one in self.engines]))
         return found
-
-
-_ARRAY = (
-    "name", "member", "dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version",
-    "offset", "mappable", "position", "file_size", "problem", "warning",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +155,10 @@ class Array(Value):
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the array in a JSON object, which has the notes of its format."""
-        notes = {name: one for name, one in record.items() if name not in _ARRAY}
+        known = {name: record[name] for name in names_of(cls) if name != "notes"}
+        notes = {name: one for name, one in record.items() if name not in known}
         made = Value.of.__func__  # type: ignore[attr-defined]
-        found: Self = made(cls, {**{n: record[n] for n in _ARRAY}, "notes": notes})
+        found: Self = made(cls, {**known, "notes": notes})
         return found
 
     def fields(self) -> dict[str, Any]:
