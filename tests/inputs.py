@@ -41,6 +41,15 @@ def load(argument: str, stdin: Streams | None = None, **options: Any) -> Any:
         return array(source)
 
 
+def scalars_to_update(rng: np.random.Generator) -> dict[str, Any]:
+    """Return data of 4 MiB, random tuples that select scalars, some of them twice, and updates."""
+    return {
+        "data": rng.random((1 << 10, 1 << 10), np.float32),
+        "idx": rng.integers(-(1 << 10), 1 << 10, (50, 1000, 2)),
+        "upd": rng.random((50, 1000), np.float32),
+    }
+
+
 def refused(
     argument: str, reason: str, kind: type[NdtoolError] = InputError, stdin: Streams | None = None
 ) -> NdtoolError:

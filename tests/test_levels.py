@@ -9,6 +9,7 @@ import pytest
 from command import ndtool, save, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inputs import scalars_to_update
 from strategies import EXAMPLES, same
 from toy_executor import Toy
 
@@ -125,9 +126,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
 def there(workdir: Path) -> Path:
     rng = np.random.default_rng(7)
     save(
-        data=rng.random((1 << 10, 1 << 10), np.float32),
-        idx=rng.integers(-(1 << 10), 1 << 10, (50, 1000, 2)),
-        upd=rng.random((50, 1000), np.float32),
+        **scalars_to_update(rng),
         wide=rng.random((40, 1 << 17), np.float32),
         rows=rng.integers(-40, 40, (90, 1)),
         changes=rng.random((90, 1 << 17), np.float32),

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pytest
 from command import environment, ndtool, save
 from inputs import load, opened
 from npyfile import npy
+from outputs import save as stored
 from outputs import written
 
 from ndtool.arrays import source
@@ -71,6 +73,18 @@ def answers(port: int) -> bool:
     return True
 
 
+@contextmanager
+def serving(port: int, command: list[str], **options: Any) -> Iterator[None]:
+    """Run a server until it accepts connections, and end it afterwards."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            while not answers(port):
+                assert process.poll() is None
+            yield
+        finally:
+            process.terminate()
+
+
 def azure(port: int, key: str = KEY) -> dict[str, str]:
     endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT}"
     return {
@@ -86,17 +100,10 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     if (command := shutil.which("azurite-blob")) is None:
         pytest.skip("azurite-blob is not installed: npm install azurite")
     port, options = free_port(), ("--inMemoryPersistence", "--disableTelemetry", "--silent")
-    with subprocess.Popen(
-        [command, "--blobPort", str(port), *options, "--skipApiVersionCheck"],
-        cwd=tmp_path_factory.mktemp("azurite"),
-        stdout=subprocess.DEVNULL,
-    ) as process:
-        try:
-            while not answers(port):
-                assert process.poll() is None
-            yield port
-        finally:
-            process.terminate()
+    run = [command, "--blobPort", str(port), *options, "--skipApiVersionCheck"]
+    folder = tmp_path_factory.mktemp("azurite")
+    with serving(port, run, cwd=folder, stdout=subprocess.DEVNULL):
+        yield port
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +118,8 @@ def google() -> Iterator[int]:
 from gcp_storage_emulator.server import create_server
 create_server("127.0.0.1", {port}, in_memory=True, default_bucket="bucket").run()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
-        try:
-            while not answers(port):
-                assert process.poll() is None
-            yield port
-        finally:
-            process.terminate()
+    with serving(port, [sys.executable, "-c", code], stderr=subprocess.DEVNULL):
+        yield port
 
 
 @pytest.fixture(params=["az", "gs"])
@@ -143,14 +145,6 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
     for name in fs.find("bucket"):
         fs.rm_file(name)
     return Store(f"{scheme}://bucket", variables, fs)
-
-
-def stored(target: str, array: Any, **options: Any) -> Any:
-    """Write an array to a target, as a run does."""
-    with written(target, array, **options) as out:
-        out.write(0, array.tobytes())
-        sinks.commit(out)
-        return out.preserved
 
 
 def test_inputs_and_outputs_of_the_command_line(store: Store, workdir: Path) -> None:

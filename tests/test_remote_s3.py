@@ -14,6 +14,7 @@ from command import NDTOOL, environment, ndtool, save
 from inputs import load, opened
 from npyfile import npy
 from outputs import checked, written
+from outputs import save as store
 
 from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError
@@ -32,14 +33,6 @@ PART = 8 << 20
 def archive(raw: bytes) -> dict[str, Any]:
     with np.load(io.BytesIO(raw)) as found:
         return dict(found)
-
-
-def store(target: str, array: Any, **options: Any) -> Any:
-    """Write an array to a target, as a run does."""
-    with written(target, array, **options) as out:
-        out.write(0, array.tobytes())
-        sinks.commit(out)
-        return out.preserved
 
 
 def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:

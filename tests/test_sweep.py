@@ -13,6 +13,7 @@ import pytest
 from command import ndtool, python, save, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inputs import scalars_to_update
 from limits import limited
 from memory import peak
 from strategies import EXAMPLES, Case, cases, opaque, same
@@ -45,9 +46,7 @@ def there(workdir: Path) -> Path:
     """Write data of 4 MiB, with random tuples, some of them duplicates."""
     rng = np.random.default_rng(7)
     save(
-        data=rng.random((1 << 10, 1 << 10), np.float32),
-        idx=rng.integers(-(1 << 10), 1 << 10, (50, 1000, 2)),
-        upd=rng.random((50, 1000), np.float32),
+        **scalars_to_update(rng),
         table=rng.random((2000, 500), np.float32),
         rows=rng.integers(-2000, 2000, (300, 400), np.int32),
         changes=rng.random((300, 400), np.float32),
