@@ -16,7 +16,10 @@ _waiting: set[futures.Future[Any]] = set()  # requests that a thread waits for
 
 def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
     """Run a coroutine in fsspec's event loop; cancel it on interrupt; raise errors as `kind`."""
-    from fsspec import asyn
+    try:
+        from fsspec import asyn
+    except ImportError:
+        return asyncio.run(coroutine)  # which says what it needs
 
     future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
     _waiting.add(future)
