@@ -107,7 +107,7 @@ cdef class UpdateCounts:
 
     counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
     receives all its updates at once, has its own. copies_first: whether the first update of a
-    slice replaces its old value. has_totals: whether a pass that marks has put totals into the
+    slice replaces its current value. has_totals: whether a pass that marks has put totals into the
     upper halves of counts of 8 bytes.
     """
 
@@ -162,8 +162,8 @@ cdef class UpdateSpec:
 
     name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
     the updates of each slice, for reductions that need them. neutral: a slice of the reduction's
-    neutral element, with which to replace old values that do not take part. marks: whether to do
-    only that.
+    neutral element, with which to replace current values that do not take part. marks: whether to
+    do only that.
     """
 
     cdef const uint8_t[::1] updates

@@ -187,8 +187,8 @@ class Step(Value):
     """A step in which an element of the output gets a value.
 
     role: data, updates or fill. position, value: of the element of that array. indices: the
-    position of the index tuple, None for the old element. tuple: the tuple as stored. result: the
-    element of the output after the step.
+    position of the index tuple, None for the element before updates. tuple: the tuple as stored.
+    result: the element of the output after the step.
     """
 
     role: str

@@ -191,7 +191,7 @@ def _partials(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
         written, assigned = rows.winners(how.get("duplicates", "last"))
         return _masked(written, data), _masked(~assigned, updates)
     none = torch.zeros((), dtype=torch.bool)
-    replaced = none if included else rows.counts() > 0  # the old value takes no part
+    replaced = none if included else rows.counts() > 0  # the current value takes no part
     to_data = _masked(replaced, data)
     if reduction in ("add", "sub"):
         return to_data, torch.neg if reduction == "sub" else torch.positive

@@ -139,7 +139,7 @@ def scatter_nd(
     are those of ndtool.scatter_nd. Gradients exist for the reductions none, add, sub, mul, max, min
     and mean; with others, RuleError if a gradient is required. none: the gradient goes to the
     update that is assigned, not to its duplicates. max, min: elements that are equal to the result,
-    the old value included, share its gradient in equal parts, as in torch's scatter_reduce.
+    the current value included, share its gradient in equal parts, as in torch's scatter_reduce.
 
     >>> ids, one = [[1], [1]], torch.tensor([10.0, 20.0], requires_grad=True)
     >>> scatter_nd(torch.zeros(3), ids, one).sum().backward()

@@ -45,7 +45,7 @@ def test_many_updates_of_few_elements(dtype: np.dtype, slots: int) -> None:
 def test_elements_are_marked_or_counted_first(
     dtype: str, repeated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neutral elements take the places of old values, unless an update is a NaN."""
+    """Neutral elements take the places of current values, unless an update is a NaN."""
     monkeypatch.setattr(tuning, "REPEATED", repeated)
     rng, item = np.random.default_rng(4), np.dtype(dtype)
     for combination in counted(item):

@@ -340,7 +340,7 @@ def other_axis() -> None:
 def with_and_without_old_values(
     operator: Callable[..., Array], reduction: str, both: bool
 ) -> Iterator[Callable[..., Array]]:
-    """Yield an operator and, if `both`, the same without the old values, if it has it."""
+    """Yield an operator and, if `both`, the same without the current values, if it has it."""
     yield operator
     if both and reduction != "sub":
         yield partial(operator, include_self=False)

@@ -89,7 +89,7 @@ class Combining(NamedTuple):
         return self.counts(zeros, tuples, width, self.has_totals(tuples, width))
 
     def neutral(self, dtype: Dtype, width: int) -> bytes | None:
-        """Return neutral elements for a slice, if they can replace old values; else None."""
+        """Return neutral elements for a slice, if they can replace current values; else None."""
         if not self.copies_first or self.reduction == "none":
             return None
         return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None

@@ -84,7 +84,7 @@ def counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> bool
     """Apply all updates to out, with counts of all its slices; False if out of bounds.
 
     apply: applies an update spec, as `_kernels.scatter` does, and returns what that does. A first
-    pass puts neutral elements in the place of old values, which are then not counted, unless
+    pass puts neutral elements in the place of current values, which are then not counted, unless
     updates have a NaN or are so many that soon no slice is without. Of long slices it computes
     totals, so that each is divided while it is in cache.
     """

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Counts: how many updates each slice of the output has received. mean divides by them; without the
-# old values, an update is copied where the count is zero. One thread owns a slice, and its count.
+# Counts: how many updates each slice of the output has received. mean divides by them; without
+# current values, an update is copied where the count is zero. A thread owns a slice and its count.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -40,7 +40,7 @@ cdef struct Counts:
     int64_t slices
     bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
     int shift                 # log2 of the width, -1 if it is no power of two
-    bint copies_first         # whether the first update replaces the old value
+    bint copies_first         # whether the first update replaces the current value
     bint per_window           # data are a thread's scratch, zeroed for each window
 
 
@@ -221,7 +221,7 @@ cdef struct Means:
     uint8_t* to
     int64_t slices, parts
     int code
-    bint include_self         # whether the old value counts
+    bint include_self         # whether the current value counts
 
 
 cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:

@@ -54,7 +54,7 @@ cdef struct Updates:
     int code, op              # arithmetic type, and reduction: 0 copies
     Counts counts             # of the slices' updates, if the reduction needs them
     int means                 # the type of sums to be divided, 0 if there are none
-    const uint8_t* neutral    # a slice of neutral elements, if they can replace old values
+    const uint8_t* neutral    # a slice of neutral elements, if they can replace current values
     uint64_t* found           # where a pass that marks sets NAN
 
 
@@ -111,7 +111,7 @@ cdef inline Updates marking(const Updates* u, uint64_t* found) noexcept nogil:
 
 
 cdef inline void marked(Updates* u, uint64_t found) noexcept nogil:
-    """Reduce first updates, too, after neutral elements have replaced the old values."""
+    """Reduce first updates, too, after neutral elements have replaced the current values."""
     u.counts.copies_first = found & NAN != 0
     if not u.counts.copies_first and not u.means:
         u.counts.data = NULL

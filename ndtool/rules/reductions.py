@@ -61,7 +61,7 @@ class Reduction(NamedTuple):
     applying an update twice has the same result as once. neutral: a function that returns the bits
     of the element that, combined with an update, leaves its bits (unless it is a NaN); None if no
     such element exists. counts: whether the result depends on the number of updates. requires_self:
-    whether the old value always takes part.
+    whether the current value always takes part.
     """
 
     name: str
