@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ndtool.errors import RuleError as RuleError
     from ndtool.errors import Status as Status
     from ndtool.errors import UsageError as UsageError
-    from ndtool.filequestions import *  # noqa: F403
-    from ndtool.ops import *  # noqa: F403 - the operators
-    from ndtool.questions import *  # noqa: F403
-    from ndtool.tensorscatter import tensor_scatter as tensor_scatter
+    from ndtool.inmemory.ops import *  # noqa: F403 - the operators
+    from ndtool.inmemory.tensorscatter import tensor_scatter as tensor_scatter
+    from ndtool.questions.calls import *  # noqa: F403
+    from ndtool.questions.files import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -53,8 +53,8 @@ _ERRORS = (
     "UsageError",
 )
 _QUESTIONS = {  # functions by their modules
-    **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions"),
-    **dict.fromkeys(("convert", "inspect", "model"), "ndtool.filequestions"),
+    **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),
+    **dict.fromkeys(("convert", "inspect", "model"), "ndtool.questions.files"),
 }
 _INTEGRATIONS = ("dask", "torch", "xarray")  # modules that import other libraries
 
@@ -68,9 +68,9 @@ def __getattr__(name: str) -> object:
     elif name in _QUESTIONS:
         module = _QUESTIONS[name]
     elif name == "tensor_scatter":
-        module = "ndtool.tensorscatter"
+        module = "ndtool.inmemory.tensorscatter"
     elif name in __dir__():
-        module = "ndtool.ops"
+        module = "ndtool.inmemory.ops"
     else:
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     from importlib import import_module

@@ -29,12 +29,12 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.utils import parse_bytes
 
 from ndtool import notebook
-from ndtool.arguments import array, attributes_of, index_array, type_of, word
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
 from ndtool.errors import RuleError, shown
+from ndtool.inmemory.arguments import array, attributes_of, index_array, type_of, word
+from ndtool.inmemory.nulls import libraries
 from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
-from ndtool.nulls import libraries
 from ndtool.rules import inference
 from ndtool.rules.inference import Given, Inference
 from ndtool.rules.operators import Attributes

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arguments import attributes_of, name_exactly
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called
-from ndtool.filechecks import infer as infer
-from ndtool.filechecks import verify as verify
 from ndtool.formats.opened import require_same
+from ndtool.inmemory.arguments import attributes_of, name_exactly
 from ndtool.literals import Reduction, WriteMode
 from ndtool.options import Named, Options, ProgressReporter, array_source, checked, file_names, path
+from ndtool.questions.filechecks import infer as infer
+from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import COMMON, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.reference.op_run import OpRun
 
-from ndtool import ops, tensorscatter
 from ndtool.errors import RuleError
+from ndtool.inmemory import ops, tensorscatter
 from ndtool.rules import specs
 from ndtool.rules.operators import OPERATORS
 

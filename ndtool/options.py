@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from ndtool.arguments import array, attributes_of, index_array, integer, word
 from ndtool.arrays import memory as buffers
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
 from ndtool.errors import UsageError, shown
 from ndtool.formats import opened
+from ndtool.inmemory.arguments import array, attributes_of, index_array, integer, word
 from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
-from ndtool import tensors
-from ndtool.arguments import index_array, reduction_name
 from ndtool.errors import DtypeError
-from ndtool.gradients import Call, Gather, Scatter, require_gradient
+from ndtool.inmemory import tensors
+from ndtool.inmemory.arguments import index_array, reduction_name
+from ndtool.inmemory.gradients import Call, Gather, Scatter, require_gradient
 from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ except ImportError as error:
         "ndtool.xarray needs xarray and dask: pip install 'ndtool[xarray]'"
     ) from error
 
-from ndtool.arguments import index_array
 from ndtool.dask import gather_nd
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, printable, shown
+from ndtool.inmemory.arguments import index_array
 
 T = TypeVar("T", xr.Dataset, xr.DataArray)
 Dims = str | tuple[Hashable, ...]

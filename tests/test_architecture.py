@@ -21,36 +21,28 @@ LAYERS = (
     ("_kernels", "loops"),
     ("machine",),
     ("engine", "storage"),
-    ("arrays", "nulls"),
-    ("tensors",),
-    ("publish", "arguments", "buffers"),
-    ("formats", "inmemory"),
-    ("ops",),
-    ("tensorscatter", "chunkwise", "gradients"),
+    ("arrays", "inmemory"),
+    ("publish", "chunkwise"),
+    ("formats",),
     ("runs",),
     ("analysis",),
-    ("answers",),
-    ("reports",),
     ("options",),
-    ("filechecks",),
-    ("files", "onnx", "dask", "torch", "questions", "filequestions"),
+    ("questions",),
+    ("files", "onnx", "dask", "torch"),
     ("xarray",),
     ("cli",),
     ("__main__",),
 )
 LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # Modules of arrays in memory import nothing of arrays outside it.
-IN_MEMORY = {
-    "nulls", "tensors", "arguments", "buffers", "inmemory", "ops", "tensorscatter", "gradients",
-    "torch",
-}  # fmt: skip
+IN_MEMORY = {"inmemory", "torch"}
 OUTSIDE = {"storage", "arrays", "publish", "formats"}
 # Libraries beyond the standard one, and the modules, or their packages, that import them.
 LIBRARIES = {
     "click": ("cli",),
     "rich": ("cli", "notebook"),
     "matplotlib": ("cli.pictures",),
-    "ml_dtypes": ("analysis", "tensors"),
+    "ml_dtypes": ("analysis", "inmemory.tensors"),
     "zarr": ("formats.zarr",),
     "pyarrow": ("formats.arrow", "formats.text.arrowcsv"),
     "numcodecs": ("formats.zarr",),
@@ -62,7 +54,7 @@ LIBRARIES = {
     "dask": ("runs.executors", "dask", "xarray"),
     "xarray": ("xarray",),
     "distributed": ("runs.executors",),
-    "torch": ("torch", "gradients", "analysis.engines"),
+    "torch": ("torch", "inmemory.gradients", "analysis.engines"),
 }
 # Imports of the pure packages: no NumPy, nothing of the system.
 PURE = ("rules", "errors")

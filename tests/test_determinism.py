@@ -29,10 +29,11 @@ from test_large import expected_scatter, numbers
 from thresholds import lowered
 
 import ndtool
-from ndtool import _kernels, inmemory
+from ndtool import _kernels
 from ndtool.engine import check, gathers, scatters, tuning
 from ndtool.errors import BoundsError, ResourceError
 from ndtool.formats import npy
+from ndtool.inmemory import calls
 from ndtool.machine import scratch
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -364,8 +365,8 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
 def test_every_algorithm_refuses_negative_indices_of_specs(
     algorithm: Algorithm, small: None, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bind = inmemory.bind_call
-    monkeypatch.setattr(inmemory, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
+    bind = calls.bind_call
+    monkeypatch.setattr(calls, "bind_call", lambda *call: bind(*call)._replace(negatives=False))
     monkeypatch.setattr(check, "check", lambda *_: None)
     call = a_call(np.random.default_rng(42), algorithm, np.dtype("f4"), {"reduction": "add"}, True)
     data, indices, updates = call.arrays

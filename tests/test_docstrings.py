@@ -12,8 +12,8 @@ import pytest
 
 import ndtool
 
-MODULES = ("ndtool.ops", "ndtool.tensorscatter", "ndtool.files", "ndtool.questions",
-           "ndtool.filequestions", "ndtool.filechecks")  # fmt: skip
+MODULES = ("ndtool.inmemory.ops", "ndtool.inmemory.tensorscatter", "ndtool.files", "ndtool.questions.calls",
+           "ndtool.questions.files", "ndtool.questions.filechecks")  # fmt: skip
 NO_STANDARD = {"inspect", "convert"}  # no operator takes part
 
 
@@ -24,7 +24,7 @@ def functions() -> Iterator[tuple[str, FunctionType]]:
             yield f"ndtool.{name}", function
     for name, function in vars(ndtool.files).items():
         public = not name.startswith("_") and isinstance(function, FunctionType)
-        if public and function.__module__ in ("ndtool.files", "ndtool.filechecks"):
+        if public and function.__module__ in ("ndtool.files", "ndtool.questions.filechecks"):
             yield f"ndtool.files.{name}", function
     try:
         integrated: Any = importlib.import_module("ndtool.torch")
@@ -66,7 +66,7 @@ def test_help_of_a_function_stands_alone(name: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module: str) -> None:
-    if module == "ndtool.filequestions":
+    if module == "ndtool.questions.files":
         pytest.importorskip("onnx")
     found = doctest.testmod(importlib.import_module(module))
     assert found.failed == 0

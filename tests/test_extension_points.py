@@ -12,11 +12,12 @@ import pytest
 from command import save
 from strategies import same
 
-from ndtool import files, inmemory, ops
+from ndtool import files
 from ndtool.analysis import stats
 from ndtool.analysis.oracle import reference, refusals
 from ndtool.cli import program
 from ndtool.errors import RuleError, UsageError
+from ndtool.inmemory import calls, ops
 from ndtool.rules import dtypes, operators, shapes, specs
 from ndtool.rules.operators import Attributes, Example, Operator
 from ndtool.rules.plans import NdPlan, Shape
@@ -109,11 +110,11 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     data, indices = rng.random((16, 9)), rng.integers(0, 9, (5000, 2)).astype(ml_dtypes.uint4)
     indices.tofile("idx.bin")
     save(data=data)
-    calls = (
+    examples = (
         lambda: ops.gather_nd(data, indices),
         lambda: files.gather_nd("data.npy", "raw:uint4[5000,2]:idx.bin").array,
     )
-    for call in calls:
+    for call in examples:
         with pytest.raises(TypeError, match="indices has dtype uint4: expected an integer dtype"):
             call()
     types = (*dtypes.INTEGERS, "uint4")
@@ -122,11 +123,11 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     own = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
     monkeypatch.setattr(specs, "TABLE", tuple(own))
     monkeypatch.setattr(refusals, "KINDS", "iuV")
-    inmemory.bind_call.cache_clear()
+    calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
-    for call in calls:
+    for call in examples:
         assert same(call(), reference.gather_nd(data, indices))
-    inmemory.bind_call.cache_clear()
+    calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
 
 

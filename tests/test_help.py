@@ -189,7 +189,7 @@ def loaded(*arguments):
 
 HEAVY = {
     "numpy", "rich", "ml_dtypes", "json", "zipfile", "zlib", "tempfile", "subprocess", "shutil",
-    "asyncio", "importlib.metadata", "traceback", "ndtool.ops", "ndtool.analysis.oracle.reference",
+    "asyncio", "importlib.metadata", "traceback", "ndtool.inmemory.ops", "ndtool.analysis.oracle.reference",
 }  # fmt: skip
 
 

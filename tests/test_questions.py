@@ -15,7 +15,6 @@ from rich.console import Console
 
 import ndtool
 from ndtool import files
-from ndtool.answers import Answer
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -24,6 +23,7 @@ from ndtool.errors import (
     RuleError,
     UsageError,
 )
+from ndtool.questions.answers import Answer
 
 pytestmark = pytest.mark.usefixtures("workdir")
 DATA = np.arange(12, dtype="f4").reshape(4, 3)

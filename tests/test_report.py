@@ -10,10 +10,10 @@ from command import NDTOOL, at_terminal, ndtool, save
 from limits import failing
 
 import ndtool as ndtool_package
-from ndtool import ops
 from ndtool.analysis import infer, values
 from ndtool.cli import records
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, sized
+from ndtool.inmemory import ops
 from ndtool.rules import dtypes, specs
 from ndtool.rules.operators import Attributes
 

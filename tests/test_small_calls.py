@@ -15,10 +15,10 @@ from test_out_of_bounds import beyond
 from test_properties import many
 
 import ndtool
-from ndtool import inmemory, ops
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
 from ndtool.errors import NdtoolError
+from ndtool.inmemory import calls, ops
 
 pytestmark = pytest.mark.usefixtures("short_calls")
 
@@ -48,7 +48,7 @@ class BothPaths:
 
     def otherwise(self, *call: Any) -> Array:
         self.general += 1
-        return inmemory.execute(*call)
+        return calls.execute(*call)
 
     def are_short(self, call: Callable[[], object]) -> bool:
         """Whether a call is executed without the general path."""
@@ -60,8 +60,8 @@ class BothPaths:
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
     found = BothPaths()
-    calls = BoundCalls(np.ndarray, np.empty, inmemory.bind_small, found.otherwise, tuning)
-    monkeypatch.setattr(ops, "_CALLS", calls)
+    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, found.otherwise, tuning)
+    monkeypatch.setattr(ops, "_CALLS", bound)
     return found
 
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.buffers import raw
 from ndtool.errors import OutputError, UsageError, printable
 from ndtool.formats import outputs
+from ndtool.inmemory.buffers import raw
 from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.storage import locations

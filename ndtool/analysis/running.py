@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import ops
 from ndtool._kernels import UpdateCounts
 from ndtool.analysis import values
-from ndtool.buffers import raw
 from ndtool.engine.counting import Combining
+from ndtool.inmemory import ops
+from ndtool.inmemory.buffers import raw
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.reductions import REDUCTIONS
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.arguments import array, type_of
 from ndtool.engine import check, layouts
 from ndtool.errors import RuleError
+from ndtool.inmemory.arguments import array, type_of
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Plan, Shape

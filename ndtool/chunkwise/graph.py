@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ndtool.arguments import name_exactly
 from ndtool.chunkwise import parts, splits
 from ndtool.chunkwise.calls import Array, ChunkedCall, Chunks
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
+from ndtool.inmemory.arguments import name_exactly
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import _kernels, ops
+from ndtool import _kernels
 from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
-from ndtool.buffers import copy_right, normalize, raw
 from ndtool.chunkwise.calls import ChunkedCall, held
 from ndtool.chunkwise.splits import Bundle, Split, Tuples, in_order, parts_for
 from ndtool.engine import bind, copies, dispatch, layouts
 from ndtool.engine.counting import Combining
 from ndtool.errors import OutputError
+from ndtool.inmemory import ops
+from ndtool.inmemory.buffers import copy_right, normalize, raw
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ndtool import nulls
 from ndtool.arrays.source import Source
 from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.locators import Name
+from ndtool.inmemory import nulls
 from ndtool.rules.operators import LOWERED_INPUTS
 from ndtool.rules.shapes import written
 from ndtool.storage import locations

@@ -6,11 +6,11 @@ from math import prod
 
 import numpy as np
 
-from ndtool import tensorscatter
 from ndtool.arrays import memory as arrays
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, ResourceError, UsageError
 from ndtool.formats import literal
+from ndtool.inmemory import tensorscatter
 from ndtool.machine import memory
 from ndtool.rules import inference
 from ndtool.rules import tensorscatter as rules

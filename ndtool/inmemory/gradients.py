@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ndtool import ops
-from ndtool.arguments import optional_integer
 from ndtool.errors import RuleError
+from ndtool.inmemory import ops
+from ndtool.inmemory.arguments import optional_integer
 
 if TYPE_CHECKING:
     from torch import Tensor

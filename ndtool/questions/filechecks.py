@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ndtool.arguments import integer
 from ndtool.errors import RuleError, UsageError
+from ndtool.inmemory.arguments import integer
 from ndtool.literals import OperatorName
 from ndtool.options import checked_attributes, named_inputs, operator_name
 from ndtool.rules.inference import Inference

@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from ndtool.answers import Answer, Element, Origin, Output, Position, Typed, Value, names_of
 from ndtool.notebook import Table
+from ndtool.questions.answers import (
+    Answer,
+    Element,
+    Origin,
+    Output,
+    Position,
+    Typed,
+    Value,
+    names_of,
+)
 
 
 @dataclass(frozen=True, slots=True)

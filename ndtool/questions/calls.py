@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
 
 from ndtool.analysis import records
-from ndtool.answers import Explanation, Inferred, Statistics
-from ndtool.arguments import integer
 from ndtool.errors import RuleError, UsageError
 from ndtool.formats.opened import require_same
+from ndtool.inmemory.arguments import integer
 from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
     Named,
@@ -32,7 +31,8 @@ from ndtool.options import (
     file_names,
     operator_name,
 )
-from ndtool.reports import Verification
+from ndtool.questions.answers import Explanation, Inferred, Statistics
+from ndtool.questions.reports import Verification
 from ndtool.rules.inference import Given
 from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs.request import Request

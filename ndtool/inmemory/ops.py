@@ -7,9 +7,9 @@ from typing import Any, SupportsIndex, TypeVar, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import inmemory
 from ndtool._kernels import BoundCalls
 from ndtool.engine import tuning
+from ndtool.inmemory import calls
 from ndtool.literals import (
     BatchedGatherOptions,
     BatchedScatterOptions,
@@ -361,4 +361,4 @@ def scatter(
     return _CALLS.call(call, data, indices, updates, out)
 
 
-_CALLS = BoundCalls(np.ndarray, np.empty, inmemory.bind_small, inmemory.execute, tuning)
+_CALLS = BoundCalls(np.ndarray, np.empty, calls.bind_small, calls.execute, tuning)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import nulls, tensors
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
+from ndtool.inmemory import nulls, tensors
 from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype

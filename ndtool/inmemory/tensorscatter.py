@@ -7,9 +7,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ndtool import ops
-from ndtool.arguments import array, integer, require_apart, type_of, word
 from ndtool.errors import BoundsError, RuleError
+from ndtool.inmemory import ops
+from ndtool.inmemory.arguments import array, integer, require_apart, type_of, word
 from ndtool.literals import Tensor, WriteMode
 from ndtool.rules import tensorscatter as rules
 from ndtool.rules.tensorscatter import Lowering

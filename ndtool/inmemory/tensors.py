@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import nulls
 from ndtool.errors import DtypeError, UsageError, shown
+from ndtool.inmemory import nulls
 
 Array = NDArray[Any]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from ndtool.analysis import records
-from ndtool.arguments import array, word
 from ndtool.errors import UsageError
+from ndtool.inmemory.arguments import array, word
 from ndtool.options import (
     Named,
     Progress,
@@ -21,7 +21,7 @@ from ndtool.options import (
     file_name,
     path,
 )
-from ndtool.reports import Converted, Inspection, Model
+from ndtool.questions.reports import Converted, Inspection, Model
 
 __all__ = ["convert", "inspect", "model"]
 

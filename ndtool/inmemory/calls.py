@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool import tensors
 from ndtool._kernels import Indices, SmallCall
-from ndtool.arguments import (
+from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
+from ndtool.engine.counting import Combining
+from ndtool.engine.updates import Scatter
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
+from ndtool.inmemory import tensors
+from ndtool.inmemory.arguments import (
     array,
     attributes_of,
     index_array,
@@ -22,11 +26,7 @@ from ndtool.arguments import (
     type_of,
     word,
 )
-from ndtool.buffers import copy_right, normalize, opaque, operand, raw
-from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
-from ndtool.engine.counting import Combining
-from ndtool.engine.updates import Scatter
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
+from ndtool.inmemory.buffers import copy_right, normalize, opaque, operand, raw
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import Handling

@@ -1,0 +1,1 @@
+"""The operators on arrays in memory: arguments, checked calls, derivatives."""
