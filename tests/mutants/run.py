@@ -171,6 +171,9 @@ HARMLESS = (
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
 )
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
+INVALID = "invalid"  # does not compile
+ERROR = re.compile(r"^ndtool/(\S+?):(\d+):\d+: (?!warning|note)", re.MULTILINE)
+ORIGIN = re.compile(r'\s*/\* "ndtool/(\S+)":(\d+)$')  # in the generated C
 HANGS = (-signal.SIGPROF, -signal.SIGXCPU)
 
 
@@ -320,31 +323,49 @@ def run_tests(folder: Path, tests: Sequence[str], number: int = -1) -> str:
 
 def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
     """Build as many mutants of kernels in one build as possible; return which, by number."""
-    records = [
-        (m.file, m.line + 1, m.column, m.new, number)
-        for number, m in enumerate(chosen)
-        if m.file in KERNELS
-    ]
-    if not records:
-        return set()
-    path = folder / "locations.json"
-    path.write_text(json.dumps(records))
+    together = {number for number, mutant in enumerate(chosen) if mutant.file in KERNELS}
     originals = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
-    (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
-    script = Path(__file__).with_name("schemata.py")
-    with (folder / "log").open("w") as log:
+    script, path = Path(__file__).with_name("schemata.py"), folder / "locations.json"
+    while together:
+        records = [(*place(chosen[number]), chosen[number].new, number) for number in together]
+        path.write_text(json.dumps(records))
+        (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
         built = subprocess.run(
-            [sys.executable, str(script), str(path)], cwd=folder, check=True, text=True,
-            stdout=subprocess.PIPE, stderr=log,
+            [sys.executable, str(script), str(path)], cwd=folder, check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    for name, text in originals.items():
-        (folder / "ndtool" / name).write_text(text)
-    skipped = set(json.loads(built.stdout.splitlines()[-1]))
-    return {number for *_, number in records} - skipped
+        (folder / "log").write_text(built.stdout)
+        for name, text in originals.items():
+            (folder / "ndtool" / name).write_text(text)
+        if not built.returncode:
+            return together - set(json.loads(built.stdout.splitlines()[-1]))
+        wrong = set(erroneous(built.stdout, folder / "ndtool" / "_kernels.c"))
+        invalid = {number for number in together if place(chosen[number])[:2] in wrong}
+        if not invalid:
+            raise SystemExit(f"the kernels do not build with mutants, see {folder / 'log'}")
+        together -= invalid
+    return set()
+
+
+def erroneous(log: str, generated: Path) -> Iterator[tuple[str, int]]:
+    """Yield the lines of the sources that Cython or the C compiler reports, each with its file."""
+    lines = generated.read_text().splitlines() if generated.exists() else []
+    for file, number in ERROR.findall(log):
+        if file != generated.name:
+            yield file, int(number)
+            continue
+        origins = (ORIGIN.match(line) for line in reversed(lines[: int(number)]))
+        found = next(filter(None, origins))
+        yield found[1], int(found[2])
+
+
+def place(mutant: Mutant) -> tuple[str, int, int]:
+    """Return a mutant's file, its line from 1 and its column from 0."""
+    return mutant.file, mutant.line + 1, mutant.column
 
 
 def outcome(mutant: Mutant, folder: Path) -> str:
-    """Build, if necessary, and test a mutant; one that does not compile counts as killed."""
+    """Build, if necessary, and test a mutant."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
@@ -363,7 +384,7 @@ def rebuilt(folder: Path) -> str:
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     try:
         if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
-            return KILLED
+            return INVALID
         return run_tests(folder, KERNEL_TESTS)
     finally:
         kernels.unlink(missing_ok=True)
@@ -449,7 +470,7 @@ def main() -> int:
         print("a mutant with a known fate met another one")
         return 2
     begun = list(zip(every_mutant, fates, strict=True))[len(known) :]
-    judged = [(mutant, fate) for mutant, fate in begun if fate]
+    judged = [(mutant, fate) for mutant, fate in begun if fate and fate != INVALID]
     print(*summary(judged), sep="\n")
     return 1 if any(fate == SURVIVED for _, fate in judged) else 0
 
