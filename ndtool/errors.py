@@ -6,6 +6,20 @@ from enum import IntEnum
 from ndtool.redaction import foreign
 from ndtool.redaction import redacted as redacted
 
+__all__ = [  # what ndtool offers, too
+    "BoundsError",
+    "DifferenceError",
+    "DtypeError",
+    "DuplicatesError",
+    "InputError",
+    "NdtoolError",
+    "OutputError",
+    "ResourceError",
+    "RuleError",
+    "Status",
+    "UsageError",
+]  # fmt: skip
+
 
 class Status(IntEnum):
     """Exit statuses of the command line, which are stable across versions."""

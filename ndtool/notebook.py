@@ -18,11 +18,6 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def html(one: Table) -> str:
-    """Return a table as HTML."""
-    return table(*one)
-
-
 def rich(tables: Iterable[Table]) -> Any:
     """Return tables as one renderable of rich; names and values are never markup."""
     from rich.console import Group
@@ -43,9 +38,13 @@ def rich(tables: Iterable[Table]) -> Any:
 def text(one: Table) -> str:
     """Return a table as plain text, one line per row."""
     rows = [[printable(cell, 1000) for cell in row] for row in (one.columns, *one.rows)]
+    return (one.title and printable(one.title, 1000) + "\n") + aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as plain text in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([printable(one.title, 1000)] * bool(one.title) + lines) + "\n"
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,6 +11,7 @@
 [array([3., 1.], dtype=float32)]
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,19 @@ Array = NDArray[Any]
 _STRINGS = "OSU"  # dtype kinds that hold ONNX's strings
 
 
+def _with_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
+    """Compute an operator without arithmetic; strings are moved by their linear indices."""
+    if data.dtype.kind not in _STRINGS:
+        return compute(data, *updates)
+    strings = np.concatenate([array.reshape(-1) for array in (data, *updates)])
+    linear = np.arange(strings.size)
+    moved = compute(
+        linear[: data.size].reshape(data.shape),
+        *(linear[data.size :].reshape(array.shape) for array in updates),
+    )
+    return np.asarray(strings[moved.reshape(-1)].reshape(moved.shape))
+
+
 class _Operator(OpRun):
     """An operator of the version in the model's operator set; the class name is its ONNX name."""
 
@@ -36,14 +50,15 @@ class _Operator(OpRun):
         given = {name: value for name, value in attributes.items() if value is not None}
         given["spec"] = self._spec()
         compute = getattr(ops, self.operator)
-        if data.dtype.kind not in _STRINGS or given.get("reduction", "none") != "none":
-            return (compute(data, *others, **given),)
-        # strings are moved by their linear indices
-        strings = np.concatenate([array.reshape(-1) for array in (data, *others[1:])])
-        numbers = np.arange(strings.size)
-        updates = [numbers[data.size :].reshape(array.shape) for array in others[1:]]
-        moved = compute(numbers[: data.size].reshape(data.shape), others[0], *updates, **given)
-        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+        indices, updates = others[0], others[1:]
+
+        def computed(data: Array, *updates: Array) -> Array:
+            result: Array = compute(data, indices, *updates, **given)
+            return result
+
+        if given.get("reduction", "none") != "none":
+            return (computed(data, *updates),)
+        return (_with_strings(computed, data, *updates),)
 
     def _spec(self) -> str:
         opsets = self.run_params["opsets"]
@@ -77,14 +92,7 @@ class TensorScatter(_Operator):
             )
             return result
 
-        if data.dtype.kind not in _STRINGS:
-            return (compute(data, update),)
-        strings = np.concatenate([data.reshape(-1), update.reshape(-1)])
-        numbers = np.arange(strings.size)
-        moved = compute(
-            numbers[: data.size].reshape(data.shape), numbers[data.size :].reshape(update.shape)
-        )
-        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+        return (_with_strings(compute, data, update),)
 
 
 # The value for `new_ops` of a ReferenceEvaluator.

@@ -70,8 +70,10 @@ def _sizes(shape: Shape) -> list[int | str]:
     return [str(size) if isinstance(size, Symbol) else size for size in shape]
 
 
-def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return a conversion as a JSON object; kept: the preserved members."""
+def converted_record(
+    conversion: Conversion, kept: tuple[str, ...] | None, seconds: float
+) -> dict[str, Any]:
+    """Return the answer of `convert` as a JSON object; kept: the preserved members."""
     origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
@@ -88,6 +90,8 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
             "order": origin.order,
         },
         "output": output if kept is None else {**output, "kept": kept},
+        "seconds": seconds,
+        "warnings": conversion.warnings,
     }
 
 
@@ -199,7 +203,10 @@ def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
         "version": __version__,
         "operator": call.asked.operator,
         "tuples": found.tuples,
-        "components": [_without(one._asdict(), "first") for one in found.components],
+        "components": [
+            {key: value for key, value in one._asdict().items() if key != "first"}
+            for one in found.components
+        ],
         "out_of_bounds": found.out_of_bounds,
         "first_out_of_bounds": [
             {**one._asdict(), "component": None if alone else one.component} for one in found.beyond
@@ -217,18 +224,16 @@ def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
     }
 
 
-def _without(record: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != key}
-
-
 def bytes_of_data(call: OpenCall) -> int:
     """Return the bytes of all data, selected or not."""
     data = call.inference.inputs["data"]
     return prod(data.shape) * data.dtype.itemsize
 
 
-def comparison_record(compared: Comparison) -> dict[str, Any]:
-    """Return the comparison of an output as a JSON object."""
+def comparison_record(compared: Comparison | None) -> dict[str, Any]:
+    """Return the comparison of an output as a JSON object, empty if there is none."""
+    if compared is None:
+        return {}
     return {
         "equal": compared.total - compared.different,
         "different": compared.different,
@@ -253,13 +258,8 @@ def _difference_record(one: Difference | None) -> dict[str, Any] | None:
 
 def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
-    found = [report._asdict() for report in reports]
-    return [{**compared_record(one.pop("compared")), **one} for one in found]
-
-
-def compared_record(compared: Comparison | None) -> dict[str, Any]:
-    """Return a comparison, if there is one, as a JSON object."""
-    return comparison_record(compared) if compared else {}
+    records = [report._asdict() for report in reports]
+    return [{**comparison_record(record.pop("compared")), **record} for record in records]
 
 
 def node_record(one: ModelNode) -> dict[str, Any]:
@@ -296,7 +296,12 @@ def verified_record(
     name: str | None, compared: Comparison | None, reports: Sequence[Report] | None = None
 ) -> dict[str, Any]:
     """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
-    found = {"version": __version__, "output": name, "verified": True, **compared_record(compared)}
+    found = {
+        "version": __version__,
+        "output": name,
+        "verified": True,
+        **comparison_record(compared),
+    }
     return found if reports is None else {**found, "engines": engine_records(reports)}
 
 
@@ -311,11 +316,3 @@ def inspection_record(
 def model_record(nodes: Sequence[ModelNode]) -> dict[str, Any]:
     """Return the answer of `model` as a JSON object."""
     return {"version": __version__, "nodes": [node_record(one) for one in nodes]}
-
-
-def converted_record(
-    conversion: Conversion, kept: tuple[str, ...] | None, seconds: float
-) -> dict[str, Any]:
-    """Return the answer of `convert` as a JSON object; kept: the preserved members."""
-    found = conversion_record(conversion, kept)
-    return {**found, "seconds": seconds, "warnings": conversion.warnings}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool._kernels import PAGE
 from ndtool.analysis import mapping, tuples
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, part, silent
@@ -34,7 +35,6 @@ Array = NDArray[Any]
 MOST = 5  # most frequent slices, and indices out of bounds, to list
 BINS = 16  # of the histogram in text
 FINE = 240  # of the histogram in a picture
-PAGE = 4096  # bytes of a page of the page cache
 _MASK = "all are 0 or 1, as many as slices: is it a mask? np.argwhere gives indices"
 
 

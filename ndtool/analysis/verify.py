@@ -11,7 +11,6 @@ from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
-from ndtool.analysis.oracle.reference import New
 from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
@@ -28,7 +27,6 @@ from ndtool.storage.local import ByteRange
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
-OTHERWISE = "differ only in NaN or the sign of zero"
 LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
@@ -71,18 +69,28 @@ class Comparison(NamedTuple):
     within: int
 
     @property
-    def looked_into(self) -> str:
-        """The elements that were diagnosed, in words."""
+    def findings(self) -> list[str]:
+        """The diagnosis as sentences without full stops; empty if there is none."""
         few = self.examined < self.different
-        return f"the {self.examined} furthest apart" if few else str(self.examined)
+        examined = f"the {self.examined} furthest apart" if few else str(self.examined)
+        sentences = []
+        if off := (self.lost or 0) + (self.doubled or 0):
+            sentences.append(
+                f"{off} of {examined} are off by exactly one update:"
+                f" {self.lost} lost one, {self.doubled} applied one twice"
+            )
+        if self.otherwise:
+            sentences.append(
+                f"{self.otherwise} of {examined} differ only in NaN or the sign of zero"
+            )
+        if self.cause:
+            sentences.append(f"{examined} are the result of {self.cause}")
+        return sentences
 
     def _repr_html_(self) -> str:
         rows = [(name, str(count)) for name, count in self.ulps.items()]
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
-        blamed = (self.lost or 0) + (self.doubled or 0)
-        lost = f", {blamed} are off by exactly one update" if blamed else ""
-        lost += f", {self.otherwise} {OTHERWISE}" if self.otherwise else ""
-        title = f"{self.described}: {equal}{lost}"
+        title = f"{self.described}: {'; '.join([equal, *self.findings])}"
         return notebook.table(title, ("ulps apart", "elements"), rows)
 
 
@@ -99,7 +107,12 @@ def verify(
     further apart, in row-major order; it has the comparison. given: see Opened.
     """
     with Opened(request, given) as call:
-        return _verified(request, call.arrays, call.label, progress, within)
+        result = call.arrays.pop("output")
+        expected = recomputed(request, call.arrays, part(progress, 0, 0.9), result)
+        compared = compare(request, call.arrays, result, expected, part(progress, 0.9, 1), within)
+        if error := difference(compared, call.label, request.operator):
+            raise error
+    return compared
 
 
 class Opened:
@@ -160,21 +173,6 @@ def label_of(request: Request) -> str:
     return "the output" if request.output is None else called(request.output)
 
 
-def _verified(
-    request: Request,
-    arrays: dict[str, NDArray[Any]],
-    label: str,
-    progress: ProgressCallback,
-    within: int,
-) -> Comparison:
-    result = arrays.pop("output")
-    expected = recomputed(request, arrays, part(progress, 0, 0.9), result)
-    compared = compare(request, arrays, result, expected, part(progress, 0.9, 1), within)
-    if error := difference(compared, label, request.operator):
-        raise error
-    return compared
-
-
 def recomputed(
     request: Request,
     arrays: dict[str, NDArray[Any]],
@@ -187,10 +185,30 @@ def recomputed(
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
             _compare_types(result, shape, dtype, label, request.operator)
-        room = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
-        return np.ndarray(shape, dtype, room)
+        buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
+        return np.ndarray(shape, dtype, buffer)
 
-    return _recomputed(request, arrays, new, progress)
+    attributes = request.attributes
+    keywords: dict[str, Any] = operator_of(request.operator).given(attributes)
+    if request.operator not in LOWERED:
+        for name in ("out_of_bounds", "pad", "negatives"):
+            keywords[name] = getattr(attributes, name)
+        keywords["progress"] = progress
+    try:
+        if attributes.out_of_bounds == "fill" or attributes.fill is not None:
+            dtype = dtypes.from_numpy(arrays["data"].dtype)
+            keywords["filling"] = filling.element(attributes.fill, dtype)
+        output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
+    except NdtoolError as exc:
+        given = {
+            role: Given(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
+            for role, name in request.arguments.items()
+        }
+        point_out(exc, given)
+        raise
+    except IndexError:  # they were validated
+        raise OutputError(f"{called(request.indices)} changed during the run") from None
+    return output
 
 
 def compare(
@@ -242,36 +260,6 @@ def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> N
     given = Given(source.name, metadata.dtype, metadata.shape)
     taken = given if name.endswith("indices") else given.taken_as(dtype)
     return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
-
-
-def _recomputed(
-    request: Request, arrays: dict[str, NDArray[Any]], new: New, progress: ProgressCallback
-) -> NDArray[Any]:
-    operator = getattr(reference, request.operator)
-    how: dict[str, Any] = operator_of(request.operator).given(request.attributes)
-    given = request.attributes
-    if request.operator not in LOWERED:
-        how |= {
-            "out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives,
-            "progress": progress,
-        }  # fmt: skip
-    try:
-        if given.out_of_bounds == "fill" or given.fill is not None:
-            dtype = dtypes.from_numpy(arrays["data"].dtype)
-            how["filling"] = filling.element(request.attributes.fill, dtype)
-        result: NDArray[Any] = operator(**arrays, **how, new=new)
-    except NdtoolError as exc:
-        point_out(
-            exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
-        )
-        raise
-    except IndexError:  # they were validated
-        raise OutputError(f"{called(request.indices)} changed during the run") from None
-    return result
-
-
-def _given(name: str, array: NDArray[Any]) -> Given:
-    return Given(name, dtypes.from_numpy(array.dtype), array.shape)
 
 
 def _compare_types(

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from math import prod
 
+from ndtool import notebook
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import measurable
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
-from ndtool.analysis.verify import OTHERWISE, Comparison
-from ndtool.cli import records
+from ndtool.analysis.verify import Comparison
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
 from ndtool.errors import counted, sized
@@ -118,7 +118,7 @@ def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) ->
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
     most = max(1, *(count for _, count in counts))
-    heads = records.aligned(titles, rows).splitlines()
+    heads = notebook.aligned([titles, *rows]).splitlines()
     wide = max(map(len, heads)) + 2
     length = max(1, min(_LONGEST, columns(fd) - wide))
     bar = _bar(fd)
@@ -159,13 +159,4 @@ def differences(compared: Comparison) -> list[str]:
         position = f"[{', '.join(map(str, largest.position))}]"
         found, wanted = values.shown(largest.output), values.shown(largest.expected)
         lines.append(f"largest: {position} is {found}, not {wanted}: {far} ulps apart")
-    if blamed := (compared.lost or 0) + (compared.doubled or 0):
-        lines.append(
-            f"{blamed} of {compared.looked_into} are off by exactly one update:"
-            f" {compared.lost} lost one, {compared.doubled} applied one twice"
-        )
-    if compared.otherwise:
-        lines.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
-    if compared.cause:
-        lines.append(f"{compared.looked_into} are the result of {compared.cause}")
-    return lines
+    return lines + compared.findings

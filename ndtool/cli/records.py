@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis.records import attributes_of, notes_of
@@ -51,14 +50,6 @@ def title(inference: Inference) -> str:
         given.pop("batch_dims", None)
     attributes = [f"{name} {value}" for name, value in given.items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
-
-
-def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table as plain text, one line per row."""
-    lines = [columns, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join(padded) + "\n"
 
 
 def summary(inference: Inference) -> list[str]:
@@ -171,12 +162,7 @@ def spec_cells(row: Row) -> tuple[str, ...]:
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]
     indices = _ranges(row.indices) + ("" if row.negatives else ", none negative")
-    return (spec_name(row), row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
-
-
-def spec_name(row: Row) -> str:
-    """Return the value of --spec for a row."""
-    return row.spec
+    return (row.spec, row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
 
 
 def _ranges(names: tuple[str, ...]) -> str:

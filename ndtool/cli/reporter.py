@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__
+from ndtool import __version__, notebook
 from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
@@ -203,7 +203,7 @@ class Reporter:
     def specs(self, rows: list[Row]) -> None:
         """Print rows of the standards."""
         if self.json:
-            listed = [{"spec": records.spec_name(row), **row._asdict()} for row in rows]
+            listed = [{"spec": row.spec, **row._asdict()} for row in rows]
             self.put_json({"version": __version__, "specs": listed})
             return
         columns = records.SPEC_COLUMNS
@@ -215,11 +215,8 @@ class Reporter:
         compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
             steps = {} if trace is None else {"trace": json_records.steps(trace)}
-            if compared is not None:
-                from ndtool.cli import figures
-
-                steps |= json_records.comparison_record(compared)
-            self._put_error({**exc.fields(), **steps})
+            record = json_records.comparison_record(compared)
+            self._put_error({**exc.fields(), **steps, **record})
             return
         if trace is not None and self._shows_trace(False):
             full = self.trace
@@ -344,7 +341,7 @@ def table(
         from ndtool.cli import styled
 
         return styled.table(columns, rows, folded, fd, title)
-    return (title and title + "\n") + records.aligned(columns, rows)
+    return (title and title + "\n") + notebook.aligned([columns, *rows])
 
 
 def _output(inference: Inference) -> str:

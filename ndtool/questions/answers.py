@@ -96,7 +96,7 @@ class Answer(Value):
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return "".join(map(notebook.html, self.tables()))
+        return "".join(notebook.table(*table) for table in self.tables())
 
     def __rich__(self) -> Any:
         return notebook.rich(self.tables())

@@ -18,15 +18,7 @@ from ndtool.analysis.engines.process import EngineProcess
 from ndtool.analysis.oracle.blocks import in_order, slices
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import native
-from ndtool.analysis.verify import (
-    OTHERWISE,
-    Comparison,
-    Opened,
-    compare,
-    difference,
-    exactly,
-    recomputed,
-)
+from ndtool.analysis.verify import Comparison, Opened, compare, difference, exactly, recomputed
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
 from ndtool.machine import threads
@@ -326,22 +318,9 @@ def judged(report: Report, found: list[Comparison]) -> Report:
 def _differing(compared: Comparison) -> str:
     """Describe how many elements differ, and how."""
     text = f"{compared.different} of {compared.total} elements differ"
-    lost, doubled = compared.lost or 0, compared.doubled or 0
-    reasons = []
-    if lost or doubled:
-        reasons.append(
-            f"{lost + doubled} of {compared.looked_into} off by exactly one update"
-            f" ({lost} lost one, {doubled} applied one twice)"
-        )
-    if compared.otherwise:
-        reasons.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
-    if compared.cause:
-        reasons.append(f"{compared.looked_into} are the result of {compared.cause}")
-    if reasons:
-        text += f": {'; '.join(reasons)}"
-    elif compared.largest is not None and compared.largest.ulps is not None:
+    if not compared.findings and compared.largest and compared.largest.ulps is not None:
         text += f", by up to {compared.largest.ulps} ulp"
-    return text
+    return "; ".join([text, *compared.findings])
 
 
 def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
