@@ -1,7 +1,8 @@
 """Run the operators on files of any size, as the command line does.
 
 A str or a path is the name of a file wherever an operator takes an array, as on the command line:
-`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded.
+`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded. An
+output file has its old content or the complete new one at any time.
 
 >>> import numpy as np, tempfile, os
 >>> folder = tempfile.mkdtemp()
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
+from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,6 @@ from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import COMMON, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Options", "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
@@ -80,15 +78,12 @@ def gather_nd(
 
     data: shape (d0, .., dr-1), any fixed-size dtype. indices: shape (.., k), any integer dtype;
     each value in -s..s-1 for its axis of size s. Each is an array, or the name of a file.
-    batch_dims: the number of leading axes that both share. out: the file to write, which is the old
-    one or the complete new one at any time; without it the result is an array. options: the
-    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
-    out_of_bounds.
+    batch_dims: the number of leading axes that both share. out: the file to write; without it the
+    result is an array. options: those of ndtool.files.Options.
 
     Returns a Result, whose `array` or `output` has data's dtype and shape indices.shape[:-1] +
-    data.shape[batch_dims + k:]. Raises BoundsError, DtypeError or RuleError for arguments that
-    break a rule, InputError for a file that cannot be read, OutputError, ResourceError or
-    UsageError.
+    data.shape[batch_dims + k:].
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
@@ -115,14 +110,12 @@ def scatter_nd(
     k:]. Each is an array, or the name of a file. reduction: how an update is combined with the
     current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or
     "mean", in row-major order of indices. batch_dims: the number of leading axes that data and
-    indices share. out: the file to write, which is the old one or the complete new one at any time;
-    without it the result is an array. options: the keywords of ndtool.files.Options, such as
-    threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data`
-    refers to.
+    indices share. out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
@@ -144,14 +137,11 @@ def gather_elements(
     """Gather one element per index along an axis, into a file or array (ONNX GatherElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write,
-    which is the old one or the complete new one at any time; without it the result is an array.
-    options: the keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB")
-    and out_of_bounds.
+    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write;
+    without it the result is an array. options: those of ndtool.files.Options.
 
-    Returns a Result, whose `array` or `output` has data's dtype and indices' shape. Raises
-    BoundsError, DtypeError or RuleError for arguments that break a rule, InputError for a file that
-    cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and indices' shape.
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
@@ -178,14 +168,12 @@ def scatter_elements(
     off the axis. updates: data's dtype, indices' shape. Each is an array, or the name of a file.
     axis: -r..r-1, along which indices select. reduction: how an update is combined with the current
     value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in
-    row-major order of indices. out: the file to write, which is the old one or the complete new one
-    at any time; without it the result is an array. options: the keywords of ndtool.files.Options,
-    such as threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that
-    `data` refers to.
+    row-major order of indices. out: the file to write; without it the result is an array. options:
+    those of ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
@@ -210,14 +198,12 @@ def gather(
     data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
     -s..s-1 for the axis of size s. Each is an array, or the name of a file. axis: -r..r-1, default
     batch_dims. batch_dims: the number of leading axes that both share, at most axis (OpenVINO
-    Gather-8). out: the file to write, which is the old one or the complete new one at any time;
-    without it the result is an array. options: the keywords of ndtool.files.Options, such as
-    threads, spec, memory (bytes, or "500MB") and out_of_bounds.
+    Gather-8). out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options.
 
     Returns a Result, whose `array` or `output` has data's dtype and shape data.shape[:axis] +
-    indices.shape[batch_dims:] + data.shape[axis+1:]. Raises BoundsError, DtypeError or RuleError
-    for arguments that break a rule, InputError for a file that cannot be read, OutputError,
-    ResourceError or UsageError.
+    indices.shape[batch_dims:] + data.shape[axis+1:].
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
@@ -247,13 +233,12 @@ def scatter(
     -r..r-1, default batch_dims. reduction: how an update is combined with the current value: "none"
     (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in row-major order
     of indices. batch_dims: the number of leading axes that data and indices share, at most axis.
-    out: the file to write, which is the old one or the complete new one at any time; without it the
-    result is an array. options: the keywords of ndtool.files.Options, such as threads, spec, memory
-    (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data` refers to.
+    out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
@@ -281,14 +266,12 @@ def tensor_scatter(
     but for the axis, where it has n <= s. write_indices: shape (B,), any integer dtype; the index
     along the axis of update's first element in each batch; zeros if None. Each is an array, or the
     name of a file. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <=
-    s - n, or "circular", where every index is taken modulo s. out: the file to write, which is the
-    old one or the complete new one at any time; without it the result is an array. options: the
-    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
-    out_of_bounds. `out` may be the file that `past` refers to.
+    s - n, or "circular", where every index is taken modulo s. out: the file to write; without it
+    the result is an array. options: those of ndtool.files.Options. `out` may be the file that
+    `past` refers to.
 
-    Returns a Result, whose `array` or `output` has past's dtype and shape. Raises BoundsError,
-    DtypeError or RuleError for arguments that break a rule, InputError for a file that cannot be
-    read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has past's dtype and shape.
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
@@ -307,15 +290,16 @@ def _run(
     operator: str, inputs: dict[str, Named], given: dict[str, Any], out: Path, options: Options
 ) -> Result:
     started = time.perf_counter()
-    chosen, bar = checked(options)
+    keywords = checked(options)
+    bar = keywords.pop("progress", False)
     named = file_names(inputs)
     arguments = {role: named.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: chosen.pop(name) for name in COMMON if name in chosen}
+    given = given | {name: keywords.pop(name) for name in COMMON if name in keywords}
     attributes = attributes_of(operator, given.items())
-    fields = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
-    arguments_given: dict[str, Any] = {"indices": None, **fields, **chosen}
-    request = Request(operator, output=output, attributes=attributes, **arguments_given)
+    names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
+    fields: dict[str, Any] = {"indices": None, **names, **keywords}
+    request = Request(operator, output=output, attributes=attributes, **fields)
     result = None
     try:
         rule = attributes.out_of_bounds

@@ -19,7 +19,8 @@ from ndtool.inmemory.arguments import array, attributes_of, index_array, integer
 from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets
-from ndtool.rules.operators import COMMON, EVERY, LOWERED, Attributes, operator_of
+from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings
@@ -63,16 +64,13 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def checked(options: Options) -> tuple[dict[str, Any], Progress]:
-    """Return validated options as a run takes them, and the progress argument."""
-    how: dict[str, Any] = {**options}
-    progress = how.pop("progress", False)
-    if not isinstance(progress, bool) and not callable(progress):
-        raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
-    for name, take in _TAKEN.items():
-        if name in how and (how[name] is not None or name == "spec"):
-            how[name] = take(name, how[name])
-    return how, progress
+def checked(options: Options) -> dict[str, Any]:
+    """Return validated options as a run takes them."""
+    keywords: dict[str, Any] = {**options}
+    for name, convert in _CONVERTERS.items():
+        if name in keywords and (keywords[name] is not None or name == "spec"):
+            keywords[name] = convert(name, keywords[name])
+    return keywords
 
 
 def _whole(name: str, value: Any) -> int:
@@ -115,7 +113,7 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
     return tuple(path(name, one) for one in (value if many else [value]))
 
 
-_TAKEN: dict[str, Callable[[str, Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "spec": word, "dtype": word, "codec": _codec, "threads": _whole, "workers": _whole,
     "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
@@ -128,6 +126,8 @@ class ProgressReporter:
     """
 
     def __init__(self, operator: str, progress: Progress) -> None:
+        if not isinstance(progress, bool) and not callable(progress):
+            raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
         self._operator, self._progress, self._shown = operator, progress, 0
 
     def __enter__(self) -> ProgressCallback:
@@ -155,12 +155,37 @@ def operator_name(name: str) -> str:
     return name
 
 
-def named_inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of input files by role; UsageError if there are too many or too few."""
-    if len(arguments) != len(roles):
+def by_role(
+    operator: str,
+    arguments: Sequence[Any],
+    roles: tuple[str, ...] | None = None,
+    optional: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments of a question by role, by default those of the operator's inputs.
+
+    optional: whether the last one may be missing. Raises UsageError if there are too many or few.
+    """
+    roles = operator_of(operator_name(operator)).inputs if roles is None else roles
+    fewest = len(roles) - (optional or roles[-1] == "write_indices")
+    if not fewest <= len(arguments) <= len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    given = dict(zip(roles, arguments, strict=True))
-    return {role: path(role, one) for role, one in (given | file_names(given)).items()}
+    return dict(zip(roles, arguments, strict=False))
+
+
+def request_of(
+    operator: str, arguments: dict[str, Any], attributes: dict[str, Any], **settings: Any
+) -> tuple[Request, dict[str, Source]]:
+    """Return the request of a question, and the sources of arguments that are arrays, by role."""
+    files = file_names(arguments)
+    names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
+    checked = checked_attributes(operator, attributes)
+    fields: dict[str, Any] = {"indices": None, **names, **settings}
+    arrays = {
+        role: array_source(role, value, checked.out_of_bounds)
+        for role, value in arguments.items()
+        if role not in files
+    }
+    return Request(operator, attributes=checked, **fields), arrays
 
 
 def checked_attributes(operator: str, given: dict[str, Any]) -> Attributes:

@@ -19,30 +19,39 @@ Element = bool | int | float | str | None  # text if JSON has no such number
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A part of an answer, made from a JSON object.
+    """An answer, or a nested value of one, made from a JSON object.
 
     NESTED: the classes of fields that are objects or lists of objects. OPTIONAL: fields without a
-    key in the object where they are None.
+    key in the object if they are None. INLINED: the field whose own fields are keys of the object.
     """
 
     NESTED: ClassVar[Mapping[str, type[Value]]] = {}
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    INLINED: ClassVar[str] = ""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the value with the fields of a JSON object."""
-        known = names_of(cls)
-        named = {key if key in known else f"{key}_": one for key, one in record.items()}
-        return cls(**{name: _made(cls.NESTED.get(name), one) for name, one in named.items()})
+        names, kind = names_of(cls), cls.NESTED.get(cls.INLINED)
+        others = {key: record[key] for key in record if cls.INLINED and key not in names}
+        values = {key: value for key, value in record.items() if key not in others}
+        if others and kind is not None:
+            others = {key: record[key] for key in names_of(kind) if key in record}
+        if cls.INLINED:
+            values[cls.INLINED] = others if others or kind is None else None
+        named = {key if key in names else f"{key}_": value for key, value in values.items()}
+        return cls(**{name: _frozen(cls.NESTED.get(name), one) for name, one in named.items()})
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
-        found = ((name, getattr(self, name)) for name in names_of(type(self)))
-        return {
-            name.rstrip("_"): _plain(one)
-            for name, one in found
-            if one is not None or name not in self.OPTIONAL
+        values = ((name, getattr(self, name)) for name in names_of(type(self)))
+        record = {
+            name.rstrip("_"): _plain(value)
+            for name, value in values
+            if value is not None or name not in self.OPTIONAL
         }
+        inlined = record.pop(self.INLINED, None) or {}
+        return record | inlined
 
 
 class Fields(dict[str, Any]):
@@ -66,23 +75,24 @@ def names_of(kind: type[Value]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def _made(kind: type[Value] | None, value: Any) -> Any:
-    """Return a part of a JSON object as a value that does not change."""
+def _frozen(kind: type[Value] | None, value: Any) -> Any:
+    """Return a JSON value as an immutable one; kind: the class of its objects."""
     if isinstance(value, Mapping):
-        if kind is None or all(isinstance(one, Mapping) for one in value.values()):
-            return Fields({key: _made(kind, one) for key, one in value.items()})
+        if kind is None or all(isinstance(item, Mapping) for item in value.values()):
+            return Fields({key: _frozen(kind, item) for key, item in value.items()})
         return kind.of(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return tuple(_made(kind, one) for one in value)
+        return tuple(_frozen(kind, item) for item in value)
     return value
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, Value):
         return value.fields()
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)

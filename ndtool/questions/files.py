@@ -102,7 +102,6 @@ def model(
     settings = engine_settings(within, runs, timeout, threads)
     folder = None if save is None else path("save", save)
     others = () if against is None else engine_names(against)
-    checked({"progress": progress})
     with ProgressReporter("model", progress) as report:
         outcome = models.run(where, feeds, others, settings, lambda share, _: report(share), folder)
     record = records.model_record(outcome.nodes)
@@ -145,16 +144,15 @@ def convert(
     """
     from ndtool.runs import convert as converting
 
-    how, _ = checked(
-        {name: one for name, one in (
-            ("dtype", dtype), ("chunks", chunks), ("shards", shards), ("codec", codec),
-        ) if one is not None} | {"progress": progress}  # type: ignore[arg-type]
-    )  # fmt: skip
+    encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
+    keywords = checked(
+        {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
+    )
     name = file_name("source", source)
     given = array_source("source", source) if name is None else None
     request = converting.Request(
         name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
-        sync=sync, **how,
+        sync=sync, **keywords,
     )  # fmt: skip
     started = time.perf_counter()
     with (

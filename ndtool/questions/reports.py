@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ndtool.notebook import Table
-from ndtool.questions.answers import (
-    Answer,
-    Element,
-    Origin,
-    Output,
-    Position,
-    Typed,
-    Value,
-    names_of,
-)
+from ndtool.questions.answers import Answer, Element, Origin, Output, Position, Typed, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +56,8 @@ class Engine(Value):
     result: same, different, unstable, refused, crashed or missing. compared: its worst answer.
     """
 
+    NESTED: ClassVar = {"compared": Compared}
+    INLINED: ClassVar = "compared"
     engine: str
     version: str | None
     threads: int | None
@@ -72,21 +65,6 @@ class Engine(Value):
     different: int | None
     message: str | None
     compared: Compared | None
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the report in a JSON object, which has the fields of the comparison."""
-        rest = dict(record)
-        own = {name: rest.pop(name) for name in names_of(cls) if name in rest}
-        if not rest:
-            return cls(**own, compared=None)
-        return cls(**own, compared=Compared.of({**rest, "different": own["different"]}))
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        own = {name: getattr(self, name) for name in names_of(type(self))}
-        compared = own.pop("compared")
-        return {**(compared.fields() if compared else {}), **own}
 
     @property
     def cells(self) -> tuple[str, str, str]:
@@ -102,28 +80,13 @@ ENGINE_COLUMNS = ("engine", "threads", "answer")
 class Verification(Answer):
     """A verified output, and the answers of other engines if they were requested."""
 
+    NESTED: ClassVar = {"compared": Compared, "engines": Engine}
+    OPTIONAL: ClassVar = ("engines",)
+    INLINED: ClassVar = "compared"
     output: str | None
     verified: bool
     compared: Compared | None
     engines: tuple[Engine, ...] | None = None
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the verification in a JSON object, which has the fields of the comparison."""
-        compared = {name: record[name] for name in names_of(Compared) if name in record}
-        engines = record.get("engines")
-        return cls(
-            record["version"], record["output"], record["verified"],
-            Compared.of(compared) if compared else None,
-            None if engines is None else tuple(map(Engine.of, engines)),
-        )  # fmt: skip
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        known = {"version": self.version, "output": self.output, "verified": self.verified}
-        compared = self.compared.fields() if self.compared else {}
-        engines = {"engines": [one.fields() for one in self.engines or ()]}
-        return {**known, **compared, **(engines if self.engines is not None else {})}
 
     def tables(self) -> list[Table]:
         """Return counts by distance, and a row for each engine."""
@@ -144,6 +107,7 @@ class Array(Value):
     what only its format has.
     """
 
+    INLINED: ClassVar = "notes"
     name: str
     member: str | None
     dtype: str | None
@@ -160,21 +124,6 @@ class Array(Value):
     problem: str | None
     warning: str | None
     notes: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the array in a JSON object, which has the notes of its format."""
-        known = {name: record[name] for name in names_of(cls) if name != "notes"}
-        notes = {name: one for name, one in record.items() if name not in known}
-        made = Value.of.__func__  # type: ignore[attr-defined]
-        found: Self = made(cls, {**known, "notes": notes})
-        return found
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        found = Value.fields(self)
-        notes = found.pop("notes")
-        return {**found, **notes}
 
 
 @dataclass(frozen=True, slots=True)
