@@ -404,6 +404,17 @@ def test_types_that_stand_for_arrays_have_no_values() -> None:
     )
 
 
+def test_an_explanation_lists_a_bounded_number_of_rows() -> None:
+    save(data=np.arange(3.0), idx=np.zeros((1203, 1), np.int64))
+    command = ("explain", "gather-nd", "data.npy", "idx.npy", "--from", "0", "--all")
+    text = ndtool(*command, "--html", "p.html").out.decode()
+    assert len(text.splitlines()) == 1 + 1203
+    words = Page("p.html").words
+    assert "output[999]" in words
+    assert "output[1000]" not in words
+    assert "… 203 more, which the command prints" in words
+
+
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 @pytest.mark.parametrize("command", ["explain", "stats"])
 def test_updates_of_unknown_values_give_no_values(command: str, reduction: str) -> None:

@@ -59,8 +59,10 @@ def _combined(found: Inference) -> str:
     """Describe how updates are combined with current values."""
     given = found.attributes
     if given.reduction != "none":
-        old = "" if given.include_self else ", without the old values"
-        return f"{given.reduction} in row-major order of indices, with any number of threads{old}"
+        without = "" if given.include_self else ", without the current values"
+        return (
+            f"{given.reduction} in row-major order of indices, with any number of threads{without}"
+        )
     which = {"error": "no element may have several", "last": "the last of several to an element"}
     return f"assigned, {which.get(given.duplicates, 'the first of several to an element')}"
 

@@ -217,7 +217,6 @@ CODEC = _option(
     type=Kind("codec", kinds.codec),
     metavar="NAME[:LEVEL]",
 )
-STORING = (CHUNKS, SHARDS, CODEC)  # for all commands that write arrays
 AT = _option(
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
@@ -299,12 +298,16 @@ VERBOSE = _reporter_flag("--verbose", "Explain what is done and why: access, pla
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
+OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
+TYPES = (SPEC, DTYPE, TEXT)
+RESOURCES = (THREADS, MEMORY, SPILL, PRICES)
+CLUSTER = (SCHEDULER, WORKERS, RESUME)
 GROUPS = {  # in the help; options without a group come first
     "Special indices": (PAD, NO_NEGATIVES),
     "Updates": (NO_INCLUDE_SELF, DUPLICATES),
     "Other engines": ENGINES,
-    "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
-    "Types and standards": (SPEC, DTYPE, TEXT),
-    "Threads and memory": (THREADS, MEMORY, SPILL, PRICES),
-    "Cluster": (SCHEDULER, WORKERS, RESUME),
+    "Output files": OUTPUT_FILES,
+    "Types and standards": TYPES,
+    "Threads and memory": RESOURCES,
+    "Cluster": CLUSTER,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from ndtool.cli.reporter import Reporter
 
     Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
+
+LISTED = 1000  # rows of an explanation
 
 
 class Report:
@@ -232,9 +235,15 @@ def _mode(path: str) -> int:
 
 
 def _answer_rows(one: answers.AnswerText) -> Element:
-    rows = [element("tr", *(element("td", cell) for cell in row)) for row in one.rows]
-    if one.more:
-        rows.insert(one.remark_row, element("tr", element("td", f"… {one.more}", colspan=5)))
+    """Return an explanation as a title and a table of at most LISTED rows."""
+    rows = [
+        element("tr", *(element("td", cell) for cell in row)) for row in islice(one.rows, LISTED)
+    ]
+    omitted = len(one.rows) - len(rows)
+    remark = f"{omitted} more, which the command prints" if omitted else one.more
+    if remark:
+        row = element("tr", element("td", f"… {remark}", colspan=5))
+        rows.insert(len(rows) if omitted else one.remark_row, row)
     shown = element("table", element("tbody", *rows), class_="steps") if rows else None
     return element("div", element("h3", one.title), wide(shown))
 
