@@ -84,9 +84,9 @@ def number(value: int) -> str:
     return f"about {'-' if value < 0 else ''}10^{power}"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count with its noun in the singular or plural: 1 thread, 2 threads."""
-    return f"{count} {what}" + "s" * (count != 1)
+    return f"{count} {noun}" + "s" * (count != 1)
 
 
 def sized(count: int) -> str:
@@ -178,7 +178,9 @@ class DuplicatesError(RuleError):
 
     def name(self, indices: str) -> None:
         """Set `places`, with the name of the indices."""
-        at, again = (f"{indices}[{', '.join(map(str, one))}]" for one in (self.first, self.second))
+        at, again = (
+            f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
+        )
         self.places = (at, f"{again} selects the same")
 
     def fields(self) -> dict[str, object]:

@@ -292,8 +292,8 @@ def _run(
     started = time.perf_counter()
     keywords = checked(options)
     bar = keywords.pop("progress", False)
-    named = file_names(inputs)
-    arguments = {role: named.get(role, role) for role in inputs}
+    file_arguments = file_names(inputs)
+    arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
     given = given | {name: keywords.pop(name) for name in COMMON if name in keywords}
     attributes = attributes_of(operator, given.items())
@@ -304,23 +304,25 @@ def _run(
     try:
         rule = attributes.out_of_bounds
         arrays = {
-            role: array_source(role, inputs[role], rule) for role in inputs if role not in named
+            role: array_source(role, inputs[role], rule)
+            for role in inputs
+            if role not in file_arguments
         }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             require_same(inputs, call.sources)
-            found, to = call.inference, steps.resolved(call)
+            inference, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None
                 if to is None:
-                    buffer = np.zeros(found.nbytes, np.uint8)
+                    buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
-                    result = as_array(buffer.data, found.dtype, found.plan.output)
+                    result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(ready, progress, sink=sink)
             if outcome.outside is not None:
                 name_exactly(outcome.outside, inputs["indices"], called(arguments["data"]))
-            known = steps.warnings(ready, outcome.outside)  # with that name
-            warnings = (*call.warnings, *(to.warnings if to else ()), *known)
+            run_warnings = steps.warnings(ready, outcome.outside)  # with that name
+            warnings = (*call.warnings, *(to.warnings if to else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), called(arguments.get("data", "")))
         raise
@@ -329,8 +331,8 @@ def _run(
             raise
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
-        result, output, found.dtype.name, found.plan.output,
-        found.nbytes, outcome.preserved or (), warnings, ready.call.threads,
+        result, output, inference.dtype.name, inference.plan.output,
+        inference.nbytes, outcome.preserved or (), warnings, ready.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

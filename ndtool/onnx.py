@@ -46,17 +46,17 @@ class _Operator(OpRun):
     op_domain = ""
     operator: str  # ndtool's name
 
-    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
-        given = {name: value for name, value in attributes.items() if value is not None}
-        given["spec"] = self._spec()
+    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
+        present = {name: value for name, value in attributes.items() if value is not None}
+        present["spec"] = self._spec()
         compute = getattr(ops, self.operator)
-        indices, updates = others[0], others[1:]
+        indices, updates = operands[0], operands[1:]
 
         def computed(data: Array, *updates: Array) -> Array:
-            result: Array = compute(data, indices, *updates, **given)
+            result: Array = compute(data, indices, *updates, **present)
             return result
 
-        if given.get("reduction", "none") != "none":
+        if present.get("reduction", "none") != "none":
             return (computed(data, *updates),)
         return (_with_strings(computed, data, *updates),)
 
@@ -82,13 +82,13 @@ class TensorScatter(_Operator):
 
     operator = "tensor_scatter"
 
-    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
-        update, write_indices = others[0], others[1] if len(others) > 1 else None
-        given = {name: value for name, value in attributes.items() if value is not None}
+    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
+        update, write_indices = operands[0], operands[1] if len(operands) > 1 else None
+        present = {name: value for name, value in attributes.items() if value is not None}
 
         def compute(past: Array, update: Array) -> Array:
             result: Array = tensorscatter.tensor_scatter(
-                past, update, write_indices, **given, spec=self._spec()
+                past, update, write_indices, **present, spec=self._spec()
             )
             return result
 

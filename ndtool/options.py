@@ -110,7 +110,7 @@ def path(name: str, value: Any) -> str:
 
 def _directories(name: str, value: Any) -> tuple[str, ...]:
     many = isinstance(value, list | tuple)
-    return tuple(path(name, one) for one in (value if many else [value]))
+    return tuple(path(name, directory) for directory in (value if many else [value]))
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
@@ -188,20 +188,20 @@ def request_of(
     return Request(operator, attributes=checked, **fields), arrays
 
 
-def checked_attributes(operator: str, given: dict[str, Any]) -> Attributes:
+def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
     has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
-    for name in given:
+    for name in attributes:
         if name not in has_all:
             has = ", ".join(has_all)
             raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
-    return attributes_of(operator, given.items())
+    return attributes_of(operator, attributes.items())
 
 
 def array_source(role: str, value: Any, rule: str = "error") -> Source:
     """Return an array of the caller as an input of a run; rule: the out-of-bounds mode."""
-    taken = index_array(value, rule) if role == "indices" else array(role, value)
-    return buffers.source(role, taken)
+    checked_array = index_array(value, rule) if role == "indices" else array(role, value)
+    return buffers.source(role, checked_array)
 
 
 def file_name(role: str, value: Any) -> str | None:
@@ -216,25 +216,25 @@ def file_name(role: str, value: Any) -> str | None:
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of inputs that are in files, by role."""
-    names = {role: file_name(role, one) for role, one in inputs.items()}
+    names = {role: file_name(role, value) for role, value in inputs.items()}
     return {role: name for role, name in names.items() if name is not None}
 
 
-def engine_names(given: str | Sequence[str]) -> tuple[str, ...]:
+def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the engines in a list, or in a str with commas."""
     from ndtool.analysis import engines
 
-    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
-    return engines.chosen(",".join(word("against", one) for one in words))
+    words = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    return engines.chosen(",".join(word("against", name) for name in words))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:
     """Return the settings of a comparison with other engines."""
     from ndtool.analysis.engines import EngineSettings
 
-    found = [integer(name, one, UsageError) for name, one in (
+    numbers = [integer(name, one, UsageError) for name, one in (
         ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
-    for name, one, least in zip(("within", "runs", "timeout"), found, (0, 1, 1), strict=True):
-        if one < least:
-            raise UsageError(f"{name} is {shown(one)}: it must be at least {least}")
-    return EngineSettings(found[0], found[1], threads, found[2])
+    for name, number, least in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
+        if number < least:
+            raise UsageError(f"{name} is {shown(number)}: it must be at least {least}")
+    return EngineSettings(numbers[0], numbers[1], threads, numbers[2])

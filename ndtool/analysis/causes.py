@@ -23,18 +23,18 @@ _ROUNDING = 4.0  # roundings of each update
 
 
 def cause(
-    given: Combining, old: Array, owners: NDArray[np.int64], updates: Array, found: Array
+    given: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
     """Return the options that give the elements found, None if there are no such.
 
-    old, found: elements before and after the updates, in native byte order. owners: the number of
+    old, actual: elements before and after the updates, in native byte order. owners: the number of
     the element of each update, in order. A single element shows no rule.
     """
-    if len(old) < 2 or _gives(given, old, owners, updates, found):
+    if len(old) < 2 or _gives(given, old, owners, updates, actual):
         return None  # or equal up to rounding
-    for other in _others(given, old.dtype):
-        if _gives(other, old, owners, updates, found):
-            return _options(given, other)
+    for candidate in _others(given, old.dtype):
+        if _gives(candidate, old, owners, updates, actual):
+            return _options(given, candidate)
     return None
 
 
@@ -45,21 +45,21 @@ def _others(given: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
         yield given._replace(duplicates="last" if given.duplicates == "first" else "first")
     elif not row.requires_self:
         yield given._replace(include_self=not given.include_self)
-    for name, other in REDUCTIONS.items():
-        if name != given.reduction and other.takes(kind):
-            yield Combining(name, given.include_self or other.requires_self)
-            if not other.requires_self and name != "none":
+    for name, candidate in REDUCTIONS.items():
+        if name != given.reduction and candidate.takes(kind):
+            yield Combining(name, given.include_self or candidate.requires_self)
+            if not candidate.requires_self and name != "none":
                 yield Combining(name, not given.include_self)
 
 
 def _gives(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, found: Array
+    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
     running = Running(old.copy(), combining._replace(duplicates=_assigned(combining)))
     running.apply(owners, updates)
     result = running.values()
-    same = (bits(result) == bits(found)).all(axis=1)
+    same = (bits(result) == bits(actual)).all(axis=1)
     if result.dtype.kind not in "fc" or combining.reduction in ("none", "max", "min"):
         return bool(same.all())
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def _gives(
         np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
         limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
         limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
-        near = np.abs(result - found) <= limit
+        near = np.abs(result - actual) <= limit
     return bool((same | near).all())
 
 

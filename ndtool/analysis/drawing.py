@@ -128,24 +128,26 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
         return None
     rows = tuples.of(call)
     grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
-    named = [_named(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])]
-    number_of = {one.at: number for number, one in enumerate(named)}
+    drawn = [_named(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])]
+    number_of = {drawn_tuple.at: number for number, drawn_tuple in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
         grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
-        links = [_link(one.at, step, number_of) for one in explained for step in one.steps]
+        links = [
+            _link(element.at, step, number_of) for element in explained for step in element.steps
+        ]
         call.recheck()
     else:
-        links = _without_output(call, named, grids)
-    updates = {one.at: one.updates for one in excerpt.explained}
+        links = _without_output(call, drawn, grids)
+    updates = {element.at: element.updates for element in excerpt.explained}
     valid = [(_lowest(rows, size), size - 1) for size in mapping.sizes(plan)]
-    return Drawing(grids, named, links, updates, valid)
+    return Drawing(grids, drawn, links, updates, valid)
 
 
 def _is_small(call: OpenCall) -> bool:
     """Whether all arrays are small enough to be drawn completely."""
     plan = call.inference.plan  # index tuples may have no components
-    shapes = [one.shape for one in call.inference.inputs.values()]
+    shapes = [argument.shape for argument in call.inference.inputs.values()]
     return all(prod(shape) <= excerpts.LIMIT for shape in (*shapes, plan.output, plan.positions))
 
 
@@ -156,13 +158,13 @@ def _everything(call: OpenCall) -> Excerpt:
 
 
 def _input_axes(call: OpenCall) -> dict[str, Axes]:
-    return {role: complete(given.shape) for role, given in call.inference.inputs.items()}
+    return {role: complete(argument.shape) for role, argument in call.inference.inputs.items()}
 
 
 def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    known = not isinstance(origin, TypeSource)
-    return Grid(shape, axes, elements(origin, dtype, axes) if known else None)
+    has_values = not isinstance(origin, TypeSource)
+    return Grid(shape, axes, elements(origin, dtype, axes) if has_values else None)
 
 
 def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
@@ -172,12 +174,12 @@ def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
         return []
     buffer = source.whole(origin, Positions(metadata.shape, at)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    return [element_at(values.opaque(array), one).copy().view(array.dtype) for one in at]
+    return [element_at(values.opaque(array), position).copy().view(array.dtype) for position in at]
 
 
 def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
-    known = [one.value for one in explained if one.value is not None]
-    return Grid(shape, axes, known if len(known) == len(explained) else None)
+    element_values = [element.value for element in explained if element.value is not None]
+    return Grid(shape, axes, element_values if len(element_values) == len(explained) else None)
 
 
 def _named(call: Tuples, at: Position) -> Named:
@@ -202,14 +204,16 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
     return Link(at, data, number, updates, step.result)
 
 
-def _without_output(call: OpenCall, named: list[Named], grids: dict[str, Grid]) -> list[Link]:
+def _without_output(call: OpenCall, drawn: list[Named], grids: dict[str, Grid]) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
-        for number, one in enumerate(named):
-            if one.front is not None and excerpts.selects(plan, one.at, one.front, target):
-                update = _update(plan, grids, target, one.at)
+        for number, drawn_tuple in enumerate(drawn):
+            if drawn_tuple.front is not None and excerpts.selects(
+                plan, drawn_tuple.at, drawn_tuple.front, target
+            ):
+                update = _update(plan, grids, target, drawn_tuple.at)
                 links.append(Link(None, target, number, update, None))
     return links
 

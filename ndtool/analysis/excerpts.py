@@ -77,20 +77,22 @@ def around(call: OpenCall, focus: Focus) -> Excerpt | None:
     """
     plan = call.inference.plan
     centers = _centers(call, focus)
-    known: dict[Position, Element] = {}
+    explanations: dict[Position, Element] = {}
     for count in range(min(len(centers), _MOST), 0, -1):
         for window in (None, *_WINDOWS):
             output = _output_axes(plan.output, centers[:count], window)
             if output is None:
                 continue
             at = list(product(*output))
-            missing = [one for one in at if one not in known]
-            if missing or not known:
-                known.update((one.at, one) for one in explain.explain(call, missing)[0])
+            missing = [position for position in at if position not in explanations]
+            if missing or not explanations:
+                explanations.update(
+                    (element.at, element) for element in explain.explain(call, missing)[0]
+                )
             ends = FEW if window is None else window.ends
-            explained = [_shortened(known[one], ends) for one in at]
+            explained = [_shortened(explanations[position], ends) for position in at]
             axes = _linked_axes(call, output, explained, focus.data)
-            if all(prod(map(len, one)) <= LIMIT for one in axes.values()):
+            if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
                 return Excerpt(axes, explained)
     return None
 
@@ -102,7 +104,7 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
         if call.inference.scatters:
             return [*focus.output, *focus.data]
         _, origins = explain.explain(call, (), focus.data)
-        return [*focus.output, *(copy.at for one in origins for copy in one.outputs)] or [
+        return [*focus.output, *(copy.at for origin in origins for copy in origin.outputs)] or [
             (0,) * len(plan.output)
         ]
     first = _first_target(tuples.of(call)) if call.inference.scatters else None
@@ -112,10 +114,10 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
 def _first_target(call: Tuples) -> Position | None:
     """Return the first element of data that the first tuples select."""
     for first, block in tuples.blocks(call.plan, call.indices):
-        valid, named = tuples.settled(call.plan, block, call.handling)
+        valid, normalized = tuples.settled(call.plan, block, call.handling)
         if len(valid):
             at = _unraveled(first + int(valid[0]), call.plan.positions)
-            return next(_slice(call.plan, at, tuple(named[0].tolist())), None)
+            return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
         break
     return None
 
@@ -157,9 +159,9 @@ def _linked_axes(
     call: OpenCall, output: Axes, explained: list[Element], origins: Sequence[Position]
 ) -> dict[str, Axes]:
     """Return the coordinates of all arrays that explanations of the output refer to."""
-    steps = [step for one in explained for step in one.steps]
-    named = [step.indices for step in steps if step.indices is not None]
-    axes = {"data": output, "indices": _tuple_axes(call.inference.plan, named)}
+    steps = [step for element in explained for step in element.steps]
+    positions = [step.indices for step in steps if step.indices is not None]
+    axes = {"data": output, "indices": _tuple_axes(call.inference.plan, positions)}
     if not call.inference.scatters:
         axes["data"] = _axes_of(call, "data", steps, origins)
     else:
@@ -167,17 +169,17 @@ def _linked_axes(
     return {**axes, "output": output}
 
 
-def _axes_of(call: OpenCall, role: str, steps: list[Step], others: Sequence[Position]) -> Axes:
+def _axes_of(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
     shape = call.inference.inputs[role].shape
-    return _united(shape, [*(step.position for step in steps if step.role == role), *others])
+    return _united(shape, [*(step.position for step in steps if step.role == role), *origins])
 
 
-def _tuple_axes(plan: Plan, named: Sequence[Position]) -> Axes:
+def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
     """Return the coordinates in indices of index tuples, with all of their components."""
     components = plan.indices[len(plan.positions) :]
     if prod(plan.indices) <= _SMALL >= prod(plan.positions):
         return complete(plan.indices)
-    return (*_united(plan.positions, named), *complete(components))
+    return (*_united(plan.positions, tuple_positions), *complete(components))
 
 
 def _united(shape: Shape, positions: Sequence[Position]) -> Axes:
@@ -207,7 +209,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
             shape = call.inference.inputs["updates"].shape
             updates = [mapping.update_for(plan, target, at) for at, target in pairs]
             axes["updates"] = _united(shape, updates)
-        if all(prod(map(len, one)) <= LIMIT for one in axes.values()):
+        if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
             return axes
     return None
 

@@ -48,20 +48,17 @@ def named(plan: Plan, target: Position) -> Position:
     return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, target: Position, where: Position) -> Position:
-    """Return the position in a gather's output of the copy that the tuple at `where` makes."""
+def copied_to(plan: Plan, target: Position, tuple_position: Position) -> Position:
+    """Return the position in a gather's output of the copy that a tuple makes of an element."""
     if isinstance(plan, ElementsPlan):
-        return where
+        return tuple_position
     b = len(plan.batch)
-    return (*target[:b], *where[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, target: Position, where: Position) -> Position:
-    """Return the position of the update that the tuple at `where` applies to an element of data.
-
-    It is where a gather would copy the element to.
-    """
-    return copied_to(plan, target, where)
+def update_for(plan: Plan, target: Position, tuple_position: Position) -> Position:
+    """Return the position of the update of an element of data: where a gather would copy it to."""
+    return copied_to(plan, target, tuple_position)
 
 
 class Positions:

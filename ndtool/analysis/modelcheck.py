@@ -50,12 +50,12 @@ def check(path: str) -> None:
         inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
-def _check_version(path: str, model: Any, known: int) -> None:
+def _check_version(path: str, model: Any, newest: int) -> None:
     for opset in model.opset_import:
-        if opset.domain in DOMAINS and opset.version > known:
+        if opset.domain in DOMAINS and opset.version > newest:
             raise RuleError(
                 f"{printable(path)} uses ONNX operator set {opset.version}:"
-                f" the installed onnx package supports 1..{known}"
+                f" the installed onnx package supports 1..{newest}"
             )
 
 
@@ -80,11 +80,11 @@ def _load_small(path: str, model: Any) -> None:
         folder = Folder(path, model_file)
         for tensor in _external(model):
             label = f"{path}:{tensor.name}"
-            known = _header(tensor.SerializeToString(), label)
-            if known.stored <= _SMALL:
-                beside, start = folder.find(known, label)
-                with closing(locations.open_storage(beside)) as data:
-                    _hold(tensor, bytes(data.peek(start, known.stored)))
+            header = _header(tensor.SerializeToString(), label)
+            if header.stored <= _SMALL:
+                data_path, start = folder.find(header, label)
+                with closing(locations.open_storage(data_path)) as data:
+                    _hold(tensor, bytes(data.peek(start, header.stored)))
 
 
 def _header(raw: bytes, label: str) -> tensorproto.Tensor:
@@ -101,7 +101,7 @@ def _hold(tensor: Any, raw: bytes) -> None:
 def _external(model: Any) -> list[Any]:
     """Return the tensors of a model whose data are in other files."""
     tensors = (*model.graph.initializer, *_tensors(_nodes(model)))
-    return [one for one in tensors if one.data_location == one.EXTERNAL]
+    return [tensor for tensor in tensors if tensor.data_location == tensor.EXTERNAL]
 
 
 def _nodes(model: Any) -> list[Any]:

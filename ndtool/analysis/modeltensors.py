@@ -23,18 +23,18 @@ _LONGEST = 60  # characters of a node's name in a file's name
 
 def prepare(folder: str) -> str:
     """Create a folder for tensors, unless it exists; return its path."""
-    where = locations.local_path(folder)
-    if locations.is_url(where):
+    directory = locations.local_path(folder)
+    if locations.is_url(directory):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
     try:
-        os.makedirs(where, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
     except FileExistsError:
         raise OutputError(f"{printable(folder)} is not a directory") from None
     except OSError as exc:
         raise failure(exc, folder, OutputError) from None
     except ValueError as exc:
         raise OutputError(f"{printable(folder)} is not a valid file name: {exc}") from None
-    return where
+    return directory
 
 
 def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
     """Return strings of Python as ones of fixed length, which files can have."""
     if not array.dtype.hasobject:
         return array
-    texts = [_text(one) for one in array.flat]
+    texts = [_text(value) for value in array.flat]
     return np.array(texts, np.str_).reshape(array.shape)
 
 

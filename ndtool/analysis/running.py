@@ -38,10 +38,10 @@ class Running:
         fresh = np.full(len(at), False)
         if combining.copies_first:
             fresh = self._counts[at] == 0
-        for some, include_self in ((fresh, False), (~fresh, True)):
-            if some.any() and not (include_self and duplicates == "first"):
+        for selection, include_self in ((fresh, False), (~fresh, True)):
+            if selection.any() and not (include_self and duplicates == "first"):
                 self._sums = ops.scatter_nd(
-                    self._sums, at[some][:, None], updates[some], step, threads=1,
+                    self._sums, at[selection][:, None], updates[selection], step, threads=1,
                     include_self=include_self, duplicates=duplicates,
                 )  # fmt: skip
         self._counts = self._counts + np.bincount(at, minlength=len(self._sums)).astype(np.uint64)

@@ -100,42 +100,44 @@ class Stats(NamedTuple):
     repeats: list[int]
 
 
-def open_call(request: Request, passed: dict[str, Source] | None = None) -> OpenCall:
+def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; updates are of the type and shape it requires.
 
-    passed: inputs that the caller has open, by role.
+    sources: inputs that the caller has open, by role.
     """
     if request.operator in LOWERED:
-        return opened(request, passed)
-    streams, given = Streams(), dict(passed or {})
+        return opened(request, sources)
+    streams, opened_sources = Streams(), dict(sources or {})
     with ExitStack() as stack:
         for role in ("data", "indices"):
-            if role in given:
+            if role in opened_sources:
                 continue
             name = request.arguments[role]
-            one: Source = typed(name) or locators.open_source(
+            source: Source = typed(name) or locators.open_source(
                 name, streams, literals=role == "indices"
             )
-            stack.callback(one.close)
-            given[role] = one
+            stack.callback(source.close)
+            opened_sources[role] = source
         stack.pop_all()  # the call closes them
     if OPERATORS[request.operator].scatters:
-        data, indices = given["data"].metadata, given["indices"].metadata
+        data, indices = opened_sources["data"].metadata, opened_sources["indices"].metadata
         shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
-        given["updates"] = TypeSource("updates", ArrayMetadata(data.dtype, shape, "C", shape, {}))
-    return OpenCall(request, given)
+        opened_sources["updates"] = TypeSource(
+            "updates", ArrayMetadata(data.dtype, shape, "C", shape, {})
+        )
+    return OpenCall(request, opened_sources)
 
 
 def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     """Return the statistics of a call's indices; counts those out of bounds without raising."""
-    walk = tuples.of(call)
-    first_pass = _TuplePass(walk)
-    for first, block in walk.blocks(part(progress, 0, 0.4)):
+    index_tuples = tuples.of(call)
+    first_pass = _TuplePass(index_tuples)
+    for first, block in index_tuples.blocks(part(progress, 0, 0.4)):
         first_pass.meet(first, block)
     tally = first_pass.tally
     if tally.again:
         try:
-            for first, block in walk.blocks(part(progress, 0.4, 0.6)):
+            for first, block in index_tuples.blocks(part(progress, 0.4, 0.6)):
                 tally.sort(first_pass.rows(first, block))
         except ValueError:  # fewer numbers in the first pass
             raise operands.changed(call.inference) from None
@@ -145,13 +147,13 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     most = spread.most
     searches = [Search(first_pass.first_element(row), False) for row, _ in most]
     if searches:
-        walk.search(searches, walk.blocks(part(progress, 0.8, 1)))
+        index_tuples.search(searches, index_tuples.blocks(part(progress, 0.8, 1)))
     call.recheck()
     return Stats(
-        len(walk.rows),
+        len(index_tuples.rows),
         first_pass.out_of_bounds,
         first_pass.absent,
-        [look.component for look in first_pass.columns],
+        [column.component for column in first_pass.columns],
         first_pass.beyond,
         first_pass.ascending,
         first_pass.runs,
@@ -161,7 +163,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
             Frequent(
                 layouts.unravel(row, first_pass.runs),
                 count,
-                [walk.position(search.target, number) for number in search.stored.tolist()],
+                [index_tuples.position(search.target, number) for number in search.stored.tolist()],
             )
             for search, (row, count) in zip(searches, most, strict=True)
         ],
@@ -195,7 +197,7 @@ class _TuplePass:
     def meet(self, first: int, block: Array) -> None:
         """Process the next block of tuples."""
         bad = [column.meet(block[:, j]) for j, column in enumerate(self.columns)]
-        if any(one is not None for one in bad):
+        if any(column_bad is not None for column_bad in bad):
             self._tell(first, block, bad)
         pads = self._call.handling.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
@@ -209,11 +211,11 @@ class _TuplePass:
     def _tell(self, first: int, block: Array, bad: list[Array | None]) -> None:
         """Count tuples that are out of bounds; list the first ones."""
         none = np.zeros(len(block), np.bool_)
-        wrong = np.stack([none if one is None else one for one in bad], axis=1)
+        wrong = np.stack([none if column_bad is None else column_bad for column_bad in bad], axis=1)
         self.out_of_bounds += int(wrong.any(axis=1).sum())
         for number, j in np.argwhere(wrong)[: MOST - len(self.beyond)].tolist():
-            where = layouts.unravel(first + number, self._call.plan.positions)
-            self.beyond.append(Beyond(where, j, int(block[number, j])))
+            position = layouts.unravel(first + number, self._call.plan.positions)
+            self.beyond.append(Beyond(position, j, int(block[number, j])))
 
     def rows(self, first: int, block: Array) -> Numbers:
         """Return the linear indices of the slices that tuples select.
@@ -248,13 +250,13 @@ class _Column:
 
     def meet(self, column: Array) -> Array | None:
         """Process the next values; return which are out of bounds, None if none is."""
-        known, bad = self.component, self.bad(column)
+        so_far, bad = self.component, self.bad(column)
         low, high = int(column.min()), int(column.max())
-        self.component = known._replace(
-            lowest=low if known.lowest is None else min(known.lowest, low),
-            highest=high if known.highest is None else max(known.highest, high),
-            negative=known.negative + (int((column < 0).sum()) if low < 0 else 0),
-            out_of_bounds=known.out_of_bounds + (0 if bad is None else int(bad.sum())),
+        self.component = so_far._replace(
+            lowest=low if so_far.lowest is None else min(so_far.lowest, low),
+            highest=high if so_far.highest is None else max(so_far.highest, high),
+            negative=so_far.negative + (int((column < 0).sum()) if low < 0 else 0),
+            out_of_bounds=so_far.out_of_bounds + (0 if bad is None else int(bad.sum())),
         )
         return bad
 
@@ -293,9 +295,11 @@ class _Spread:
         np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
         least = self.most[-1][1] if len(self.most) == MOST else 1
         (often,) = np.nonzero(counts > least)
-        best = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
-        known = self.most + list(zip(rows[best].tolist(), counts[best].tolist(), strict=True))
-        self.most = sorted(known, key=lambda one: (-one[1], one[0]))[:MOST]
+        frequent = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
+        candidates = self.most + list(
+            zip(rows[frequent].tolist(), counts[frequent].tolist(), strict=True)
+        )
+        self.most = sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0]))[:MOST]
         if self.follows and self.nbytes and len(rows):
             first, last = rows * self.nbytes // PAGE, ((rows + 1) * self.nbytes - 1) // PAGE
             before = np.concatenate([[self._page], last[:-1]])
@@ -315,37 +319,39 @@ class _Histogram:
         np.add.at(self.counts, rows // self.width, counts)
 
 
-def causes(found: Stats, dtype: Dtype) -> list[str]:
+def causes(statistics: Stats, dtype: Dtype) -> list[str]:
     """Return likely causes of indices that are out of bounds or suspicious; dtype: theirs."""
-    sizes = [component.size for component in found.components]
-    if not found.beyond:
-        return [_MASK] if _is_mask(found) else _padding(found)
-    values = [(one.value, sizes[one.component]) for one in found.beyond]
+    sizes = [component.size for component in statistics.components]
+    if not statistics.beyond:
+        return [_MASK] if _is_mask(statistics) else _padding(statistics)
+    values = [(index.value, sizes[index.component]) for index in statistics.beyond]
     guesses, (value, _) = mistakes.likely(values, dtype), values[0]
-    if all(one == size for one, size in values):
-        lowest = min(c.lowest for c in found.components if c.lowest is not None)
+    if all(value == size for value, size in values):
+        lowest = min(c.lowest for c in statistics.components if c.lowest is not None)
         base = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
         guesses.append(f"{value} equals the size of the axis: {base}")
     if len(sizes) > 1 and all(
         -size <= c.lowest and c.highest < size
-        for c, size in zip(found.components, reversed(sizes), strict=True)
+        for c, size in zip(statistics.components, reversed(sizes), strict=True)
         if c.lowest is not None and c.highest is not None
     ):
         guesses.append("all are in bounds if the components are reversed: is their order wrong?")
     return guesses
 
 
-def _is_mask(found: Stats) -> bool:
+def _is_mask(statistics: Stats) -> bool:
     """Whether indices are a 0 or 1 for each slice along an axis longer than 2."""
-    return len(found.components) == 1 and all(
-        one.lowest == 0 and one.highest == 1 and found.tuples == one.size > 2
-        for one in found.components
+    return len(statistics.components) == 1 and all(
+        component.lowest == 0 and component.highest == 1 and statistics.tuples == component.size > 2
+        for component in statistics.components
     )
 
 
-def _padding(found: Stats) -> list[str]:
+def _padding(statistics: Stats) -> list[str]:
     """Return the hint that -1 is padding, where -1 is the lowest value of all components."""
-    if any(one.lowest != -1 for one in found.components):
+    if any(component.lowest != -1 for component in statistics.components):
         return []
-    padding = mistakes.padding(found.absent, found.tuples, components=len(found.components))
+    padding = mistakes.padding(
+        statistics.absent, statistics.tuples, components=len(statistics.components)
+    )
     return [padding] if padding else []

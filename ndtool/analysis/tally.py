@@ -57,10 +57,10 @@ class Tally:
         parts = (numbers // self._width).astype(np.uint8)
         numbers = numbers[np.argsort(parts, kind="stable")]  # a radix sort
         stops = [0, *np.cumsum(np.bincount(parts, minlength=PARTS)).tolist()]
-        for one, (first, stop) in enumerate(pairwise(stops)):
-            start = self._next[one]
+        for partition, (first, stop) in enumerate(pairwise(stops)):
+            start = self._next[partition]
             self._buffer[start : start + stop - first] = numbers[first:stop]
-            self._next[one] += stop - first
+            self._next[partition] += stop - first
 
     def ascending(self, progress: ProgressCallback) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield the distinct integers, ascending, and their counts, in blocks."""
@@ -72,9 +72,10 @@ class Tally:
                 progress((first + len(counts)) / len(self._counters))
         elif self._buffer is not None:
             stops = [0, *np.cumsum(self._sizes).tolist()]
-            for one, (first, stop) in enumerate(pairwise(stops)):
+            for partition, (first, stop) in enumerate(pairwise(stops)):
                 yield from _counted(
-                    self._buffer[first:stop], part(progress, one / PARTS, (one + 1) / PARTS)
+                    self._buffer[first:stop],
+                    part(progress, partition / PARTS, (partition + 1) / PARTS),
                 )
 
 

@@ -98,15 +98,15 @@ def verify(
     request: Request,
     progress: ProgressCallback = silent,
     within: int = 0,
-    given: dict[str, Source] | None = None,
+    sources: dict[str, Source] | None = None,
 ) -> Comparison:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. The recomputed output is in a
     temporary file if memory is short. Raises DifferenceError about the first element that is
-    further apart, in row-major order; it has the comparison. given: see Opened.
+    further apart, in row-major order; it has the comparison. sources: see Opened.
     """
-    with Opened(request, given) as call:
+    with Opened(request, sources) as call:
         result = call.arrays.pop("output")
         expected = recomputed(request, call.arrays, part(progress, 0, 0.9), result)
         compared = compare(request, call.arrays, result, expected, part(progress, 0.9, 1), within)
@@ -118,12 +118,11 @@ def verify(
 class Opened:
     """An open call; a context manager that raises if an input changed meanwhile.
 
-    given: inputs, and the output, that the caller has open. arrays: all of them. range_boxes: their
-    bytes. label: the
-    name of the output in messages.
+    sources: inputs, and the output, that the caller has open. arrays: all inputs and the output.
+    range_boxes: their bytes. label: the name of the output in messages.
     """
 
-    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
+    def __init__(self, request: Request, sources: dict[str, Source] | None = None) -> None:
         row = specs.resolve("ndtool", request.operator)
         specs.check_rule("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
@@ -137,7 +136,7 @@ class Opened:
         try:
             for name, argument in arguments.items():
                 data = self._sources[0].metadata.dtype if self._sources else None
-                source = (given or {}).get(name) or locators.open_role(
+                source = (sources or {}).get(name) or locators.open_role(
                     name, argument, streams, data
                 )
                 self._sources.append(source)
@@ -200,11 +199,11 @@ def recomputed(
             keywords["filling"] = filling.element(attributes.fill, dtype)
         output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
     except NdtoolError as exc:
-        given = {
+        named_inputs = {
             role: Given(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
             for role, name in request.arguments.items()
         }
-        point_out(exc, given)
+        point_out(exc, named_inputs)
         raise
     except IndexError:  # they were validated
         raise OutputError(f"{called(request.indices)} changed during the run") from None
@@ -222,13 +221,13 @@ def compare(
     """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
     comparing = _ComparisonPass(result, expected, within)
     comparing.go(progress)
-    blamed = None
+    diagnosed = None
     if "updates" in arrays:
         plan, combining = _plan(request, arrays), Combining.of(request.attributes)
-        wrong, given = comparing.wrong, request.attributes
-        handling = Handling(given.out_of_bounds, given.pad, given.negatives)
-        blamed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
-    return comparing.comparison(blamed)
+        wrong, attributes = comparing.wrong, request.attributes
+        handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
+        diagnosed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
+    return comparing.comparison(diagnosed)
 
 
 def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
@@ -257,9 +256,9 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
-    given = Given(source.name, metadata.dtype, metadata.shape)
-    taken = given if name.endswith("indices") else given.taken_as(dtype)
-    return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
+    argument = Given(source.name, metadata.dtype, metadata.shape)
+    typed = argument if name.endswith("indices") else argument.taken_as(dtype)
+    return as_array(bytes_.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 
 def _compare_types(
@@ -294,12 +293,12 @@ class _ComparisonPass:
 
     def go(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
-        ours, theirs = self._ours, self._theirs
+        expected, actual = self._ours, self._theirs
         for span in slices(self._result.size, self._result.itemsize, progress):
-            left, right = bits(ours[span]), bits(theirs[span])
-            if not np.array_equal(left, right):
-                (at,) = np.nonzero((left != right).any(axis=1))
-                self._meet(span.start + at, distances(ours[span][at], theirs[span][at]))
+            expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
+            if not np.array_equal(expected_bits, actual_bits):
+                (at,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
+                self._meet(span.start + at, distances(expected[span][at], actual[span][at]))
 
     def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
         """Process the next elements that differ."""
@@ -324,10 +323,10 @@ class _ComparisonPass:
         """The linear indices of elements to diagnose: a lost update may be small."""
         return self._furthest
 
-    def comparison(self, blamed: diagnosis.Diagnosis | None) -> "Comparison":
-        """Return the comparison; blamed: the diagnosis."""
+    def comparison(self, diagnosed: diagnosis.Diagnosis | None) -> "Comparison":
+        """Return the comparison; diagnosed: the diagnosis."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise, cause = blamed or (0, None, None, None, None)
+        examined, lost, doubled, otherwise, cause = diagnosed or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
@@ -348,11 +347,11 @@ class _ComparisonPass:
     def _difference(self, number: int) -> "Difference":
         position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
         whole: Any = (*position, ...)  # a 0-d array, not a scalar
-        found, wanted = self._result[whole].copy(), self._expected[whole].copy()
+        actual, expected = self._result[whole].copy(), self._expected[whole].copy()
         ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
-        return Difference(position, found, wanted, None if ulps == INFINITE else ulps)
+        return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def exactly(one: NDArray[Any]) -> str:
+def exactly(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
-    return f"{shown(one)} (bytes {printable(one.tobytes().hex(), 40)})"
+    return f"{shown(array)} (bytes {printable(array.tobytes().hex(), 40)})"

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 COLUMNS = ("engine", "threads", "answer")
 
 
-def settings(given: dict[str, Any]) -> EngineSettings:
+def settings(options: dict[str, Any]) -> EngineSettings:
     """Pop the settings for engines from the options."""
     from ndtool.analysis.engines import EngineSettings
 
     names = EngineSettings._fields
-    return EngineSettings(**{name: given.pop(name) for name in names if name in given})
+    return EngineSettings(**{name: options.pop(name) for name in names if name in options})
 
 
 @contextmanager
@@ -71,9 +71,9 @@ def verify(
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     """Return table rows: one per engine, and per number of threads where its answer differs."""
     rows: list[tuple[str, ...]] = []
-    for one in reports:
-        version = (one.version or "").partition("-")[0]  # without build metadata
-        row = f"{one.engine} {version}".rstrip(), str(one.threads or "-"), _answer(one)
+    for report in reports:
+        version = (report.version or "").partition("-")[0]  # without build metadata
+        row = f"{report.engine} {version}".rstrip(), str(report.threads or "-"), _answer(report)
         if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
             row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
         rows.append(row)

@@ -35,8 +35,8 @@ class Names:
 
     def name_of(self, role: str, position: tuple[int, ...]) -> str:
         """Return the name of an element: `table.npy[3, 0]`."""
-        where = f"[{', '.join(map(str, position))}]" if position else ""
-        return self._name(role) + where
+        coordinates = f"[{', '.join(map(str, position))}]" if position else ""
+        return self._name(role) + coordinates
 
     def index(self, position: tuple[int, ...], index: tuple[int, ...], more: str = "") -> str:
         """Return the text of an index tuple, with a remark: `rows.npy[7] = (-876)`."""
@@ -60,10 +60,10 @@ class Names:
         return f", out of bounds{to}"
 
     def _name(self, role: str) -> str:
-        given = self._call.sources.get(role)
-        if given is None or isinstance(given, TypeSource) or given.name.startswith("["):
+        source = self._call.sources.get(role)
+        if source is None or isinstance(source, TypeSource) or source.name.startswith("["):
             return role
-        return called(given.name)
+        return called(source.name)
 
 
 class AnswerText(NamedTuple):
@@ -77,9 +77,9 @@ class AnswerText(NamedTuple):
 
 def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) -> Iterator[str]:
     """Yield an explanation as text, by lines."""
-    for number, one in enumerate(answer_texts(call, elements, origins)):
+    for number, answer_text in enumerate(answer_texts(call, elements, origins)):
         yield "\n" * bool(number)
-        yield from _written(one)
+        yield from _written(answer_text)
 
 
 def answer_texts(
@@ -87,15 +87,15 @@ def answer_texts(
 ) -> list[AnswerText]:
     """Return an explanation, one answer per element."""
     names = Names(call)
-    answer_texts = [_element(call, names, one) for one in elements]
-    return answer_texts + [_origin(call, names, one) for one in origins]
+    answer_texts = [_element(call, names, element) for element in elements]
+    return answer_texts + [_origin(call, names, origin) for origin in origins]
 
 
-def _written(one: AnswerText) -> Iterator[str]:
-    yield lines([one.title], 1)
-    for number, row in enumerate(_fitted(one.rows)):
-        if one.more and number == one.remark_row:
-            yield lines([f"  ... {one.more}"], 1)
+def _written(answer: AnswerText) -> Iterator[str]:
+    yield lines([answer.title], 1)
+    for number, row in enumerate(_fitted(answer.rows)):
+        if answer.more and number == answer.remark_row:
+            yield lines([f"  ... {answer.more}"], 1)
         yield lines(row.splitlines(), 1)
 
 
@@ -112,8 +112,8 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
         index = names.index(step.indices, step.named, names.bent(step))
         return f"{signs[number > 1]} update", name, value, index, _shown(step.result)
 
-    left_out = element.updates - len(element.steps) + 1
-    more = f"{left_out} more updates: --all lists them" if left_out else ""
+    omitted = element.updates - len(element.steps) + 1
+    more = f"{omitted} more updates: --all lists them" if omitted else ""
     return AnswerText(
         title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
     )
@@ -121,10 +121,10 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     assert step.indices is not None
-    which = names.bent(step)
-    if not which and step.taken != step.named:
-        which = f", which is {names.written(step.taken)}"
-    index = "index", names.index(step.indices, step.named, which)
+    remark = names.bent(step)
+    if not remark and step.taken != step.named:
+        remark = f", which is {names.written(step.taken)}"
+    index = "index", names.index(step.indices, step.named, remark)
     return [index, ("data", names.name_of("data", step.position))] if step.taken else [index]
 
 
@@ -138,8 +138,8 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
         return names.name_of("output", copy.at), names.index(copy.indices or (), copy.named)
 
     answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
-    left_out = origin.total - len(answer_texts)
-    more = f"{left_out} more: --all lists them" if left_out else ""
+    omitted = origin.total - len(answer_texts)
+    more = f"{omitted} more: --all lists them" if omitted else ""
     return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
 
 

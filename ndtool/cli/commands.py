@@ -45,8 +45,8 @@ FILES = {
 
 def flags(operator: Operator, without: str = "") -> list[str]:
     """Return the options of an operator's example, except the one called `without`."""
-    given = operator.example.attributes.items()
-    return [f"--{name.replace('_', '-')} {value}" for name, value in given if name != without]
+    attributes = operator.example.attributes.items()
+    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != without]
 
 
 @click.pass_obj
@@ -93,12 +93,12 @@ def _run(
                 elif to is None:
                     outcome = steps.unwritten(ready)
                 else:
-                    beside = [report.as_sink()] if report else []
+                    companions = [report.as_sink()] if report else []
                     progress = bar.of(ready.plan.moved)
-                    outcome = steps.execute(ready, progress, beside, bar.begin)
+                    outcome = steps.execute(ready, progress, companions, bar.begin)
             if report:
-                found = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
-                report.warnings = found  # for a report that is published by itself
+                warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+                report.warnings = warnings  # for a report that is published by itself
             reporter.warn(outcome.warnings)
         if ready.validated and to is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
@@ -123,8 +123,8 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     with convert.Conversion(request) as conversion:
         reporter.warn(conversion.warnings)
         with reporter.progress() as bar:
-            kept = conversion.run(bar.of(conversion.metadata.nbytes))
-        reporter.converted(conversion, kept)
+            preserved = conversion.run(bar.of(conversion.metadata.nbytes))
+        reporter.converted(conversion, preserved)
 
 
 @click.pass_obj
@@ -133,23 +133,25 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     from ndtool.storage import locations
     from ndtool.storage.descriptors import failure
 
-    where = locations.local_path(folder)
+    location = locations.local_path(folder)
     failed: list[tuple[str, OSError]] = []
-    if locations.is_url(where):
-        removed, others = claims.sweep(where, force)
+    if locations.is_url(location):
+        removed, in_use = claims.sweep(location, force)
     else:
         try:
-            (removed, failed), others = leftovers.sweep(where, every=True), []
+            (removed, failed), in_use = leftovers.sweep(location, every=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for one in others:
-        owner = f"process {one.process} on {printable(one.host)}"
-        lines.append(f"not removed: {printable(one.folder)}: {owner} may be using it\n")
-    kept = [{"name": one.folder, "host": one.host, "process": one.process} for one in others]
+    for claim in in_use:
+        owner = f"process {claim.process} on {printable(claim.host)}"
+        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    not_removed = [
+        {"name": claim.folder, "host": claim.host, "process": claim.process} for claim in in_use
+    ]
     if not lines and not failed:
         lines.append("nothing to remove\n")
-    reporter.answer(lambda: {"removed": removed, "kept": kept}, lambda: lines)
+    reporter.answer(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
     if failed:
         reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
         raise OutputError(f"{printable(folder)}: not all could be removed", places=tuple(reasons))

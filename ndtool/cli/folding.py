@@ -12,8 +12,8 @@ def columns(fd: int) -> int:
     if not os.isatty(fd):
         return _UNLIMITED
     variable = os.environ.get("COLUMNS", "")
-    wanted = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
-    return wanted or os.get_terminal_size(fd).columns or _WIDTH
+    width = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
+    return width or os.get_terminal_size(fd).columns or _WIDTH
 
 
 def fold(line: str, fd: int) -> str:

@@ -53,7 +53,7 @@ class Directories(Kind):
         """Return the directories in a variable."""
         from ndtool.storage import locations
 
-        return [rv] if locations.is_url(rv) else [one for one in rv.split(os.pathsep) if one]
+        return [rv] if locations.is_url(rv) else list(filter(None, rv.split(os.pathsep)))
 
 
 class Flag(click.types.BoolParamType):

@@ -53,9 +53,9 @@ class Picture(NamedTuple):
         )
 
 
-def picture(call: OpenCall, found: Stats) -> Picture:
+def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
-    runs, name = prod(found.runs), called(call.inference.inputs["data"].name)
+    runs, name = prod(stats.runs), called(call.inference.inputs["data"].name)
     often = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
@@ -63,11 +63,11 @@ def picture(call: OpenCall, found: Stats) -> Picture:
         f"Where the indices of {call.inference.operator} fall in {name}",
         "slices of data, in row-major order",
         runs,
-        found.distinct,
-        found.tuples - found.out_of_bounds,
-        found.fine,
-        -(-runs // len(found.fine)) if found.fine else 1,
-        [("never", runs - found.distinct), *zip(often, found.repeats, strict=False)],
+        stats.distinct,
+        stats.tuples - stats.out_of_bounds,
+        stats.fine,
+        -(-runs // len(stats.fine)) if stats.fine else 1,
+        [("never", runs - stats.distinct), *zip(often, stats.repeats, strict=False)],
     )
 
 

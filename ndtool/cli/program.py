@@ -91,8 +91,8 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         if "://" in text:
             redaction.register(text)
     group = program()
-    if wanted := os.environ.get(_COMPLETE):
-        _complete(group, wanted)
+    if request := os.environ.get(_COMPLETE):
+        _complete(group, request)
         return
     reporter.json = (
         "--json" in arguments
@@ -110,26 +110,26 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         raise _usage(exc) from None
 
 
-def _complete(group: click.Group, wanted: str) -> None:
+def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that requests them."""
     from ndtool.cli import completion as words
 
-    shell, _, what = wanted.partition("_")
+    shell, _, action = request.partition("_")
     kind = words.shell(shell)
-    if kind is None or what not in ("source", "complete"):
+    if kind is None or action not in ("source", "complete"):
         raise UsageError(
-            f"{_COMPLETE} is {printable(repr(wanted))}: expected SHELL_source or SHELL_complete,"
+            f"{_COMPLETE} is {printable(repr(request))}: expected SHELL_source or SHELL_complete,"
             " where SHELL is bash, zsh or fish"
         )
     completion = kind(group, {}, "ndtool", _COMPLETE)
-    if what == "source":
+    if action == "source":
         put(completion.source())
         return
     try:
         completion.get_completion_args()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{_COMPLETE} is {wanted}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
+            f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
             " completion function sets them"
         ) from None
     put(completion.complete() + "\n")
@@ -144,8 +144,8 @@ def _usage(exc: click.ClickException) -> UsageError:
     """Return click's error as ours."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
-        given = context.get_parameter_source(option.name or "")
-        by_variable = given is click.core.ParameterSource.ENVIRONMENT
+        origin = context.get_parameter_source(option.name or "")
+        by_variable = origin is click.core.ParameterSource.ENVIRONMENT
         names = [str(option.envvar)] if by_variable else option.opts
         exc.param_hint = " / ".join(map(repr, names))
     message = (

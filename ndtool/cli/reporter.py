@@ -50,14 +50,14 @@ def _json_parts(value: Any, strip: Callable[[str], str] = redacted) -> Iterator[
 
     if isinstance(value, Iterator):
         yield "["
-        for number, one in enumerate(value):
+        for number, item in enumerate(value):
             yield ", " * bool(number)
-            yield from _json_parts(one, strip)
+            yield from _json_parts(item, strip)
         yield "]"
-    elif isinstance(value, dict) and any(isinstance(one, Iterator) for one in value.values()):
-        for number, (key, one) in enumerate(value.items()):
+    elif isinstance(value, dict) and any(isinstance(item, Iterator) for item in value.values()):
+        for number, (key, item) in enumerate(value.items()):
             yield f"{', ' if number else '{'}{json.dumps(key)}: "
-            yield from _json_parts(one, strip)
+            yield from _json_parts(item, strip)
         yield "}"
     else:
         yield json.dumps(in_fields(value, strip))
@@ -113,7 +113,7 @@ class Reporter:
         from ndtool.cli import records
 
         seconds = time.perf_counter() - call.started - self._spoken
-        found, output, plan = call.inference, call.request.output, outcome.plan
+        inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
             warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
             self.put_json(
@@ -127,11 +127,11 @@ class Reporter:
                 }
             )
         elif self._for_people() and dry_run:
-            size = sized(found.nbytes)
-            _tell(f"dry run: {_output(found)}, {size}; nothing was written")
+            size = sized(inference.nbytes)
+            _tell(f"dry run: {_output(inference)}, {size}; nothing was written")
         elif self._for_people() and output not in (None, "-"):
             threads = f", {counted(call.threads, 'thread')}"
-            _tell(_wrote(output or "", _output(found), found.nbytes, seconds, threads))
+            _tell(_wrote(output or "", _output(inference), inference.nbytes, seconds, threads))
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
@@ -142,16 +142,16 @@ class Reporter:
         if outcome.preserved and not dry_run:
             _tell(_kept(outcome.preserved))
 
-    def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
-        """Print the outcome of a conversion and its duration; kept: the preserved members."""
+    def converted(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
+        """Print the outcome of a conversion and its duration; preserved: the preserved members."""
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            self.put_json(json_records.converted_record(conversion, kept, seconds))
+            self.put_json(json_records.converted_record(conversion, preserved, seconds))
         elif self._for_people() and request.output != "-":
             _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
-        if kept and not (self.json or self.quiet):
-            _tell(_kept(kept))
+        if preserved and not (self.json or self.quiet):
+            _tell(_kept(preserved))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -177,10 +177,12 @@ class Reporter:
         if self.json:
             self.put_json(json_records.verified_record(name, compared))
         elif self._for_people():
-            how = "bit for bit"
+            accuracy = "bit for bit"
             if compared.different:
-                how = f"within {compared.within} ulp, {compared.different} elements with other bits"
-            _tell(f"verified {printable(name)}: {compared.described}, {how}")
+                accuracy = (
+                    f"within {compared.within} ulp, {compared.different} elements with other bits"
+                )
+            _tell(f"verified {printable(name)}: {compared.described}, {accuracy}")
             if compared.different:
                 say(figures.comparison(compared, 2))
 
@@ -348,8 +350,8 @@ def _output(inference: Inference) -> str:
     return described(inference.dtype, inference.plan.output)
 
 
-def _wrote(name: str, what: str, nbytes: int, seconds: float, how: str = "") -> str:
-    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}"
+def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
+    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {lasted(seconds)}{suffix}"
 
 
 def _kept(names: tuple[str, ...]) -> str:

@@ -33,14 +33,14 @@ class Value:
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the value with the fields of a JSON object."""
         names, kind = names_of(cls), cls.NESTED.get(cls.INLINED)
-        others = {key: record[key] for key in record if cls.INLINED and key not in names}
-        values = {key: value for key, value in record.items() if key not in others}
-        if others and kind is not None:
-            others = {key: record[key] for key in names_of(kind) if key in record}
+        inlined = {key: record[key] for key in record if cls.INLINED and key not in names}
+        values = {key: value for key, value in record.items() if key not in inlined}
+        if inlined and kind is not None:
+            inlined = {key: record[key] for key in names_of(kind) if key in record}
         if cls.INLINED:
-            values[cls.INLINED] = others if others or kind is None else None
-        named = {key if key in names else f"{key}_": value for key, value in values.items()}
-        return cls(**{name: _frozen(cls.NESTED.get(name), one) for name, one in named.items()})
+            values[cls.INLINED] = inlined if inlined or kind is None else None
+        fields = {key if key in names else f"{key}_": value for key, value in values.items()}
+        return cls(**{name: _frozen(cls.NESTED.get(name), value) for name, value in fields.items()})
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
@@ -182,10 +182,10 @@ class Inferred(Answer):
 
     def tables(self) -> list[Table]:
         """Return the arrays, and the trace."""
-        arrays = [(role, one.name or "", one.described) for role, one in self.inputs.items()]
-        arrays += [("assumed", "", one) for one in self.assumed]
+        arrays = [(role, array.name or "", array.described) for role, array in self.inputs.items()]
+        arrays += [("assumed", "", condition) for condition in self.assumed]
         arrays.append(("output", "", self.output.described))
-        rules = [(one.rule, one.with_, one.result) for one in self.trace]
+        rules = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
         return [
             Table(self.operator, ("array", "name", "type"), arrays),
             Table("trace", ("rule", "with", "result"), rules),
@@ -247,20 +247,21 @@ class Explanation(Answer):
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the explanation in a JSON object, which has the fields of a single element."""
-        rest = dict(record)
-        head = {name: rest.pop(name) for name in ("version", "operator")}
-        listed = rest.get("explained", [rest])
+        remaining = dict(record)
+        head = {name: remaining.pop(name) for name in ("version", "operator")}
+        listed = remaining.get("explained", [remaining])
         explained = tuple(
-            ExplainedElement.of(one) if "at" in one else ExplainedOrigin.of(one) for one in listed
+            ExplainedElement.of(item) if "at" in item else ExplainedOrigin.of(item)
+            for item in listed
         )
         return cls(**head, explained=explained)
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
-        found = {"version": self.version, "operator": self.operator}
+        common = {"version": self.version, "operator": self.operator}
         if len(self.explained) == 1:
-            return {**found, **self.explained[0].fields()}
-        return {**found, "explained": [one.fields() for one in self.explained]}
+            return {**common, **self.explained[0].fields()}
+        return {**common, "explained": [element.fields() for element in self.explained]}
 
     def __getattr__(self, name: str) -> Any:
         """Return a field of the only element."""
@@ -272,13 +273,15 @@ class Explanation(Answer):
 
     def tables(self) -> list[Table]:
         """Return a table of steps, or of destinations, for each element."""
-        return [_explained(one) for one in self.explained]
+        return [_explained(element) for element in self.explained]
 
 
-def _explained(one: ExplainedElement | ExplainedOrigin) -> Table:
-    if isinstance(one, ExplainedOrigin):
-        title = f"data{list(one.from_)} = {one.value}: {one.count} elements of the output"
-        return Table(title, ("position",), [(str(list(at)),) for at in one.outputs])
+def _explained(element: ExplainedElement | ExplainedOrigin) -> Table:
+    if isinstance(element, ExplainedOrigin):
+        title = (
+            f"data{list(element.from_)} = {element.value}: {element.count} elements of the output"
+        )
+        return Table(title, ("position",), [(str(list(at)),) for at in element.outputs])
     rows = [
         (
             f"{step.role}{list(step.position)}",
@@ -286,10 +289,10 @@ def _explained(one: ExplainedElement | ExplainedOrigin) -> Table:
             "" if step.indices is None else f"indices{list(step.indices)} = {step.tuple}",
             str(step.result),
         )
-        for step in one.steps
+        for step in element.steps
     ]
-    more = f", {one.updates} updates" if one.updates else ""
-    title = f"output{list(one.at)} = {one.value}{more}"
+    more = f", {element.updates} updates" if element.updates else ""
+    title = f"output{list(element.at)} = {element.value}{more}"
     return Table(title, ("from", "value", "index tuple", "result"), rows)
 
 
@@ -363,7 +366,7 @@ class Statistics(Answer):
     def tables(self) -> list[Table]:
         """Return the ranges of components, and the counts."""
         columns = ("axis", "size", "lowest", "highest", "negative", "out of bounds")
-        ranges = [tuple(map(str, one.fields().values())) for one in self.components]
+        ranges = [tuple(map(str, component.fields().values())) for component in self.components]
         counts = [
             ("out of bounds", str(self.out_of_bounds)),
             *(("hint", hint) for hint in self.hints),

@@ -237,17 +237,17 @@ def verify(
     )
 
 
-def _positions(name: str, given: Any) -> list[tuple[int, ...]]:
+def _positions(name: str, value: Any) -> list[tuple[int, ...]]:
     """Return positions: one, or a list of several."""
-    if given is None:
+    if value is None:
         return []
-    given = given.tolist() if hasattr(given, "tolist") else given  # rows of np.argwhere
-    if not isinstance(given, tuple | list):
-        return [(integer(name, given, UsageError),)]
-    if given and all(isinstance(one, tuple | list) for one in given):
-        return [_position(name, one) for one in given]
-    return [_position(name, given)]
+    value = value.tolist() if hasattr(value, "tolist") else value  # rows of np.argwhere
+    if not isinstance(value, tuple | list):
+        return [(integer(name, value, UsageError),)]
+    if value and all(isinstance(item, tuple | list) for item in value):
+        return [_position(name, item) for item in value]
+    return [_position(name, value)]
 
 
-def _position(name: str, given: Any) -> tuple[int, ...]:
-    return tuple(integer(name, one, UsageError) for one in given)
+def _position(name: str, coordinates: Any) -> tuple[int, ...]:
+    return tuple(integer(name, coordinate, UsageError) for coordinate in coordinates)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ndtool.notebook import Table
 from ndtool.questions.answers import Answer, Element, Origin, Output, Position, Typed, Value
+from ndtool.rules.shapes import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,13 @@ class Verification(Answer):
 
     def tables(self) -> list[Table]:
         """Return counts by distance, and a row for each engine."""
-        found, title = [], f"verified {self.output or 'the operator'}"
+        tables, title = [], f"verified {self.output or 'the operator'}"
         if self.compared is not None:
             title += f": {self.compared.equal} of {self.compared.total} elements have the same bits"
-            found.append(Table(title, ("ulps apart", "elements"), self.compared.rows()))
+            tables.append(Table(title, ("ulps apart", "elements"), self.compared.rows()))
         if self.engines is not None:
-            found.append(Table(title, ENGINE_COLUMNS, [one.cells for one in self.engines]))
-        return found
+            tables.append(Table(title, ENGINE_COLUMNS, [engine.cells for engine in self.engines]))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +153,22 @@ class Inspection(Answer):
         """Return the arrays, and the nodes if there are any."""
         arrays = [
             (
-                one.name,
-                "none" if one.shape is None else f"{one.dtype}{list(one.shape)}".replace(" ", ""),
-                one.order or "",
-                "" if one.bytes is None else str(one.bytes),
-                one.problem or ("yes" if one.mappable else "no"),
+                array.name,
+                "none" if array.shape is None else f"{array.dtype}{written(array.shape)}",
+                array.order or "",
+                "" if array.bytes is None else str(array.bytes),
+                array.problem or ("yes" if array.mappable else "no"),
             )
-            for one in self.arrays
+            for array in self.arrays
         ]
-        found = [Table("", ("name", "array", "order", "bytes", "mappable"), arrays)]
+        tables = [Table("", ("name", "array", "order", "bytes", "mappable"), arrays)]
         nodes = [
-            (one.node, one.title, ", ".join(one.inputs), one.output or "") for one in self.nodes
+            (node.node, node.title, ", ".join(node.inputs), node.output or "")
+            for node in self.nodes
         ]
         if nodes:
-            found.append(Table("", ("node", "operator", "inputs", "output"), nodes))
-        return found
+            tables.append(Table("", ("node", "operator", "inputs", "output"), nodes))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +206,21 @@ class Model(Answer):
         """Return the nodes, and the answers of other engines if there are any."""
         rows = [
             (
-                one.node,
-                one.title + ("" if one.version is None else f"-{one.version}"),
-                ", ".join(f"{name} {value}" for name, value in one.attributes.items()) or "-",
-                ", ".join(f"{given.name} {given.described}" for given in one.inputs.values()),
-                f"{one.output.name or ''} {one.output.described}",
-                {None: "", 0: "no", 1: "ok"}.get(one.runs, f"ok, {one.runs} times"),
+                node.node,
+                node.title + ("" if node.version is None else f"-{node.version}"),
+                ", ".join(f"{name} {value}" for name, value in node.attributes.items()) or "-",
+                ", ".join(f"{array.name} {array.described}" for array in node.inputs.values()),
+                f"{node.output.name or ''} {node.output.described}",
+                {None: "", 0: "no", 1: "ok"}.get(node.runs, f"ok, {node.runs} times"),
             )
-            for one in self.nodes
+            for node in self.nodes
         ]
         columns = ("node", "operator", "attributes", "inputs", "output", "computed")
-        engines = [(one.node, *engine.cells) for one in self.nodes for engine in one.engines or ()]
-        found = [Table("", columns, rows)]
-        return found + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
+        engines = [
+            (node.node, *engine.cells) for node in self.nodes for engine in node.engines or ()
+        ]
+        tables = [Table("", columns, rows)]
+        return tables + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,7 @@ class Converted(Answer):
     def tables(self) -> list[Table]:
         """Return the source and the output."""
         rows = [
-            (role, one.name or "", one.described)
-            for role, one in (("source", self.source), ("output", self.output))
+            (role, array.name or "", array.described)
+            for role, array in (("source", self.source), ("output", self.output))
         ]
         return [Table("", ("array", "name", "type"), rows)]

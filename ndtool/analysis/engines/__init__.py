@@ -110,8 +110,8 @@ def chosen(words: str) -> tuple[str, ...]:
         elif word in ENGINES:
             names.append(word)
         else:
-            known = ", ".join([*ENGINES, "all", "auto"])
-            raise UsageError(f"{printable(word)!r} is not an engine: valid {known}")
+            valid = ", ".join([*ENGINES, "all", "auto"])
+            raise UsageError(f"{printable(word)!r} is not an engine: valid {valid}")
     return tuple(dict.fromkeys(names))
 
 
@@ -135,16 +135,16 @@ def verify(
     names: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress,
-    given: dict[str, Source] | None = None,
+    sources: dict[str, Source] | None = None,
 ) -> Verdict:
     """Compare engines, and `request.output` if there is one, with the operator's output.
 
-    given: inputs, and the output, that the caller has open.
+    sources: inputs, and the output, that the caller has open.
     """
     require_any(names)
     compared, expected = None, None
     error: NdtoolError | None = None
-    with Opened(request, given) as call:
+    with Opened(request, sources) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:
@@ -192,18 +192,18 @@ class EngineCall:
             several = (1, most) if ENGINES[name].parallel else (1,)
             cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
             cases += [(name, None)] if lacking(name) else []
-        found = []
+        reports = []
         with ExitStack() as stack:
             job = self._job(stack)
             for done, (name, team) in enumerate(cases):
                 words = f"{name}, {counted(team or 0, 'thread')}"
                 progress(done / len(cases), words)
                 if team is None:
-                    found.append(missing(name))
+                    reports.append(missing(name))
                 else:
-                    found.append(self._report(name, team, job))
+                    reports.append(self._report(name, team, job))
         progress(1, "")
-        return found
+        return reports
 
     def _job(self, stack: ExitStack) -> dict[str, Any]:
         """Return the job for an engine's process; its files stay open as long as `stack`."""
@@ -255,15 +255,15 @@ class EngineCall:
         ) as side:
             record = side.reply()
             report = report._replace(version=record.get("version"))
-            found: dict[str, Comparison] = {}
+            comparisons: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
                 record = side.ask()
                 if "digest" not in record:
                     break
                 if wrong := self._unlike(record):
                     return report._replace(result="different", message=wrong)
-                if record["digest"] not in found:
-                    found[record["digest"]] = self._answer(job["output"])
+                if record["digest"] not in comparisons:
+                    comparisons[record["digest"]] = self._answer(job["output"])
             if "refused" in record:
                 return report._replace(
                     result="refused", message=printable(record["refused"], _LONG)
@@ -272,15 +272,15 @@ class EngineCall:
                 return missing(name, record["missing"])
             if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
-        return judged(report, list(found.values()))
+        return judged(report, list(comparisons.values()))
 
     def _unlike(self, record: dict[str, Any]) -> str:
         """Return what is wrong with an answer's type or shape, "" if nothing."""
-        found = f"{record['dtype']}{shapes.written(record['shape'])}"
+        actual = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:
-            return f"returns {found}, although an index is out of bounds"
-        wanted = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
-        return "" if found == wanted else f"returns {found}, not {wanted}"
+            return f"returns {actual}, although an index is out of bounds"
+        expected = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+        return "" if actual == expected else f"returns {actual}, not {expected}"
 
     def _answer(self, fd: int) -> Comparison:
         expected = self._expected
@@ -302,14 +302,14 @@ def missing(name: str, reason: str = "") -> Report:
     return Report(name, None, None, "missing", message=message)
 
 
-def judged(report: Report, found: list[Comparison]) -> Report:
+def judged(report: Report, comparisons: list[Comparison]) -> Report:
     """Return the report with the verdict on all distinct answers."""
-    worst = max(found, key=lambda one: (one.beyond, one.different))
+    worst = max(comparisons, key=lambda compared: (compared.beyond, compared.different))
     report = report._replace(different=worst.different, compared=worst)
     if not worst.beyond:
         message = f"{_differing(worst)}, within {worst.within} ulp" if worst.different else None
         return report._replace(message=message)
-    if len(found) == 1:
+    if len(comparisons) == 1:
         return report._replace(result="different", message=_differing(worst))
     message = f"bits vary between runs; at worst {_differing(worst)}"
     return report._replace(result="unstable", message=message)
@@ -325,17 +325,19 @@ def _differing(compared: Comparison) -> str:
 
 def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
     """Return the error about engines that differ from the operator, or None."""
-    wrong = {one.engine: one for one in reports if one.result in ("different", "unstable")}
+    wrong = {
+        report.engine: report for report in reports if report.result in ("different", "unstable")
+    }
     if not wrong:
         return None
     verb = "differs" if len(wrong) == 1 else "differ"
     places = []
-    for one in wrong.values():
-        if one.compared is not None and one.compared.first is not None:
-            first = one.compared.first
+    for report in wrong.values():
+        if report.compared is not None and report.compared.first is not None:
+            first = report.compared.first
             position = ", ".join(map(str, first.position))
-            found, wanted = exactly(first.output), exactly(first.expected)
-            places.append(f"{one.engine}[{position}] = {found}, not {wanted}")
+            actual, expected = exactly(first.output), exactly(first.expected)
+            places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])
     )
@@ -343,8 +345,8 @@ def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | 
 
 def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to pass to engines: numbers in native byte order, all others as void."""
-    known = dtype.kind in "biufc" or dtype.isbuiltin == 2
-    return dtype.newbyteorder("=") if known else np.dtype(f"V{dtype.itemsize}")
+    is_number = dtype.kind in "biufc" or dtype.isbuiltin == 2
+    return dtype.newbyteorder("=") if is_number else np.dtype(f"V{dtype.itemsize}")
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:

@@ -33,17 +33,17 @@ class EngineProcess:
     def __init__(self, job: dict[str, Any], timeout: int) -> None:
         self._timeout, self._late = timeout, False
         self._chat = tempfiles.unnamed_file()
-        replies, theirs = os.pipe()
+        replies, child_end = os.pipe()
         self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
         team = str(job["threads"])
-        lent = [one["fd"] for one in job["arrays"]]
+        lent = [array["fd"] for array in job["arrays"]]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", side.__file__],
                 stdin=subprocess.PIPE,
                 stdout=self._chat,
                 stderr=self._chat,
-                pass_fds=(theirs, job["output"], *lent),
+                pass_fds=(child_end, job["output"], *lent),
                 start_new_session=True,
                 env={**os.environ, **_SETTINGS, "OMP_NUM_THREADS": team},
             )
@@ -52,10 +52,10 @@ class EngineProcess:
             os.close(self._chat)
             raise
         finally:
-            os.close(theirs)
+            os.close(child_end)
         self._poll = select.poll()
         self._poll.register(self._replies, select.POLLIN)
-        self._send(json.dumps({**job, "replies": theirs}))
+        self._send(json.dumps({**job, "replies": child_end}))
 
     def __enter__(self) -> Self:
         return self
@@ -88,11 +88,11 @@ class EngineProcess:
         code = self._process.wait()
         if self._late:
             return f"no result in {self._timeout} s"
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         size = os.fstat(self._chat).st_size
         output = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
         last = " ".join(output.rstrip().rpartition("\n")[2].split())
-        return f"{how}: {last}" if last else how
+        return f"{cause}: {last}" if last else cause
 
     def _kill(self) -> None:
         """Kill the process and its children."""

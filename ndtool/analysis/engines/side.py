@@ -42,8 +42,8 @@ class Call(NamedTuple):
     @property
     def operands(self) -> dict[str, Array]:
         """The inputs by their names."""
-        named = {"data": self.data, "indices": self.indices}
-        return named if self.updates is None else {**named, "updates": self.updates}
+        operands = {"data": self.data, "indices": self.indices}
+        return operands if self.updates is None else {**operands, "updates": self.updates}
 
     @property
     def axis(self) -> int:
@@ -116,10 +116,10 @@ def _numpy(_: Any, call: Call) -> Compute:
     return compute
 
 
-def _lacks(lacks: object, what: str) -> None:
+def _lacks(lacks: object, reason: str) -> None:
     """Refuse a call that an engine does not have."""
     if lacks:
-        raise NotOfferedError(what)
+        raise NotOfferedError(reason)
 
 
 def _require_tuples(call: Call, engine: str) -> None:
@@ -234,11 +234,11 @@ def _jax(jax: Any, call: Call) -> Compute:
     names = {"none": "set", "sub": "subtract", "div": "divide"}
     call.require_reduction("jax", (*_ALL, *names))
 
-    def taken(data: Any, indices: Any) -> Any:
+    def gathered(data: Any, indices: Any) -> Any:
         return data[tuple(jnp.moveaxis(indices, -1, 0))]
 
     for _ in range(call.batch_dims):
-        taken = jax.vmap(taken)
+        gathered = jax.vmap(gathered)
 
     def compute() -> Any:
         if call.operator == "gather" and call.batch_dims:
@@ -246,7 +246,7 @@ def _jax(jax: Any, call: Call) -> Compute:
         if call.operator == "gather":
             return jnp.take(data, indices, call.axis)
         if call.operator == "gather_nd":
-            return taken(data, indices)
+            return gathered(data, indices)
         if call.operator == "gather_elements":
             return jnp.take_along_axis(data[call.reached], indices, call.axis)
         method = names.get(call.reduction, call.reduction)
@@ -344,7 +344,7 @@ def _array(description: dict[str, Any], engine: str) -> Array:
 
 
 def _call(job: dict[str, Any]) -> Call:
-    data, indices, *updates = (_array(one, job["engine"]) for one in job["arrays"])
+    data, indices, *updates = (_array(description, job["engine"]) for description in job["arrays"])
     return Call(
         job["operator"],
         job["title"],

@@ -47,18 +47,18 @@ def model(call: Any) -> Any:
     Raises KeyError or ValueError for an element type that ONNX lacks.
     """
     helper: Any = import_module("onnx.helper")
-    named: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, array in call.operands.items():
         element = helper.np_dtype_to_tensor_dtype(array.dtype)
-        named[name] = helper.make_tensor_value_info(name, element, array.shape)
-    element = named["data"].type.tensor_type.elem_type
+        inputs[name] = helper.make_tensor_value_info(name, element, array.shape)
+    element = inputs["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
-    given = {name: value for name, value in call.attributes.items() if value != "none"}
+    attributes = {name: value for name, value in call.attributes.items() if value != "none"}
     for name in ("include_self", "duplicates"):  # they change nothing here
-        given.pop(name, None)
+        attributes.pop(name, None)
     if not call.batch_dims:
-        given.pop("batch_dims", None)
-    node = helper.make_node(call.title, list(named), ["output"], **given)
-    graph = helper.make_graph([node], "one node", list(named.values()), [output])
+        attributes.pop("batch_dims", None)
+    node = helper.make_node(call.title, list(inputs), ["output"], **attributes)
+    graph = helper.make_graph([node], "one node", list(inputs.values()), [output])
     opset = helper.make_opsetid("", call.version)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)

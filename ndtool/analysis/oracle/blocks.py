@@ -33,8 +33,8 @@ def nd_blocks(
     lead, k = indices.shape[:-1], indices.shape[-1]
     for start, tuples in _tuples(indices, prod(lead), k, run, progress):
         positions = _positions(start, len(tuples), lead)
-        named = zip(positions, map(bounds.settled, tuples.tolist()), strict=True)
-        yield positions, [None if t is None else (*i[:b], *t) for i, t in named]
+        pairs = zip(positions, map(bounds.settled, tuples.tolist()), strict=True)
+        yield positions, [None if t is None else (*i[:b], *t) for i, t in pairs]
 
 
 def elements_blocks(
@@ -44,10 +44,10 @@ def elements_blocks(
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, run, progress):
         positions = _positions(start, len(values), shape)
-        named = zip(positions, map(bounds.settled, values.tolist()), strict=True)
+        pairs = zip(positions, map(bounds.settled, values.tolist()), strict=True)
         yield (
             positions,
-            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in named],
+            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in pairs],
         )
 
 
@@ -59,12 +59,12 @@ def plain_blocks(
     count = prod(before)
     for number, p in enumerate(np.ndindex(before)):
         done = part(progress, number / count, (number + 1) / count)
-        mine = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(mine, 0, run, bounds, done):
-            named = [
+        own_indices = np.asarray(indices[(*p[:b], ...)])
+        for positions, selected in elements_blocks(own_indices, 0, run, bounds, done):
+            in_data = [
                 None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
             ]
-            yield [(*p, *i) for i in positions], named
+            yield [(*p, *i) for i in positions], in_data
 
 
 def _tuples(

@@ -109,8 +109,8 @@ def _one_nan(first: Array, second: Array, result: Array) -> Array:
     if result.dtype.kind != "f":
         return result
     nans = np.where(np.isnan(first), first + first, second + second)
-    made = np.copysign(np.array(np.nan, result.dtype), -1)
-    nan = np.where(np.isnan(first) | np.isnan(second), nans, made)
+    new_nan = np.copysign(np.array(np.nan, result.dtype), -1)
+    nan = np.where(np.isnan(first) | np.isnan(second), nans, new_nan)
     return np.where(np.isnan(result), nan, result)
 
 

@@ -189,10 +189,10 @@ def scatter(
     bounds.check(indices, indices.shape, part(progress, 0, 0.1))
     output = _copied(data, new, part(progress, 0.1, 0.2))
     if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates, though of no element
-        one = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
+        empty_data = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
         none = np.empty((*indices.shape, 0), data.dtype)
         rules: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
-        scatter(one, indices, none, b, reduction, b, duplicates="error", **rules)
+        scatter(empty_data, indices, none, b, reduction, b, duplicates="error", **rules)
     blocks = plain_blocks(data, indices, axis, b, bounds, part(progress, 0.2, 1))
     return updated(output, updates, combination, blocks, axis + 1, slice(b, axis))
 

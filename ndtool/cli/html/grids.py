@@ -31,7 +31,7 @@ Spot = tuple[str, Position]  # an element: its array and position
 class Grids:
     """The arrays of a drawing as HTML.
 
-    selected: elements of interest. found: elements of the output that is verified.
+    selected: elements of interest. actual: elements of the output that is verified.
     """
 
     def __init__(
@@ -39,16 +39,18 @@ class Grids:
         call: OpenCall,
         drawing: Drawing,
         selected: Sequence[Spot] = (),
-        found: Found | None = None,
+        actual: Found | None = None,
     ) -> None:
-        self._call, self._drawing, self._found = call, drawing, found
+        self._call, self._drawing, self._found = call, drawing, actual
         self._sentences = Sentences(call, drawing)
-        self._beyond = [one.cells[j] for one in drawing.tuples for j in one.beyond]
+        self._beyond = [
+            drawn_tuple.cells[j] for drawn_tuple in drawing.tuples for j in drawn_tuple.beyond
+        ]
         self._grids = dict(drawing.grids)
         wrong = []
-        if found is not None:
-            self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in found])
-            wrong = [("found", n) for n, (_, differs) in enumerate(found) if differs]
+        if actual is not None:
+            self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in actual])
+            wrong = [("found", n) for n, (_, differs) in enumerate(actual) if differs]
         numbers = [
             (role, drawing.grids[role].number(at)) for role, at in selected if role in drawing.grids
         ]
@@ -69,7 +71,7 @@ class Grids:
         if output is None or not prod(map(len, output.axes)):
             return None
         if self._call.inference.scatters:
-            at = max(output.positions, key=lambda one: self._drawing.updates[one])
+            at = max(output.positions, key=lambda position: self._drawing.updates[position])
         else:
             copied = [link.output for link in self._drawing.links if link.data is not None]
             at = copied[0] if copied and copied[0] is not None else output.positions[0]
@@ -166,8 +168,8 @@ class Grids:
         at = self._grids[role].positions[number]
         if role != "found" or self._found is None:
             return self._sentences.of(role, at)
-        one, wrong = self._found[number]
-        words = f"{name_of('output', at)} is {shown(one)}"
+        value, wrong = self._found[number]
+        words = f"{name_of('output', at)} is {shown(value)}"
         return words + f", which differs from {self._sentences.of('output', at)}" * wrong
 
 
@@ -192,8 +194,8 @@ class _Panels:
             tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
         below = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
-        for i, one in zip(self._grid.axes[depth], below, strict=True):
-            one.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
+        for i, child in zip(self._grid.axes[depth], below, strict=True):
+            child.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
         return element("div", *below, class_="nest")
 
     def _tables(self, leading: Position) -> list[Element]:
@@ -281,11 +283,11 @@ def _axes(grid: Grid) -> str:
     return f"{down}axis {rank - 1} →"
 
 
-def _brief(one: Any) -> str:
+def _brief(value: Any) -> str:
     """Return an element's text in a cell."""
-    text = shown(one)
+    text = shown(value)
     if len(text) <= BRIEF:
         return text
-    if one.dtype.kind == "f":
-        return f"{float(one):.5g}"
+    if value.dtype.kind == "f":
+        return f"{float(value):.5g}"
     return text[: BRIEF - 1] + "…"

@@ -20,11 +20,11 @@ def links_of(drawing: Drawing) -> Links:
         return None if position is None else grids[role].number(position)
 
     links = []
-    seen: dict[Position, int] = {}
+    counts: dict[Position, int] = {}
     for link in drawing.links:
         nth = None
         if link.updates is not None and link.output is not None:
-            nth = seen[link.output] = seen.get(link.output, 0) + 1
+            nth = counts[link.output] = counts.get(link.output, 0) + 1
         links.append(
             [
                 number("output", link.output),
@@ -36,10 +36,13 @@ def links_of(drawing: Drawing) -> Links:
         )
     for row, link in zip(links, drawing.links, strict=True):
         if row[4] is not None and link.output is not None:
-            listed, count = seen[link.output], drawing.updates[link.output]
+            listed, count = counts[link.output], drawing.updates[link.output]
             row[4] += (count - listed) * (row[4] > listed // 2)
     return {
-        "tuples": [[number("indices", cell) for cell in one.cells] for one in drawing.tuples],
+        "tuples": [
+            [number("indices", cell) for cell in drawn_tuple.cells]
+            for drawn_tuple in drawing.tuples
+        ],
         "links": links,
     }
 
@@ -48,14 +51,14 @@ def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
     """Return the cells to highlight with a cell, and the numbers of several updates."""
     if begin is None:
         return {}
-    found = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
+    linked = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
     lit: dict[str, int | None] = dict.fromkeys([begin])
-    lit |= dict.fromkeys(one for _, cells in found for one in cells)
-    updates = [link for link, _ in found if link[3] is not None]
+    lit |= dict.fromkeys(cell for _, cells in linked for cell in cells)
+    updates = [link for link, _ in linked if link[3] is not None]
     if begin.startswith(("output-", "found-")) and len(updates) > 1:
         for link in updates:
-            for one in (f"updates-{link[3]}", *_tuple(link, links)):
-                lit[one] = lit[one] or link[4]
+            for cell in (f"updates-{link[3]}", *_tuple(link, links)):
+                lit[cell] = lit[cell] or link[4]
     return lit
 
 
