@@ -30,7 +30,15 @@ from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, c
 from ndtool.formats.opened import require_same
 from ndtool.inmemory.arguments import attributes_of, name_exactly
 from ndtool.literals import Reduction, WriteMode
-from ndtool.options import Named, Options, ProgressReporter, array_source, checked, file_names, path
+from ndtool.options import (
+    ArrayOrFile,
+    Options,
+    ProgressReporter,
+    array_source,
+    checked,
+    file_names,
+    path,
+)
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import COMMON, LOWERED_INPUTS
@@ -67,8 +75,8 @@ class Result(NamedTuple):
 
 
 def gather_nd(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     batch_dims: SupportsIndex = 0,
     *,
     out: Path = None,
@@ -94,9 +102,9 @@ def gather_nd(
 
 
 def scatter_nd(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     reduction: Reduction = "none",
     *,
     batch_dims: SupportsIndex = 0,
@@ -127,8 +135,8 @@ def scatter_nd(
 
 
 def gather_elements(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     axis: SupportsIndex = 0,
     *,
     out: Path = None,
@@ -153,9 +161,9 @@ def gather_elements(
 
 
 def scatter_elements(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
     *,
@@ -185,8 +193,8 @@ def scatter_elements(
 
 
 def gather(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     axis: SupportsIndex | None = None,
     *,
     batch_dims: SupportsIndex = 0,
@@ -215,9 +223,9 @@ def gather(
 
 
 def scatter(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
     *,
@@ -251,9 +259,9 @@ def scatter(
 
 
 def tensor_scatter(
-    past: Named,
-    update: Named,
-    write_indices: Named | None = None,
+    past: ArrayOrFile,
+    update: ArrayOrFile,
+    write_indices: ArrayOrFile | None = None,
     axis: SupportsIndex = -2,
     mode: WriteMode = "linear",
     *,
@@ -277,7 +285,7 @@ def tensor_scatter(
     >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
     [[[9], [2], [8]]]
     """
-    inputs: dict[str, Named] = {"past": past, "update": update}
+    inputs: dict[str, ArrayOrFile] = {"past": past, "update": update}
     if write_indices is not None:
         inputs["write_indices"] = write_indices
     for name in COMMON:
@@ -287,7 +295,11 @@ def tensor_scatter(
 
 
 def _run(
-    operator: str, inputs: dict[str, Named], given: dict[str, Any], out: Path, options: Options
+    operator: str,
+    inputs: dict[str, ArrayOrFile],
+    given: dict[str, Any],
+    out: Path,
+    options: Options,
 ) -> Result:
     started = time.perf_counter()
     keywords = checked(options)

@@ -25,7 +25,7 @@ from ndtool.runs.request import Request
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings
 
-Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
+ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
 Progress = bool | Callable[[float], object]
 
 

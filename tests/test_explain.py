@@ -159,13 +159,13 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
     (step,) = element.steps
     assert np.ravel_multi_index(step.position, data.shape) == numbers[element.at]
     assert bits(step.value) == bits(step.result) == bits(element.value)
-    assert step.named == tuple(np.atleast_1d(indices[step.indices]).tolist())
+    assert step.stored == tuple(np.atleast_1d(indices[step.indices]).tolist())
     wanted = np.ravel_multi_index(gone.position, data.shape)
     outputs = [tuple(at) for at in np.argwhere(numbers == wanted).tolist()]
     assert gone.total == len(outputs)
     assert sorted(copy.at for copy in gone.outputs) == sorted(few(outputs, every))
     for copy in gone.outputs:
-        assert copy.named == tuple(np.atleast_1d(indices[copy.indices]).tolist())
+        assert copy.stored == tuple(np.atleast_1d(indices[copy.indices]).tolist())
 
 
 def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
@@ -179,7 +179,7 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
         named = tuple(np.atleast_1d(indices[where]).tolist())
         steps.append((at, where, named, raw(update), raw(result)))
     assert [
-        (s.position, s.indices, s.named, bits(s.value), bits(s.result)) for s in element.steps
+        (s.position, s.indices, s.stored, bits(s.value), bits(s.result)) for s in element.steps
     ] == [steps[0], *few(steps[1:], every)]
     assert element.updates == len(steps) - 1
     copied = reduction == "none" or not case.arguments.get("include_self", True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.oracle.distances import bits
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.engine.counting import Combining
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.reductions import REDUCTIONS
@@ -23,40 +23,40 @@ _ROUNDING = 4.0  # roundings of each update
 
 
 def cause(
-    given: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
+    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
     """Return the options that give the elements found, None if there are no such.
 
     old, actual: elements before and after the updates, in native byte order. owners: the number of
     the element of each update, in order. A single element shows no rule.
     """
-    if len(old) < 2 or _gives(given, old, owners, updates, actual):
+    if len(old) < 2 or _gives(combining, old, owners, updates, actual):
         return None  # or equal up to rounding
-    for candidate in _others(given, old.dtype):
+    for candidate in _others(combining, old.dtype):
         if _gives(candidate, old, owners, updates, actual):
-            return _options(given, candidate)
+            return _options(combining, candidate)
     return None
 
 
-def _others(given: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
+def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
     """Yield other combinations of updates, the closest first."""
-    row, kind = REDUCTIONS[given.reduction], from_numpy(dtype)
-    if given.reduction == "none":
-        yield given._replace(duplicates="last" if given.duplicates == "first" else "first")
+    row, kind = REDUCTIONS[combining.reduction], from_numpy(dtype)
+    if combining.reduction == "none":
+        yield combining._replace(duplicates="last" if combining.duplicates == "first" else "first")
     elif not row.requires_self:
-        yield given._replace(include_self=not given.include_self)
+        yield combining._replace(include_self=not combining.include_self)
     for name, candidate in REDUCTIONS.items():
-        if name != given.reduction and candidate.takes(kind):
-            yield Combining(name, given.include_self or candidate.requires_self)
+        if name != combining.reduction and candidate.takes(kind):
+            yield Combining(name, combining.include_self or candidate.requires_self)
             if not candidate.requires_self and name != "none":
-                yield Combining(name, not given.include_self)
+                yield Combining(name, not combining.include_self)
 
 
 def _gives(
     combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
-    running = Running(old.copy(), combining._replace(duplicates=_assigned(combining)))
+    running = RunningValues(old.copy(), combining._replace(duplicates=_assigned(combining)))
     running.apply(owners, updates)
     result = running.values()
     same = (bits(result) == bits(actual)).all(axis=1)
@@ -76,14 +76,16 @@ def _assigned(combining: Combining) -> str:
     return "first" if combining.duplicates == "first" else "last"
 
 
-def _options(given: Combining, other: Combining) -> str:
+def _options(combining: Combining, other: Combining) -> str:
     """Return the options that differ, as the command line has them."""
     options = []
-    if other.reduction != given.reduction:
+    if other.reduction != combining.reduction:
         options.append(f"--reduction {other.reduction}")
-    if other.include_self != given.include_self and other.reduction != "none":
-        options.append("--no-include-self" if given.include_self else "without --no-include-self")
-    if other.reduction == "none" and other.duplicates != given.duplicates:
+    if other.include_self != combining.include_self and other.reduction != "none":
+        options.append(
+            "--no-include-self" if combining.include_self else "without --no-include-self"
+        )
+    if other.reduction == "none" and other.duplicates != combining.duplicates:
         options.append(f"--duplicates {other.duplicates}")
     only_old = options == ["without --no-include-self"]
     return " ".join(["a run", *options] if only_old else options)

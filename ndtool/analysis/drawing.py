@@ -58,19 +58,19 @@ class Grid(NamedTuple):
         return number
 
 
-class Named(NamedTuple):
+class DrawnTuple(NamedTuple):
     """An index tuple.
 
-    at: its position in indices. cells: the positions of its components. written: the components.
-    front: the components as used, none negative; None if the tuple selects nothing. beyond: the
-    numbers of the components that are out of bounds.
+    at: its position in indices. cells: the positions of its components. stored: the components.
+    normalized: the same without negative ones; None if the tuple selects nothing. out_of_bounds:
+    the numbers of the components that are out of bounds.
     """
 
     at: Position
     cells: list[Position]
-    written: Position
-    front: Position | None
-    beyond: list[int]
+    stored: Position
+    normalized: Position | None
+    out_of_bounds: list[int]
 
 
 class Link(NamedTuple):
@@ -98,7 +98,7 @@ class Drawing(NamedTuple):
     """
 
     grids: dict[str, Grid]
-    tuples: list[Named]
+    tuples: list[DrawnTuple]
     links: list[Link]
     updates: dict[Position, int]
     valid: list[tuple[int, int]]
@@ -128,7 +128,9 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
         return None
     rows = tuples.of(call)
     grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
-    drawn = [_named(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])]
+    drawn = [
+        _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
+    ]
     number_of = {drawn_tuple.at: number for number, drawn_tuple in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
@@ -182,7 +184,7 @@ def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
     return Grid(shape, axes, element_values if len(element_values) == len(explained) else None)
 
 
-def _named(call: Tuples, at: Position) -> Named:
+def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
     cells = excerpts.cells_of(call.plan, at)
     written = excerpts.components_at(call, cells)
     lengths = mapping.sizes(call.plan)
@@ -191,7 +193,7 @@ def _named(call: Tuples, at: Position) -> Named:
         for j, (i, size) in enumerate(zip(written, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    return Named(at, cells, written, call.taken(written), beyond)
+    return DrawnTuple(at, cells, written, call.normalized(written), beyond)
 
 
 def _lowest(call: Tuples, size: int) -> int:
@@ -204,14 +206,14 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
     return Link(at, data, number, updates, step.result)
 
 
-def _without_output(call: OpenCall, drawn: list[Named], grids: dict[str, Grid]) -> list[Link]:
+def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Grid]) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
         for number, drawn_tuple in enumerate(drawn):
-            if drawn_tuple.front is not None and excerpts.selects(
-                plan, drawn_tuple.at, drawn_tuple.front, target
+            if drawn_tuple.normalized is not None and excerpts.selects(
+                plan, drawn_tuple.at, drawn_tuple.normalized, target
             ):
                 update = _update(plan, grids, target, drawn_tuple.at)
                 links.append(Link(None, target, number, update, None))

@@ -114,7 +114,7 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
 def _first_target(call: Tuples) -> Position | None:
     """Return the first element of data that the first tuples select."""
     for first, block in tuples.blocks(call.plan, call.indices):
-        valid, normalized = tuples.settled(call.plan, block, call.handling)
+        valid, normalized = tuples.selecting(call.plan, block, call.handling)
         if len(valid):
             at = _unraveled(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
@@ -134,11 +134,11 @@ def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -
     """Return the coordinates of an excerpt of the output; window: None for all. None: too many."""
     if window is None:
         return complete(shape) if prod(shape) <= _SMALL else None
-    axes = _near(shape, centers, window)
+    axes = _axes_around(shape, centers, window)
     return axes if prod(map(len, axes)) <= LIMIT else None
 
 
-def _near(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
+def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
     """Return the coordinates near some elements."""
     distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
@@ -171,7 +171,7 @@ def _linked_axes(
 
 def _axes_of(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
     shape = call.inference.inputs[role].shape
-    return _united(shape, [*(step.position for step in steps if step.role == role), *origins])
+    return _axes_through(shape, [*(step.position for step in steps if step.role == role), *origins])
 
 
 def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
@@ -179,15 +179,15 @@ def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
     components = plan.indices[len(plan.positions) :]
     if prod(plan.indices) <= _SMALL >= prod(plan.positions):
         return complete(plan.indices)
-    return (*_united(plan.positions, tuple_positions), *complete(components))
+    return (*_axes_through(plan.positions, tuple_positions), *complete(components))
 
 
-def _united(shape: Shape, positions: Sequence[Position]) -> Axes:
+def _axes_through(shape: Shape, positions: Sequence[Position]) -> Axes:
     """Return the coordinates of some elements; those of the first elements if there are none."""
     if prod(shape) <= _SMALL:
         return complete(shape)
     if not positions:
-        return _near(shape, [(0,) * len(shape)], _WINDOWS[0])
+        return _axes_around(shape, [(0,) * len(shape)], _WINDOWS[0])
     return tuple(sorted(set(along)) for along in zip(*positions, strict=True))
 
 
@@ -195,7 +195,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
     """Return the coordinates around the first index out of bounds, or None if too many."""
     plan, indices = call.inference.plan, tuples.of(call)
     for window in _WINDOWS:
-        near = _near(plan.positions, [error.position], window)
+        near = _axes_around(plan.positions, [error.position], window)
         axes = {"indices": (*near, *complete(plan.indices[len(plan.positions) :]))}
         if prod(plan.indices) <= _SMALL >= prod(plan.positions):
             axes["indices"] = complete(plan.indices)
@@ -204,11 +204,11 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
             for at in product(*axes["indices"][: len(plan.positions)])
             for target in _selected(indices, at)
         ]
-        axes["data"] = _united(plan.data, [target for _, target in pairs])
+        axes["data"] = _axes_through(plan.data, [target for _, target in pairs])
         if call.inference.scatters:
             shape = call.inference.inputs["updates"].shape
             updates = [mapping.update_for(plan, target, at) for at, target in pairs]
-            axes["updates"] = _united(shape, updates)
+            axes["updates"] = _axes_through(shape, updates)
         if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
             return axes
     return None
@@ -216,7 +216,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
 
 def _selected(call: Tuples, at: Position) -> Iterator[Position]:
     """Yield the first elements of data that the tuple at a position selects."""
-    front = call.taken(components_at(call, cells_of(call.plan, at)))
+    front = call.normalized(components_at(call, cells_of(call.plan, at)))
     return iter(()) if front is None else _slice(call.plan, at, front)
 
 
@@ -246,7 +246,7 @@ def _slice(plan: Plan, at: Position, front: Position) -> Iterator[Position]:
 
 def selects(plan: Plan, at: Position, front: Position, target: Position) -> bool:
     """Whether a tuple selects an element of data. front: its components, none negative."""
-    if mapping.named(plan, target) != front:
+    if mapping.index_tuple_of(plan, target) != front:
         return False
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *at[plan.axis + 1 :]) == (

@@ -17,7 +17,7 @@ from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
@@ -53,16 +53,16 @@ class Step(NamedTuple):
 
     role: the array the value comes from, data, updates or fill. position: the position there.
     value: a 0-d array; None if a value is unknown. indices: the position of the index tuple, None
-    for the current value in data of a scatter. named: the tuple as stored, empty if there is none.
-    taken: the tuple as used, none negative. result: the element of the output after the step.
+    for the current value in data of a scatter. stored: the tuple, empty if there is none.
+    normalized: the tuple without negative components. result: the element after the step.
     """
 
     role: str
     position: Position
     value: Array | None
     indices: Position | None
-    named: Position
-    taken: Position
+    stored: Position
+    normalized: Position
     result: Array | None
 
 
@@ -80,7 +80,7 @@ class Copy(NamedTuple):
 
     at: Position
     indices: Position | None
-    named: Position
+    stored: Position
 
 
 class Origin(NamedTuple):
@@ -152,7 +152,7 @@ class _Call:
         self.tuples.search(searches, self.tuples.checked(progress))
         tuple_positions = [mapping.tuple_of(plan, target) for target in at]
         normalized = [
-            self.tuples.taken(self._index(position)) or () for position in tuple_positions
+            self.tuples.normalized(self._index(position)) or () for position in tuple_positions
         ]
         sources_at = [
             mapping.source_of(plan, *pair) for pair in zip(at, normalized, strict=True) if pair[1]
@@ -196,7 +196,7 @@ class _Call:
             stored = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
         else:
             stored = call.rows[numbers]
-        selecting, normalized = tuples.settled(self.plan, stored, call.handling)
+        selecting, normalized = tuples.selecting(self.plan, stored, call.handling)
         if len(selecting) < len(stored):
             raise operands.changed(self.call.inference)
         columns = (np.broadcast_to(along, len(numbers)).tolist() for along in at)
@@ -216,9 +216,9 @@ class _Call:
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
         gone = zip(elements[len(at) :], old[len(at) :], strict=True)
-        return elements[: len(at)], [self._stayed(*pair) for pair in gone]
+        return elements[: len(at)], [self._scattered_origin(*pair) for pair in gone]
 
-    def _stayed(self, element: Element, old: Array | None) -> Origin:
+    def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
         """Return the copy of data's element in a scatter: none if updates replaced it."""
         combining = Combining.of(self.call.inference.attributes)
         gone = element.updates and (combining.reduction == "none" or combining.copies_first)
@@ -276,16 +276,16 @@ class _ElementFinder:
         self.search = Search(target, every, self._apply_between)
         self._call, self._every, self._updates = call, every, updates
         self._steps: list[Step] = []
-        self._untouched = old
+        self._current = old
         # Unknown updates make the result unknown, and with it the whole answer.
         self._old = None if updates is None else old
-        self._now = self._start()
+        self._running = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
         search = self.search
         if not search.count:
-            return Element(search.target, self._untouched, [self._first(self._untouched)], 0)
+            return Element(search.target, self._current, [self._first(self._current)], 0)
         if self._every:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
@@ -294,15 +294,17 @@ class _ElementFinder:
         listed = [self._first(self._old), *self._steps]
         return Element(search.target, self._result(), listed, search.count)
 
-    def _start(self) -> Running | None:
+    def _start(self) -> RunningValues | None:
         """Return the current value in data, None if it is unknown."""
         if self._old is None or self._updates is None:
             return None
-        return Running(self._old.reshape(1), Combining.of(self._call.call.inference.attributes))
+        return RunningValues(
+            self._old.reshape(1), Combining.of(self._call.call.inference.attributes)
+        )
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""
-        return None if self._now is None else self._now.values()[0, ...]
+        return None if self._running is None else self._running.values()[0, ...]
 
     def _first(self, old: Array | None) -> Step:
         return Step("data", self.search.target, old, None, (), (), old)
@@ -314,16 +316,16 @@ class _ElementFinder:
 
     def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._now is None or self._old is None:
+        if self._running is None or self._old is None:
             return
         step = max(1, PIECE // self._old.itemsize)
         for block in _blocks(numbers, step):
-            self._now.apply(np.zeros(len(block), np.int64), self._taken(block))
+            self._running.apply(np.zeros(len(block), np.int64), self._taken(block))
 
     def _list_steps(self, numbers: Array) -> None:
-        for step, now in self._update_steps(numbers, self._now):
+        for step, now in self._update_steps(numbers, self._running):
             self._steps.append(step)
-            self._now = now
+            self._running = now
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the current value and for every update, in order."""
@@ -332,8 +334,8 @@ class _ElementFinder:
             yield step
 
     def _update_steps(
-        self, numbers: Array, now: Running | None
-    ) -> Iterator[tuple[Step, Running | None]]:
+        self, numbers: Array, now: RunningValues | None
+    ) -> Iterator[tuple[Step, RunningValues | None]]:
         """Yield the steps of updates, and the element after each, starting from `now`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
@@ -341,7 +343,7 @@ class _ElementFinder:
             results, after = values, [now] * len(block)
             if now is not None:
                 updates = self._taken(block)
-                updated = self._one_by_one(now, updates)
+                updated = self._after_each(now, updates)
                 values, results = (
                     [elements[n, ...] for n in range(len(block))]
                     for elements in (updates, updated.values())
@@ -351,7 +353,7 @@ class _ElementFinder:
             yield from zip(steps, after, strict=True)
             now = after[-1]
 
-    def _one_by_one(self, now: Running, updates: Array) -> Running:
+    def _after_each(self, now: RunningValues, updates: Array) -> RunningValues:
         """Return an element after each of some updates.
 
         A run returns only the last value. So each result gets an element of its own, to which all

@@ -34,14 +34,14 @@ def sizes(plan: Plan) -> Shape:
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
 
-def runs(plan: Plan) -> Shape:
+def slice_grid(plan: Plan) -> Shape:
     """Return the shape of all slices that tuples can select; for elements operators, data's."""
     if isinstance(plan, ElementsPlan):
         return plan.data
     return plan.groups + plan.sizes
 
 
-def named(plan: Plan, target: Position) -> Position:
+def index_tuple_of(plan: Plan, target: Position) -> Position:
     """Return the index tuple, without negative components, that selects an element of data."""
     if isinstance(plan, ElementsPlan):
         return (target[plan.axis],)

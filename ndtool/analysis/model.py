@@ -131,7 +131,7 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(known.values())).dtype
-    return Known(data, tuple(map(_said, plan.output))), trace.assumed
+    return Known(data, tuple(map(_declared_size, plan.output))), trace.assumed
 
 
 class _Open(Symbol):
@@ -145,7 +145,7 @@ def _size(role: str, axis: int, size: int | str | None) -> int:
     return _Open(f"{role}.shape[{axis}]") if size is None or size < 0 else size
 
 
-def _said(size: int) -> int | str | None:
+def _declared_size(size: int) -> int | str | None:
     """Return a size as a model declares it."""
     if isinstance(size, _Open):
         return None
@@ -250,19 +250,19 @@ class _Running:
         operators: Any = import_module("ndtool.onnx")
         running = self
 
-        def watched(kind: Any) -> Any:
+        def recorded(kind: Any) -> Any:
             class Recorded(kind):  # type: ignore[misc]
                 def _run(self, *inputs: Any, **attributes: Any) -> Any:
                     number = int(self.onnx_node.doc_string)
                     compute = super()._run
-                    return running._met(
+                    return running._compute(
                         number, inputs, attributes, lambda: compute(*inputs, **attributes)
                     )
 
             Recorded.__name__ = kind.__name__
             return Recorded
 
-        kinds = [watched(kind) for kind in operators.OPS]
+        kinds = [recorded(kind) for kind in operators.OPS]
 
         class Evaluator(reference.ReferenceEvaluator):  # type: ignore[misc]
             def __init__(self, proto: Any, **settings: Any) -> None:
@@ -270,7 +270,7 @@ class _Running:
 
         return Evaluator
 
-    def _met(
+    def _compute(
         self,
         number: int,
         inputs: tuple[Any, ...],
@@ -284,7 +284,7 @@ class _Running:
             if not model_node.runs and self._against:
                 model_node = model_node._replace(reports=self._compared(number, inputs, attributes))
         except NdtoolError as exc:
-            self._error = _named(exc, model_node, inputs)
+            self._error = _with_names(exc, model_node, inputs)
             raise _RefusedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
@@ -308,7 +308,7 @@ class _Running:
             )
         operator = operator_of(model_node.node.operator)
         arrays = dict(zip(operator.inputs, inputs, strict=True))
-        called: dict[str, Any] = {**_called(model_node)}
+        called: dict[str, Any] = {**_input_names(model_node)}
         request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
@@ -328,17 +328,17 @@ def _known(array: NDArray[Any]) -> Known:
     return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
-def _called(model_node: ModelNode) -> dict[str, str]:
+def _input_names(model_node: ModelNode) -> dict[str, str]:
     """Return the names of a node's inputs, by role."""
     return {role: name for role, (name, _) in model_node.inputs.items()}
 
 
-def _named(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
+def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
     """Put the names of a node and of its inputs into an error."""
     named_inputs = {
         role: Given(name, dtypes.from_numpy(array.dtype), array.shape)
         for (role, name), array in zip(
-            _called(model_node).items(),
+            _input_names(model_node).items(),
             [array for array in inputs if array is not None],
             strict=True,
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.oracle.blocks import in_order
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
 from ndtool.engine.counting import Combining
@@ -121,7 +121,7 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
         )
     else:
         updated = _updates_of(plan, arrays, visible, rule)
-    running = Running(result.reshape(-1), Combining.of(inference.attributes))
+    running = RunningValues(result.reshape(-1), Combining.of(inference.attributes))
     for at, updates in updated:
         running.apply(at, updates.view(updates_dtype))
     return running.values().reshape(result.shape)
@@ -135,7 +135,7 @@ def _gathered(
     rows = np.array(
         [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
     )
-    valid, fronts = tuples.settled(plan, rows, rule)
+    valid, fronts = tuples.selecting(plan, rows, rule)
     gathered = np.repeat(empty, len(shown))
     for number, index in zip(valid.tolist(), fronts.tolist(), strict=True):
         gathered[number] = element_at(data, mapping.source_of(plan, shown[number], index))

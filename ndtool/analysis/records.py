@@ -173,7 +173,7 @@ def _element_record(element: Element) -> dict[str, Any]:
                 "position": step.position,
                 "value": _plain(step.value),
                 "indices": step.indices,
-                "tuple": None if step.indices is None else step.named,
+                "tuple": None if step.indices is None else step.stored,
                 "result": _plain(step.result),
             }
             for step in element.steps
@@ -214,10 +214,10 @@ def stats_record(call: OpenCall, statistics: Stats) -> dict[str, Any]:
         "out_of_bounds": statistics.out_of_bounds,
         "first_out_of_bounds": [
             {**index._asdict(), "component": None if alone else index.component}
-            for index in statistics.beyond
+            for index in statistics.first_out_of_bounds
         ],
         "hints": causes(statistics, call.inference.inputs["indices"].dtype),
-        "sorted": statistics.ascending,
+        "sorted": statistics.sorted,
         "runs": statistics.runs,
         "distinct": statistics.distinct,
         "duplicated": statistics.duplicated,
@@ -225,8 +225,8 @@ def stats_record(call: OpenCall, statistics: Stats) -> dict[str, Any]:
             {"row": frequent.row, "count": frequent.times, "tuples": frequent.tuples}
             for frequent in statistics.most
         ],
-        "bytes_touched": statistics.touched,
-        "pages_touched": statistics.pages,
+        "bytes_touched": statistics.bytes_touched,
+        "pages_touched": statistics.pages_touched,
         "bytes_of_data": bytes_of_data(call),
         "histogram": {"runs": statistics.width, "tuples": statistics.histogram},
     }

@@ -1,4 +1,4 @@
-"""Running values: elements to which updates are applied in several calls, as one call does."""
+"""Elements to which updates are applied in several calls, with the bits of a single call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ndtool.rules.reductions import REDUCTIONS
 Array = NDArray[Any]
 
 
-class Running:
+class RunningValues:
     """Elements, and how many updates each has received.
 
     elements: of one axis. combining: how updates are combined.
@@ -59,11 +59,11 @@ class Running:
         self._combining.divide(counts, raw(sums), kind.itemsize, kind, 1)
         return sums.astype(dtype)
 
-    def repeated(self, times: int) -> Running:
+    def repeated(self, times: int) -> RunningValues:
         """Return copies of a single element, which has as many numbers."""
         copies = np.repeat(values.opaque(self._sums), times).view(self._sums.dtype)
-        return Running(copies, self._combining, np.repeat(self._counts, times))
+        return RunningValues(copies, self._combining, np.repeat(self._counts, times))
 
-    def one(self, n: int) -> Running:
+    def one(self, n: int) -> RunningValues:
         """Return a single one of the elements."""
-        return Running(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])
+        return RunningValues(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])

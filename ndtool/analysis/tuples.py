@@ -119,10 +119,10 @@ class Tuples(NamedTuple):
         """The plan of the call's shapes."""
         return self.call.inference.plan
 
-    def taken(self, index: Position) -> Position | None:
+    def normalized(self, index: Position) -> Position | None:
         """Return a tuple as used, none negative; None if it selects nothing."""
         block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
-        _, rows = settled(self.plan, block, self.handling)
+        _, rows = selecting(self.plan, block, self.handling)
         return tuple(rows[0].tolist()) if len(rows) else None
 
     def search(self, searches: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
@@ -144,11 +144,11 @@ class Tuples(NamedTuple):
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        wanted, sizes = mapping.named(plan, search.target), mapping.sizes(plan)
+        wanted, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
         valid = None
         if self.handling.drops:
-            valid, block = settled(plan, block, self.handling)
-        hits = found(block, wanted, sizes, self.negatives)
+            valid, block = selecting(plan, block, self.handling)
+        hits = matches(block, wanted, sizes, self.negatives)
         search.add(first + skipped + (hits if valid is None else valid[hits]))
 
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
@@ -188,7 +188,7 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)
 
 
-def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
+def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
     """Return which tuples of a block select a slice, and these tuples, none negative.
 
     handling: what happens to each index.
@@ -204,7 +204,7 @@ def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Arra
     return numbers, normalized[numbers]
 
 
-def runs(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
+def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
     """Return the linear indices of the slices that tuples, all within bounds, select.
 
     first: the linear index of the block's first tuple. valid: the tuples' positions in the block.
@@ -224,7 +224,7 @@ def runs(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Nu
     else:
         at = columns
     result = np.zeros(len(block), np.int64)
-    for along, step in zip(at, layouts.contiguous(mapping.runs(plan), 1), strict=True):
+    for along, step in zip(at, layouts.contiguous(mapping.slice_grid(plan), 1), strict=True):
         result += along * step
     return result
 
@@ -243,14 +243,14 @@ def element_updates(
     # The linear index of each slice in one repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(sizes, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
-    wanted_runs = group * sizes + row
-    order = np.argsort(wanted_runs, kind="stable")
-    wanted_runs = wanted_runs[order]
-    _, each = np.unique(wanted_runs, return_counts=True)
+    target_slices = group * sizes + row
+    order = np.argsort(target_slices, kind="stable")
+    target_slices = target_slices[order]
+    _, each = np.unique(target_slices, return_counts=True)
     for first, block in blocks(plan, indices, int(each.max(initial=1))):
-        valid, normalized = settled(plan, block, handling)
-        rows = runs(plan, first, normalized, valid)
-        begin, end = (np.searchsorted(wanted_runs, rows, side) for side in ("left", "right"))
+        valid, normalized = selecting(plan, block, handling)
+        rows = slice_numbers(plan, first, normalized, valid)
+        begin, end = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
         counts = end - begin
         tuples = np.repeat(np.arange(len(rows)), counts)  # those with any
         nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -271,7 +271,7 @@ def of(call: OpenCall) -> Tuples:
     return Tuples(call, raw, indices, indices.reshape(count, k))
 
 
-def found(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:
+def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:
     """Return the rows of a block that select an element; negatives: whether these are valid."""
     numbers = np.arange(len(block)) if not index_tuple else None
     for column, target, size in zip(block.T, index_tuple, sizes, strict=True):

@@ -69,7 +69,7 @@ def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
     shape = _shape(argument, match[2], symbolic)
     dtype = dtypes.from_name(match[1])
     if dtype.kind in "mM" and "[" not in dtype.name and match[2].isalpha():
-        raise _no_type(argument)  # a unit in brackets, without a shape
+        raise _not_a_type(argument)  # a unit in brackets, without a shape
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
@@ -88,11 +88,11 @@ def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCa
 
 def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
     if not _SIZES.fullmatch(sizes):
-        raise _no_type(argument)
+        raise _not_a_type(argument)
     words = sizes.replace(" ", "").split(",") if sizes else []
     shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in words)
     if any(size > shapes.MOST for size in shape):
-        raise _no_type(argument)
+        raise _not_a_type(argument)
     names = [size for size in shape if isinstance(size, Symbol)]
     if names and not symbolic:
         raise UsageError(f"{printable(argument)}: size {names[0]} is a symbol: expected a number")
@@ -101,5 +101,5 @@ def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
     return shape
 
 
-def _no_type(argument: str) -> UsageError:
+def _not_a_type(argument: str) -> UsageError:
     return UsageError(f"{printable(argument)}: expected a file or dtype[d0,d1,...]")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, silent, slices
+from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
@@ -108,8 +108,10 @@ def verify(
     """
     with Opened(request, sources) as call:
         result = call.arrays.pop("output")
-        expected = recomputed(request, call.arrays, part(progress, 0, 0.9), result)
-        compared = compare(request, call.arrays, result, expected, part(progress, 0.9, 1), within)
+        expected = recomputed(request, call.arrays, portion(progress, 0, 0.9), result)
+        compared = compare(
+            request, call.arrays, result, expected, portion(progress, 0.9, 1), within
+        )
         if error := difference(compared, call.label, request.operator):
             raise error
     return compared
@@ -119,7 +121,7 @@ class Opened:
     """An open call; a context manager that raises if an input changed meanwhile.
 
     sources: inputs, and the output, that the caller has open. arrays: all inputs and the output.
-    range_boxes: their bytes. label: the name of the output in messages.
+    byte_ranges: their bytes. label: the name of the output in messages.
     """
 
     def __init__(self, request: Request, sources: dict[str, Source] | None = None) -> None:
@@ -130,7 +132,7 @@ class Opened:
             arguments["output"] = request.output
         self.label = label_of(request)
         self.arrays: dict[str, NDArray[Any]] = {}
-        self.range_boxes: dict[str, ByteRange] = {}
+        self.byte_ranges: dict[str, ByteRange] = {}
         self._sources: list[Source] = []
         streams = Streams()
         try:
@@ -140,8 +142,8 @@ class Opened:
                     name, argument, streams, data
                 )
                 self._sources.append(source)
-                self.range_boxes[name] = whole(source)
-                self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)
+                self.byte_ranges[name] = whole(source)
+                self.arrays[name] = _array(source, self.byte_ranges[name], name, request.dtype)
         except BaseException:
             self._close()
             raise
@@ -220,7 +222,7 @@ def compare(
 ) -> Comparison:
     """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
     comparing = _ComparisonPass(result, expected, within)
-    comparing.go(progress)
+    comparing.run(progress)
     diagnosed = None
     if "updates" in arrays:
         plan, combining = _plan(request, arrays), Combining.of(request.attributes)
@@ -284,23 +286,26 @@ class _ComparisonPass:
 
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
-        self._ours, self._theirs = in_order(opaque(expected)), in_order(opaque(result))
+        self._flat_expected, self._flat_result = (
+            in_order(opaque(expected)),
+            in_order(opaque(result)),
+        )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
         self._first = self._first_beyond = -1
         self._furthest = np.empty(0, np.int64)  # linear indices of those furthest apart, descending
         self._apart = np.empty(0, np.uint64)  # their distances
 
-    def go(self, progress: ProgressCallback) -> None:
+    def run(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
-        expected, actual = self._ours, self._theirs
+        expected, actual = self._flat_expected, self._flat_result
         for span in slices(self._result.size, self._result.itemsize, progress):
             expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
             if not np.array_equal(expected_bits, actual_bits):
                 (at,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
-                self._meet(span.start + at, distances(expected[span][at], actual[span][at]))
+                self._add(span.start + at, distances(expected[span][at], actual[span][at]))
 
-    def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
+    def _add(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
         """Process the next elements that differ."""
         classes = np.bincount(np.searchsorted(LIMITS, ulps), minlength=len(CLASSES))
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
@@ -348,7 +353,11 @@ class _ComparisonPass:
         position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
         whole: Any = (*position, ...)  # a 0-d array, not a scalar
         actual, expected = self._result[whole].copy(), self._expected[whole].copy()
-        ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
+        ulps = int(
+            distances(
+                self._flat_result[number : number + 1], self._flat_expected[number : number + 1]
+            )[0]
+        )
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 

@@ -29,7 +29,7 @@ class Names:
         self._call = call
 
     @property
-    def alone(self) -> bool:
+    def plain_indices(self) -> bool:
         """Whether an index is one integer, not a tuple."""
         return has_plain_indices(self._call.inference.plan)
 
@@ -40,23 +40,23 @@ class Names:
 
     def index(self, position: tuple[int, ...], index: tuple[int, ...], more: str = "") -> str:
         """Return the text of an index tuple, with a remark: `rows.npy[7] = (-876)`."""
-        return f"{self.name_of('indices', position)} = {self.written(index)}{more}"
+        return f"{self.name_of('indices', position)} = {self.tuple_text(index)}{more}"
 
-    def written(self, index: tuple[int, ...]) -> str:
+    def tuple_text(self, index: tuple[int, ...]) -> str:
         """Return a tuple as text; a single integer has no parentheses."""
-        return str(index[0]) if self.alone else f"({', '.join(map(str, index))})"
+        return str(index[0]) if self.plain_indices else f"({', '.join(map(str, index))})"
 
-    def bent(self, step: Step) -> str:
+    def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple out of bounds: what the mode makes of it."""
         sizes = mapping.sizes(self._call.inference.plan)
         handling = self._call.inference.handling
-        if handling.pad is not None and handling.pad in step.named:
+        if handling.pad is not None and handling.pad in step.stored:
             return ", padding"
         least = -1 if handling.negatives else 0
-        if all(least * size <= i < size for i, size in zip(step.named, sizes, strict=True)):
+        if all(least * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
         mode = MODES[self._call.inference.attributes.out_of_bounds]
-        to = f", {mode.done} to {self.written(step.taken)}" if mode.redirects else ""
+        to = f", {mode.done} to {self.tuple_text(step.normalized)}" if mode.redirects else ""
         return f", out of bounds{to}"
 
     def _name(self, role: str) -> str:
@@ -109,7 +109,7 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "current", name, value, "", ""
-        index = names.index(step.indices, step.named, names.bent(step))
+        index = names.index(step.indices, step.stored, names.bounds_remark(step))
         return f"{signs[number > 1]} update", name, value, index, _shown(step.result)
 
     omitted = element.updates - len(element.steps) + 1
@@ -121,11 +121,11 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     assert step.indices is not None
-    remark = names.bent(step)
-    if not remark and step.taken != step.named:
-        remark = f", which is {names.written(step.taken)}"
-    index = "index", names.index(step.indices, step.named, remark)
-    return [index, ("data", names.name_of("data", step.position))] if step.taken else [index]
+    remark = names.bounds_remark(step)
+    if not remark and step.normalized != step.stored:
+        remark = f", which is {names.tuple_text(step.normalized)}"
+    index = "index", names.index(step.indices, step.stored, remark)
+    return [index, ("data", names.name_of("data", step.position))] if step.normalized else [index]
 
 
 def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
@@ -135,7 +135,7 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.named)
+        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.stored)
 
     answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted = origin.total - len(answer_texts)

@@ -10,8 +10,8 @@ from typing import TextIO
 from ndtool.errors import OutputError, sized
 from ndtool.storage.descriptors import write_next
 
-_PIECE = 1 << 16  # characters to write at a time
-_PATIENCE = 1.0  # seconds before the first progress bar
+_BLOCK = 1 << 16  # characters to write at a time
+_DELAY = 1.0  # seconds before the first progress bar
 
 
 def put(text: str | bytes) -> None:
@@ -30,7 +30,7 @@ def put_all(parts: Iterable[str]) -> None:
     for part in parts:
         texts.append(part)
         size += len(part)
-        if size >= _PIECE:
+        if size >= _BLOCK:
             put("".join(texts))
             texts, size = [], 0
     if texts:
@@ -56,7 +56,7 @@ class Progress:
 
     def __init__(self, shown: bool) -> None:
         self._phase = ""
-        self._next = time.perf_counter() + _PATIENCE if shown else float("inf")
+        self._next = time.perf_counter() + _DELAY if shown else float("inf")
         self._drawn = False
 
     def begin(self, phase: str) -> None:

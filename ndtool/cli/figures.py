@@ -29,7 +29,7 @@ def metadata(call: OpenCall, stats: Stats) -> list[str]:
     names = Names(call)
     parts = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
     parts += [f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)]
-    parts += [f"sorted: {'yes' if stats.ascending else 'no'}", _touched(call, stats)]
+    parts += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
     return parts + _duplicates(call, names, stats)
 
 
@@ -54,20 +54,20 @@ def _beyond(names: Names, stats: Stats) -> list[str]:
         return []
     first = ", ".join(
         names.name_of(
-            "indices", index.position if names.alone else (*index.position, index.component)
+            "indices", index.position if names.plain_indices else (*index.position, index.component)
         )
         + f" = {index.value}"
-        for index in stats.beyond
+        for index in stats.first_out_of_bounds
     )
     return [f"out of bounds: {counted(stats.out_of_bounds, 'tuple')}, first {first}"]
 
 
 def _touched(call: OpenCall, stats: Stats) -> str:
     runs, total = prod(stats.runs), bytes_of_data(call)
-    pages = "" if stats.pages is None else f", in {counted(stats.pages, 'page')}"
+    pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
     share = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
     selected = f"{stats.distinct} of {counted(runs, 'slice')}{share}"
-    return f"selected: {selected}; {sized(stats.touched)} of {sized(total)}{pages}"
+    return f"selected: {selected}; {sized(stats.bytes_touched)} of {sized(total)}{pages}"
 
 
 def _duplicates(call: OpenCall, names: Names, stats: Stats) -> list[str]:

@@ -57,10 +57,10 @@ def _model(
             )
     if html is not None:
         page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
-    _tell(reporter, outcome)
+    _print(reporter, outcome)
 
 
-def _tell(reporter: Reporter, outcome: Outcome) -> None:
+def _print(reporter: Reporter, outcome: Outcome) -> None:
     """Print nodes; raise the error of one."""
     record = model_record(outcome.nodes)
     if not reporter.json:
@@ -72,7 +72,7 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
             for node in outcome.nodes
             for row in against.cells(node.reports)
         ]
-        if commands := [command for node in outcome.nodes for command in _follow(node)]:
+        if commands := [command for node in outcome.nodes for command in _explain_command(node)]:
             put("\n" + lines(commands, 1))
         if rows:
             put("\n")
@@ -84,7 +84,7 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
         reporter.put_json(record)
 
 
-def _follow(node: ModelNode) -> list[str]:
+def _explain_command(node: ModelNode) -> list[str]:
     """Return the command that explains a saved node's output, as a list of at most one."""
     if node.saved is None:
         return []

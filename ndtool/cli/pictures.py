@@ -65,8 +65,8 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
         runs,
         stats.distinct,
         stats.tuples - stats.out_of_bounds,
-        stats.fine,
-        -(-runs // len(stats.fine)) if stats.fine else 1,
+        stats.fine_histogram,
+        -(-runs // len(stats.fine_histogram)) if stats.fine_histogram else 1,
         [("never", runs - stats.distinct), *zip(often, stats.repeats, strict=False)],
     )
 

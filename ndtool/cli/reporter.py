@@ -86,7 +86,7 @@ class Reporter:
         self._answered = False  # whether the JSON object was printed
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
-        self._spoken = 0.0  # seconds spent on reporting
+        self._reporting = 0.0  # seconds spent on reporting
 
     def begin(self, call: OpenCall, dry_run: bool) -> None:
         """Print warnings and the trace of a call."""
@@ -97,7 +97,7 @@ class Reporter:
                 say(_trace(call.asked.trace, records.title(call.asked), 2))
             else:
                 say(_summary(records.summary(call.asked)))
-        self._spoken = time.perf_counter() - started
+        self._reporting = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:
         """Print what a run does and why, if that was requested."""
@@ -106,13 +106,13 @@ class Reporter:
 
             started = time.perf_counter()
             say(lines(details(ready), 2))
-            self._spoken += time.perf_counter() - started
+            self._reporting += time.perf_counter() - started
 
     def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         from ndtool.cli import records
 
-        seconds = time.perf_counter() - call.started - self._spoken
+        seconds = time.perf_counter() - call.started - self._reporting
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
             warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
@@ -126,21 +126,21 @@ class Reporter:
                     "warnings": warnings,
                 }
             )
-        elif self._for_people() and dry_run:
+        elif self._is_interactive() and dry_run:
             size = sized(inference.nbytes)
-            _tell(f"dry run: {_output(inference)}, {size}; nothing was written")
-        elif self._for_people() and output not in (None, "-"):
+            _say_line(f"dry run: {_output(inference)}, {size}; nothing was written")
+        elif self._is_interactive() and output not in (None, "-"):
             threads = f", {counted(call.threads, 'thread')}"
-            _tell(_wrote(output or "", _output(inference), inference.nbytes, seconds, threads))
+            _say_line(_wrote(output or "", _output(inference), inference.nbytes, seconds, threads))
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
             for line in (records.planned(plan), *records.priced(plan)):
-                _tell(line)
+                _say_line(line)
         if outcome.resumed:
-            _tell(records.resumed(outcome.resumed, plan.tasks))
+            _say_line(records.resumed(outcome.resumed, plan.tasks))
         if outcome.preserved and not dry_run:
-            _tell(_kept(outcome.preserved))
+            _say_line(_preserved(outcome.preserved))
 
     def converted(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
         """Print the outcome of a conversion and its duration; preserved: the preserved members."""
@@ -148,10 +148,10 @@ class Reporter:
         request, metadata = conversion.request, conversion.metadata
         if self.json:
             self.put_json(json_records.converted_record(conversion, preserved, seconds))
-        elif self._for_people() and request.output != "-":
-            _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
+        elif self._is_interactive() and request.output != "-":
+            _say_line(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
         if preserved and not (self.json or self.quiet):
-            _tell(_kept(preserved))
+            _say_line(_preserved(preserved))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -176,13 +176,13 @@ class Reporter:
 
         if self.json:
             self.put_json(json_records.verified_record(name, compared))
-        elif self._for_people():
+        elif self._is_interactive():
             accuracy = "bit for bit"
             if compared.different:
                 accuracy = (
                     f"within {compared.within} ulp, {compared.different} elements with other bits"
                 )
-            _tell(f"verified {printable(name)}: {compared.described}, {accuracy}")
+            _say_line(f"verified {printable(name)}: {compared.described}, {accuracy}")
             if compared.different:
                 say(figures.comparison(compared, 2))
 
@@ -226,7 +226,7 @@ class Reporter:
         exc.message = _message(exc.message)
         exc.places = tuple(map(_message, exc.places))
         exc.hint = _message(exc.hint)
-        if self._coloured():
+        if self._is_coloured():
             from ndtool.cli import styled
 
             say(styled.error(exc))
@@ -239,12 +239,12 @@ class Reporter:
 
     def written(self, name: str) -> None:
         """Print that a report or picture was written."""
-        if self._for_people():
-            _tell(f"wrote {printable(name)}")
+        if self._is_interactive():
+            _say_line(f"wrote {printable(name)}")
 
     def final_messages(self) -> tuple[bytes, int, bytes]:
         """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
-        clear = b"\r\x1b[K" if self._for_people() else b""
+        clear = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST)
         text = _json(exc.fields()) if self.json else f"error: {exc}\n"
         return clear + text.encode(), 1 if self.json and not self.data_on_stdout else 2, clear
@@ -262,9 +262,9 @@ class Reporter:
     def progress(self) -> Progress:
         """Return a progress bar, shown on terminals only."""
         movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        return Progress(self._for_people() and movable)
+        return Progress(self._is_interactive() and movable)
 
-    def _for_people(self) -> bool:
+    def _is_interactive(self) -> bool:
         return self._terminal and not (self.quiet or self.json)
 
     def _shows_trace(self, dry_run: bool) -> bool:
@@ -272,7 +272,7 @@ class Reporter:
             return bool(self.trace) and not self.json
         return (self._terminal or dry_run) and not self.quiet
 
-    def _coloured(self) -> bool:
+    def _is_coloured(self) -> bool:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     def warn(self, warnings: list[str]) -> None:
@@ -281,7 +281,7 @@ class Reporter:
             return
         for warning in warnings:
             text = _message(warning)
-            if self._coloured():
+            if self._is_coloured():
                 from ndtool.cli import styled
 
                 say(styled.warning(text))
@@ -308,7 +308,7 @@ class Reporter:
             say(text)
 
 
-def _tell(line: str) -> None:
+def _say_line(line: str) -> None:
     say(lines([line], 2))
 
 
@@ -354,7 +354,7 @@ def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str =
     return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {lasted(seconds)}{suffix}"
 
 
-def _kept(names: tuple[str, ...]) -> str:
+def _preserved(names: tuple[str, ...]) -> str:
     """Return the line about preserved members of an archive."""
     listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
     more = len(names) - _LISTED

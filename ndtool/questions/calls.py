@@ -20,7 +20,7 @@ from ndtool.formats.opened import require_same
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
-    Named,
+    ArrayOrFile,
     Progress,
     ProgressReporter,
     array_source,
@@ -57,7 +57,7 @@ class AttributeOptions(CallOptions, total=False):
 
 def infer(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     spec: str = "ndtool",
     dtype: str | None = None,
     **attributes: Unpack[AttributeOptions],
@@ -96,7 +96,7 @@ def infer(
 
 def explain(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     at: _Positions = None,
     from_: _Positions = None,
     all: bool = False,  # noqa: A002 - the option's name
@@ -145,7 +145,7 @@ def explain(
 
 def stats(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
@@ -185,7 +185,7 @@ def stats(
 
 def verify(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     within: SupportsIndex = 0,
     against: str | Sequence[str] | None = None,
     runs: SupportsIndex = 5,

@@ -11,7 +11,7 @@ from ndtool.analysis import records
 from ndtool.errors import UsageError
 from ndtool.inmemory.arguments import array, word
 from ndtool.options import (
-    Named,
+    ArrayOrFile,
     Progress,
     ProgressReporter,
     array_source,
@@ -114,7 +114,7 @@ def model(
 
 
 def convert(
-    source: Named,
+    source: ArrayOrFile,
     output: str | os.PathLike[str],
     *,
     dtype: str | None = None,

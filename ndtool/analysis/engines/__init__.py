@@ -35,7 +35,7 @@ EngineProgress = Callable[
 ]  # progress: the fraction done, and the engine at work
 RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
 TIMEOUT = 600  # seconds for one run
-_OURS = 0.2  # the recomputation's share of the progress bar
+_RECOMPUTING = 0.2  # the recomputation's share of the progress bar
 _LONG = 500  # characters of an engine's message
 LISTED = 5  # engines whose first difference an error lists
 
@@ -149,13 +149,16 @@ def verify(
         arrays.pop("output", None)
         try:
             expected = recomputed(
-                request, arrays, lambda share: progress(_OURS * share, ""), result
+                request, arrays, lambda share: progress(_RECOMPUTING * share, ""), result
             )
         except BoundsError as exc:
             error = exc
-        engine_call = EngineCall(request, arrays, expected, engine_settings, call.range_boxes)
+        engine_call = EngineCall(request, arrays, expected, engine_settings, call.byte_ranges)
         reports = engine_call.reports(
-            names, lambda share, engine_name: progress(_OURS + (1 - _OURS) * share, engine_name)
+            names,
+            lambda share, engine_name: progress(
+                _RECOMPUTING + (1 - _RECOMPUTING) * share, engine_name
+            ),
         )
         if result is not None and expected is not None:
             compared = compare(request, arrays, result, expected, within=engine_settings.within)
@@ -167,7 +170,7 @@ def verify(
 class EngineCall:
     """A call to run on engines, with its expected output, None if an index is out of bounds.
 
-    range_boxes: the inputs' bytes; those of mapped files are passed without a copy.
+    byte_ranges: the inputs' bytes; those of mapped files are passed without a copy.
     """
 
     def __init__(
@@ -176,11 +179,11 @@ class EngineCall:
         arrays: Arrays,
         expected: NDArray[Any] | None,
         engine_settings: EngineSettings,
-        range_boxes: dict[str, ByteRange] | None = None,
+        byte_ranges: dict[str, ByteRange] | None = None,
     ) -> None:
         self._request, self._settings, self._arrays = request, engine_settings, arrays
         self._expected = None if expected is None else _native(expected)
-        self._stretches = range_boxes or {}
+        self._byte_ranges = byte_ranges or {}
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
@@ -220,14 +223,14 @@ class EngineCall:
             "title": operator.title,
             "version": versions[-1].version if versions else 0,
             "attributes": operator.given(self._request.attributes),
-            "arrays": [self._lent(role, stack) for role in operator.inputs],
+            "arrays": [self._input_file(role, stack) for role in operator.inputs],
             "output": output,
             "nbytes": nbytes,
         }
 
-    def _lent(self, role: str, stack: ExitStack) -> dict[str, Any]:
+    def _input_file(self, role: str, stack: ExitStack) -> dict[str, Any]:
         """Return an input's description, in its own file if mapped natively, else in a copy."""
-        array, byte_range = self._arrays[role], self._stretches.get(role)
+        array, byte_range = self._arrays[role], self._byte_ranges.get(role)
         dtype = _plain(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
         record = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
@@ -260,7 +263,7 @@ class EngineCall:
                 record = side.ask()
                 if "digest" not in record:
                     break
-                if wrong := self._unlike(record):
+                if wrong := self._type_difference(record):
                     return report._replace(result="different", message=wrong)
                 if record["digest"] not in comparisons:
                     comparisons[record["digest"]] = self._answer(job["output"])
@@ -274,7 +277,7 @@ class EngineCall:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
         return judged(report, list(comparisons.values()))
 
-    def _unlike(self, record: dict[str, Any]) -> str:
+    def _type_difference(self, record: dict[str, Any]) -> str:
         """Return what is wrong with an answer's type or shape, "" if nothing."""
         actual = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:

@@ -32,24 +32,24 @@ class EngineProcess:
 
     def __init__(self, job: dict[str, Any], timeout: int) -> None:
         self._timeout, self._late = timeout, False
-        self._chat = tempfiles.unnamed_file()
+        self._output = tempfiles.unnamed_file()
         replies, child_end = os.pipe()
         self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
         team = str(job["threads"])
-        lent = [array["fd"] for array in job["arrays"]]
+        inputs = [array["fd"] for array in job["arrays"]]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", side.__file__],
                 stdin=subprocess.PIPE,
-                stdout=self._chat,
-                stderr=self._chat,
-                pass_fds=(child_end, job["output"], *lent),
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(child_end, job["output"], *inputs),
                 start_new_session=True,
                 env={**os.environ, **_SETTINGS, "OMP_NUM_THREADS": team},
             )
         except BaseException:
             self._replies.close()
-            os.close(self._chat)
+            os.close(self._output)
             raise
         finally:
             os.close(child_end)
@@ -65,7 +65,7 @@ class EngineProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._replies.close()
-        os.close(self._chat)
+        os.close(self._output)
 
     def ask(self) -> dict[str, Any]:
         """Request one more run; return the reply."""
@@ -89,8 +89,8 @@ class EngineProcess:
         if self._late:
             return f"no result in {self._timeout} s"
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        size = os.fstat(self._chat).st_size
-        output = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
+        size = os.fstat(self._output).st_size
+        output = os.pread(self._output, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
         last = " ".join(output.rstrip().rpartition("\n")[2].split())
         return f"{cause}: {last}" if last else cause
 

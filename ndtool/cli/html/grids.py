@@ -43,8 +43,10 @@ class Grids:
     ) -> None:
         self._call, self._drawing, self._found = call, drawing, actual
         self._sentences = Sentences(call, drawing)
-        self._beyond = [
-            drawn_tuple.cells[j] for drawn_tuple in drawing.tuples for j in drawn_tuple.beyond
+        self._out_of_bounds = [
+            drawn_tuple.cells[j]
+            for drawn_tuple in drawing.tuples
+            for j in drawn_tuple.out_of_bounds
         ]
         self._grids = dict(drawing.grids)
         wrong = []
@@ -64,8 +66,8 @@ class Grids:
         """Return the element to highlight at first: one of interest, else one with links."""
         if self._selected:
             return self._selected[0]
-        if self._beyond:
-            number = self._drawing.grids["indices"].number(self._beyond[0])
+        if self._out_of_bounds:
+            number = self._drawing.grids["indices"].number(self._out_of_bounds[0])
             return None if number is None else ("indices", number)
         output = self._drawing.grids.get("output")
         if output is None or not prod(map(len, output.axes)):
@@ -149,7 +151,7 @@ class Grids:
         kinds = {
             "selected": (role, number) in self._selected,
             "wrong": self._found is not None and role == "found" and self._found[number][1],
-            "beyond": role == "indices" and grid.positions[number] in self._beyond,
+            "beyond": role == "indices" and grid.positions[number] in self._out_of_bounds,
             "lit": name in self._lit,
             "here": (role, number) == self._begin,
         }
