@@ -163,7 +163,7 @@ def _call(
 
 
 def _taken(role: str, value: Any, attributes: Attributes) -> Any:
-    """Return an argument as a dask array of known chunks, or as an ndarray."""
+    """Return an argument as a dask array with known chunks, or as an ndarray."""
     if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
         value = value.data
     if not isinstance(value, da.Array):
@@ -217,7 +217,7 @@ def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) ->
 
 
 def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
-    """Return an array as a dask array, with the given chunks if any."""
+    """Return an array as a dask array, in the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
     rechunked = value if chunks == "auto" else value.rechunk(chunks)
@@ -227,7 +227,7 @@ def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
 
 
 def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
-    """Return the chunks of index tuples: those of indices, or for indices in memory of updates."""
+    """Return the chunks of index tuples: those of indices, else of updates, else the default."""
     rank = len(call.plan.positions)
     if isinstance(indices, da.Array):
         return tuple(indices.chunks[:rank])
@@ -241,9 +241,9 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
 
 
 def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
-    """Return chunks of tuples in row-major order, each with rows of about so many bytes.
+    """Return chunks of tuples whose rows have about `nbytes` bytes, at most dask's default.
 
-    width: bytes of a row. A chunk also has at most the bytes of dask's default.
+    width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
     most = max(1, limit // max(width, 8))

@@ -64,7 +64,7 @@ def words(error: object, limit: int = 200) -> str:
 
 
 def called(argument: str) -> str:
-    """Return the display name of a file, member or stream argument."""
+    """Return the name of a file, member or stream argument in messages."""
     return "standard input" if argument == "-" else printable(argument)
 
 
@@ -142,13 +142,13 @@ class NdtoolError(Exception):
 
 
 class UsageError(NdtoolError, ValueError):
-    """Malformed value, unknown option or missing member name."""
+    """Invalid argument or option, or a missing member name."""
 
     status = Status.USAGE
 
 
 class InputError(NdtoolError, ValueError):
-    """Unreadable input: missing, not an array, truncated or malicious."""
+    """Input that cannot be read: missing, not an array, truncated or malicious."""
 
     status = Status.INPUT
 
@@ -156,7 +156,7 @@ class InputError(NdtoolError, ValueError):
 class RuleError(NdtoolError, ValueError):
     """Inputs that violate a rule on ranks, shapes, axis, batch_dims, reduction or spec.
 
-    trace: for errors of shapes, the rules checked so far; the last one is violated.
+    trace: the shape rules checked before the error, the last of which is violated.
     """
 
     status = Status.RULE

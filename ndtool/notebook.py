@@ -1,4 +1,4 @@
-"""Tables of results: HTML for notebooks, rich tables, plain text; names and values are escaped."""
+"""Tables of results as HTML for notebooks, for rich, and as text; cells are escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,4 +1,4 @@
-"""The options of runs on files, as Python callers give them."""
+"""The keyword arguments of runs and questions in Python, validated."""
 
 from __future__ import annotations
 
@@ -199,15 +199,15 @@ def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
 
 
 def array_source(role: str, value: Any, rule: str = "error") -> Source:
-    """Return an array of the caller as an input of a run; rule: the out-of-bounds mode."""
+    """Return an array of the caller as the source of an input; rule: the out-of-bounds mode."""
     checked_array = index_array(value, rule) if role == "indices" else array(role, value)
     return buffers.source(role, checked_array)
 
 
 def file_name(role: str, value: Any) -> str | None:
-    """Return the name of an input that is in a file, None for an array in memory.
+    """Return the name of a file argument, None for an array in memory.
 
-    A zarr.Array and an h5py.Dataset are in one. UsageError if ndtool cannot read them from it.
+    A zarr.Array and an h5py.Dataset are in a file. Raises UsageError if ndtool cannot read it.
     """
     if isinstance(value, str | os.PathLike):
         return path(role, value)
@@ -215,13 +215,13 @@ def file_name(role: str, value: Any) -> str | None:
 
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of inputs that are in files, by role."""
+    """Return the names of the arguments that are files, by role."""
     names = {role: file_name(role, value) for role, value in inputs.items()}
     return {role: name for role, name in names.items() if name is not None}
 
 
 def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the engines in a list, or in a str with commas."""
+    """Return engines, which are a list or a str with commas, as a tuple."""
     from ndtool.analysis import engines
 
     words = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names

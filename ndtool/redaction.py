@@ -93,10 +93,7 @@ def in_fields(value: Any, strip: Callable[[str], str] = redacted) -> Any:
 
 @cache
 def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the user and the query of a URL.
-
-    space: regex class of the characters that end a URL.
-    """
+    """Return patterns for the user and the query of a URL; space: what ends a URL, as a regex."""
     return re.compile(_USER.format(space=space)), re.compile(_QUERY.format(space=space))
 
 
@@ -120,7 +117,7 @@ def _spanned(url: str) -> Iterator[str]:
 
 
 def _pieces(spans: tuple[str, ...]) -> Iterator[str]:
-    """Yield secrets, decoded, and the words in them, which messages may repeat alone."""
+    """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
     import base64
 
     for span in spans:

@@ -37,12 +37,12 @@ def isel_points(
 
     obj: a Dataset or DataArray. indexers, more: the integers along each dimension: sequences and
     arrays, NumPy's or dask's, with the dimensions `dims`, or DataArrays and Variables with their
-    own; they are broadcast. A variable that lacks the dimensions stays as it is.
+    own; they are broadcast. A variable without these dimensions is unchanged.
 
     The result equals obj.isel(x=DataArray(x, dims=dims), ...). A variable in a dask array stays
     lazy, by ndtool.dask.gather_nd; so does every variable for which an indexer is a dask array.
     Raises BoundsError at once for indexers in memory, when the result is computed for lazy ones;
-    DtypeError, RuleError or UsageError for indexers that are none.
+    DtypeError, RuleError or UsageError for invalid indexers.
 
     >>> import dask.array as da, xarray as xr
     >>> from ndtool.xarray import isel_points
@@ -99,19 +99,19 @@ def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) 
 
 
 def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
-    """Raise RuleError if indexers, or a dimension that stays, have other sizes of one name."""
+    """Raise RuleError if indexers, or other dimensions, have different sizes of one dimension."""
     sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
     for name, indexer in indexers.items():
         for dim, size in indexer.sizes.items():
             if sizes.setdefault(dim, size) != size:
                 raise RuleError(
                     f"the indexer of {printable(str(name))} has {size} elements along"
-                    f" {printable(str(dim))}: expected {sizes[dim]}, as elsewhere"
+                    f" {printable(str(dim))}: expected {sizes[dim]}, as in the other arrays"
                 )
 
 
 def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:
-    """Raise BoundsError for an index that is out of bounds along a dimension."""
+    """Raise BoundsError for an index out of bounds along a dimension."""
     bad = (values >= size) | (values < -size)
     if bad.any():
         at = np.unravel_index(int(np.argmax(bad)), bad.shape)
@@ -127,7 +127,7 @@ def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> 
 
 
 def _is_lazy(variable: xr.Variable, indexers: dict[Hashable, Any]) -> bool:
-    """Whether points of a variable are selected lazily: it, or an indexer, is a dask array."""
+    """Whether points of a variable are selected lazily, as it or an indexer is a dask array."""
     own_indexers = [indexers[dim] for dim in variable.dims if dim in indexers]
     if any(indexer.chunks is not None for indexer in own_indexers):
         return True
@@ -163,7 +163,7 @@ def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable
 def _joined(
     obj: xr.Dataset, indexers: dict[Hashable, Any], later: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
-    """Select points of all other variables by xarray, and add the variables selected by ndtool."""
+    """Select the points of all other variables by xarray, and add those selected by ndtool."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
     shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
     eager = {

@@ -80,8 +80,8 @@ def test_verbose_says_what_is_done_and_why():
     for more, said in (
         (("--reduction", "add"), "add in row-major order of indices, with any number of threads"),
         (("--reduction", "max", "--no-include-self"), "without the current values"),
-        ((), "assigned, the last of several to an element"),
-        (("--duplicates", "first"), "assigned, the first of several to an element"),
+        ((), "assigned, the last of several updates of an element"),
+        (("--duplicates", "first"), "assigned, the first of several updates of an element"),
         (("--duplicates", "error"), "assigned, no element may have several"),
     ):
         text = ndtool(*scatter, *more).err

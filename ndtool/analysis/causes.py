@@ -1,7 +1,7 @@
 """Causes of a wrong scatter output: another reduction, other current values, another duplicate.
 
-An engine that lacks a reduction, or that defines it otherwise, computes all elements by another
-rule. If all examined elements are what one other combination of updates gives, that is the cause.
+An engine may lack a reduction or define it differently. If another combination of updates gives all
+examined elements, it is the cause.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ROUNDING = 4.0  # roundings of each update
 def cause(
     combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
-    """Return the options that give the elements found, None if there are no such.
+    """Return the options that give the actual elements, None if no combination does.
 
     old, actual: elements before and after the updates, in native byte order. owners: the number of
-    the element of each update, in order. A single element shows no rule.
+    the element of each update, in order. A single element is not enough.
     """
     if len(old) < 2 or _gives(combining, old, owners, updates, actual):
         return None  # or equal up to rounding
@@ -72,12 +72,12 @@ def _gives(
 
 
 def _assigned(combining: Combining) -> str:
-    """Return which duplicate is assigned; elements here may have several updates."""
+    """Return which duplicate to assign; "error" becomes "last", as there are duplicates."""
     return "first" if combining.duplicates == "first" else "last"
 
 
 def _options(combining: Combining, other: Combining) -> str:
-    """Return the options that differ, as the command line has them."""
+    """Return the options that differ, as on the command line."""
     options = []
     if other.reduction != combining.reduction:
         options.append(f"--reduction {other.reduction}")

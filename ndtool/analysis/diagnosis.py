@@ -29,7 +29,7 @@ _MOST = 1 << 18  # updates of them in memory at a time
 class Diagnosis(NamedTuple):
     """Counts of elements: examined, lacking one update, with one twice, compared by other rules.
 
-    cause: the options that give all of them, if such are known.
+    cause: the options that give all of them, None if unknown.
     """
 
     examined: int = 0
@@ -50,8 +50,8 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
-    wrong: linear indices of elements of the output, the largest differences first, of which
-    a few are examined. expected: the correct output. handling: what happens to each index.
+    wrong: their linear indices, the largest differences first, of which the first EXAMINED are
+    examined. output, expected: the wrong and the correct output.
     """
     if not len(wrong):
         return Diagnosis()
@@ -84,10 +84,7 @@ def diagnose(
 def _updates_of_each(
     plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
-    """Return linear indices of elements, ascending, and the updates of each, in order.
-
-    Halves the number of elements for as long as their updates are too many.
-    """
+    """Return linear indices, ascending, and the updates of each; fewer if updates are too many."""
     few = min(len(wrong), EXAMINED)
     examined, chosen = np.sort(wrong[:few]), np.ones(few, np.bool_)
     owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
@@ -134,8 +131,8 @@ def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, A
 def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
     """Whether an element is the max or min of its updates by other rules for NaN and signed zeros.
 
-    Comparisons with NaN are false, so an engine keeps the current value or takes the update: it
-    skips NaN, or loses all updates up to the last NaN in its own order.
+    Comparisons with NaN are false, so an engine skips NaN, or loses all updates before the last
+    NaN.
     """
     if chain.dtype.kind in "biu":
         return False
@@ -157,7 +154,7 @@ def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
 def _comparer(
     chain: Array, reduction: str, actual: Array, expected: Array
 ) -> Callable[[Array], bool]:
-    """Return a function: whether one of some candidates equals the element, up to rounding."""
+    """Return a function: whether a candidate equals the actual element, up to rounding."""
     if reduction not in ("add", "sub", "mul") or _wide(chain).dtype.kind not in "fc":
         return lambda candidates: bool((bits(candidates) == bits(actual)).all(axis=1).any())
     value, correct = _wide(actual), _wide(expected)

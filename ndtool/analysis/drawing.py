@@ -1,6 +1,6 @@
 """The contents of a drawing of a call: elements of its arrays, and the links between them.
 
-Explanations compute them, with the values of a run. Of large arrays a drawing has an excerpt.
+Values are those of a run, as explanations compute them. A drawing of large arrays is an excerpt.
 """
 
 from bisect import bisect_left
@@ -27,10 +27,10 @@ from ndtool.runs.calls import OpenCall
 
 
 class Grid(NamedTuple):
-    """The drawn elements of an array: those at all combinations of some coordinates.
+    """The drawn elements of an array: all combinations of coordinates along its axes.
 
-    axes: the coordinates along each axis, ascending. elements: as 0-d arrays, in row-major order;
-    None if unknown.
+    axes: these coordinates, ascending. elements: as 0-d arrays, in row-major order; None if
+    unknown.
     """
 
     shape: Shape
@@ -113,9 +113,9 @@ _NO_FOCUS = Focus()
 
 
 def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
-    """Return the drawing of an open call; None if not even a few elements of an array can be drawn.
+    """Return the drawing of an open call; None if too many elements belong together.
 
-    Of large arrays it has elements near those of interest, or near the first index out of bounds.
+    Of large arrays it has the elements around those in focus, or the first index out of bounds.
     """
     plan = call.inference.plan
     excerpt: Excerpt | None
@@ -170,7 +170,7 @@ def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
 
 
 def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
-    """Return copies of elements as Grid has them; dtype: the array's actual type."""
+    """Return copies of elements as 0-d arrays, in row-major order; dtype: the actual type."""
     metadata, at = origin.metadata, list(product(*axes))
     if not at:
         return []

@@ -1,6 +1,6 @@
-"""Excerpts of large arrays for a drawing: the elements around those of interest, and linked ones.
+"""Excerpts of large arrays for a drawing: elements of interest, their neighbours, linked elements.
 
-An excerpt has some coordinates along each axis, and the elements at all of their combinations.
+An excerpt has all combinations of some coordinates along each axis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _WINDOWS = (Window(3, 1, FEW), Window(2, 1, 3), Window(1, 1, 2), Window(1, 0, 2)
 
 
 class Focus(NamedTuple):
-    """The elements of interest of a drawing; without any, a drawing begins at the first ones."""
+    """The elements of interest of a drawing; without any, it shows the first elements."""
 
     output: tuple[Position, ...] = ()
     data: tuple[Position, ...] = ()
@@ -71,7 +71,7 @@ def has_large_updates(call: OpenCall) -> bool:
 
 
 def around(call: OpenCall, focus: Focus) -> Excerpt | None:
-    """Return the largest excerpt of an open call that can be drawn, or None if none can.
+    """Return the largest excerpt of an open call that is small enough; None if none is.
 
     Raises BoundsError for any index out of bounds.
     """
@@ -131,7 +131,7 @@ def _unraveled(number: int, shape: Shape) -> Position:
 
 
 def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:
-    """Return the coordinates of an excerpt of the output; window: None for all. None: too many."""
+    """Return the coordinates of an excerpt of the output, all without a window; None: too many."""
     if window is None:
         return complete(shape) if prod(shape) <= _SMALL else None
     axes = _axes_around(shape, centers, window)
@@ -139,7 +139,7 @@ def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -
 
 
 def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
-    """Return the coordinates near some elements."""
+    """Return the coordinates of elements and of their neighbours in a window."""
     distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
         sorted({j for i in along for j in range(max(i - reach, 0), min(i + reach + 1, size))})
@@ -183,7 +183,7 @@ def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
 
 
 def _axes_through(shape: Shape, positions: Sequence[Position]) -> Axes:
-    """Return the coordinates of some elements; those of the first elements if there are none."""
+    """Return the coordinates of elements; without any, those of the first elements."""
     if prod(shape) <= _SMALL:
         return complete(shape)
     if not positions:
@@ -245,7 +245,7 @@ def _slice(plan: Plan, at: Position, front: Position) -> Iterator[Position]:
 
 
 def selects(plan: Plan, at: Position, front: Position, target: Position) -> bool:
-    """Whether a tuple selects an element of data. front: its components, none negative."""
+    """Whether a tuple selects an element of data; front: the tuple without negative components."""
     if mapping.index_tuple_of(plan, target) != front:
         return False
     if isinstance(plan, ElementsPlan):

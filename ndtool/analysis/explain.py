@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
 
 class Element(NamedTuple):
-    """How an element of the output is computed. updates: their number, listed as steps or not."""
+    """How an element of the output is computed; updates: their number, listed in steps or not."""
 
     at: Position
     value: Array | None
@@ -84,7 +84,7 @@ class Copy(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The copies of an element of data: those listed, of `total` ones.
+    """The copies of an element of data that are listed, and the number of all, `total`.
 
     element: the element of a scatter's output at the same position, None in a gather.
     """
@@ -219,7 +219,7 @@ class _Call:
         return elements[: len(at)], [self._scattered_origin(*pair) for pair in gone]
 
     def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
-        """Return the copy of data's element in a scatter: none if updates replaced it."""
+        """Explain an element of data in a scatter: its only copy is at the same position."""
         combining = Combining.of(self.call.inference.attributes)
         gone = element.updates and (combining.reduction == "none" or combining.copies_first)
         outputs = [] if gone else [Copy(element.at, None, ())]
@@ -232,7 +232,7 @@ class _Call:
         values: Sequence[Array | None],
         results: Sequence[Array | None],
     ) -> Iterator[Step]:
-        """Yield the steps of updates, with their values and the results after each."""
+        """Yield the steps of updates, with the value of each and the result after it."""
         updated = self._selecting(target, numbers)
         for (position, stored, normalized), value, result in zip(
             updated, values, results, strict=True
@@ -354,11 +354,7 @@ class _ElementFinder:
             now = after[-1]
 
     def _after_each(self, now: RunningValues, updates: Array) -> RunningValues:
-        """Return an element after each of some updates.
-
-        A run returns only the last value. So each result gets an element of its own, to which all
-        updates up to its own are applied.
-        """
+        """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
         each = now.repeated(len(updates))
         each.apply(result, values.opaque(updates)[update].view(updates.dtype))

@@ -1,4 +1,4 @@
-"""Shape inference from files, reading only their headers, or from types in their place."""
+"""Shape inference from the headers of files, or from types."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""The nodes of our operators in an ONNX model: their metadata, and their results on inputs.
+"""The gather and scatter nodes of an ONNX model: their metadata, and their results on inputs.
 
-Metadata are read without the onnx package. To run a model, the package's reference evaluator
-computes all other nodes, and ndtool its own.
+Metadata are read without the onnx package. In a run, ndtool computes these nodes and the package's
+reference evaluator the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,19 +56,19 @@ class ModelNode(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The nodes of a model, and the error of one, or about an engine's different answer."""
+    """The nodes of a model, and the error of a failed run or of an engine that differs."""
 
     nodes: list[ModelNode]
     error: NdtoolError | None
 
 
 def nodes(path: str) -> list[ModelNode]:
-    """Return the nodes of our operators, in subgraphs and functions too."""
+    """Return the gather and scatter nodes of a model, in subgraphs and functions too."""
     return _described(locators.model(path))
 
 
 def _described(model: KnownModel) -> list[ModelNode]:
-    """Return nodes with their metadata; a node's output type is known to later nodes."""
+    """Return nodes with their metadata; the output type of a node is known to later nodes."""
     described = []
     for scope in model.scopes:
         outputs: dict[str, Known] = {}  # by scope and name
@@ -108,10 +108,7 @@ def _version(node: OperatorNode) -> int | None:
 
 
 def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
-    """Infer the output of a node, and the conditions assumed.
-
-    None if the model does not declare enough about the inputs.
-    """
+    """Infer the output type of a node and the assumptions; None if input types are not declared."""
     sizes: dict[str, plans.Shape] = {}
     lowered = node.operator in LOWERED
     for role in known if lowered else operator_of(node.operator).inputs:
@@ -190,7 +187,7 @@ def run(
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
-    """Return the error about nodes on which engines differ, or None."""
+    """Return the error about the nodes on which engines differ, None if all agree."""
     wrong: list[str] = []
     places: list[str] = []
     for model_node in model_nodes:
@@ -209,7 +206,7 @@ class _RefusedError(Exception):
 
 
 class _Running:
-    """A run of a model: records the inputs and outputs of our nodes as the evaluator runs them."""
+    """A run of a model: records the inputs and outputs of nodes as the evaluator computes them."""
 
     def __init__(
         self,
@@ -224,7 +221,7 @@ class _Running:
         self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
-        """Run the model; return the error of the first of our nodes that fails, or None."""
+        """Run the model; return the error of the first node that fails, or None."""
         onnx: Any = import_module("onnx")
         with modelcheck.calling(path):
             try:
@@ -349,7 +346,7 @@ def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]
 
 
 def _walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the nodes of our operators in a model of the onnx package, with their paths."""
+    """Yield the gather and scatter nodes of a model of the onnx package, with their paths."""
     yield from _walk_nodes(model.graph.node, "")
     for function in model.functions:
         path = f"{function.domain}.{function.name}" if function.domain else function.name

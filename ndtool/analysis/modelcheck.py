@@ -19,7 +19,7 @@ _SMALL = 1 << 16  # bytes of a tensor whose values shape inference reads
 
 @contextmanager
 def calling(path: str, verb: str = "cannot run") -> Iterator[None]:
-    """Turn exceptions of the onnx package into ours; verb: what it does with the model."""
+    """Raise errors of ndtool for exceptions of the onnx package; verb: what it does."""
     try:
         yield
     except NdtoolError:
@@ -62,7 +62,8 @@ def _check_version(path: str, model: Any, newest: int) -> None:
 def _fill(model: Any) -> None:
     """Add the shapes of inputs and outputs that only the checker requires.
 
-    It would search external data in the current directory: their tensors become empty ones.
+    The checker would look for external data in the current directory, so those tensors become
+    empty.
     """
     for value in (*model.graph.input, *model.graph.output):
         if value.type.HasField("tensor_type"):
@@ -75,7 +76,7 @@ def _fill(model: Any) -> None:
 
 
 def _load_small(path: str, model: Any) -> None:
-    """Load the external data of small tensors into a model; the others' types need no values."""
+    """Load the external data of small tensors, whose values shape inference needs."""
     with closing(locations.open_storage(path)) as model_file:
         folder = Folder(path, model_file)
         for tensor in _external(model):
@@ -111,7 +112,7 @@ def _nodes(model: Any) -> list[Any]:
 
 
 def _subgraphs(nodes: Any) -> Iterator[Any]:
-    """Yield the subgraphs of nodes, and theirs."""
+    """Yield the subgraphs of nodes, nested ones too."""
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             yield graph
@@ -119,7 +120,7 @@ def _subgraphs(nodes: Any) -> Iterator[Any]:
 
 
 def _tensors(nodes: Any) -> Iterator[Any]:
-    """Yield the tensors in nodes, and in their subgraphs."""
+    """Yield the tensors in nodes and in their subgraphs."""
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         yield from (attribute.t, *attribute.tensors)
         for graph in (attribute.g, *attribute.graphs):

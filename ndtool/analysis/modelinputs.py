@@ -47,7 +47,7 @@ def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
 def _require_names(
     location: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
 ) -> None:
-    """Raise UsageError or RuleError unless the names are those of the model's inputs."""
+    """Raise UsageError for a missing input, RuleError for a name that is no input."""
     if missing := [name for name in needed if name not in given]:
         raise UsageError(
             f"{printable(location)} has no input {_listed(missing)}: expected {_listed(needed)}"

@@ -1,4 +1,4 @@
-"""The tensors of a model's nodes as files, so that `explain` can follow them."""
+"""Files for the tensors of a model's nodes, which `explain` can read."""
 
 import os
 import re
@@ -38,10 +38,10 @@ def prepare(folder: str) -> str:
 
 
 def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
-    """Write the tensors of a node, and return their files by role; all appear together.
+    """Write the tensors of a node, all or none, and return their files by role.
 
-    Names of files are made of the node's number, the characters of its name that are safe in any
-    file system, and the roles.
+    A file's name is the node's number, its name with other characters than letters and digits
+    replaced, and the role.
     """
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", node)[:_LONGEST].strip("_-") or "node"
     files = {role: os.path.join(folder, f"{number + 1}-{safe}.{role}.npy") for role in tensors}
@@ -60,7 +60,7 @@ def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) 
 
 
 def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Return strings of Python as ones of fixed length, which files can have."""
+    """Return an array of Python strings as fixed-length strings, which files can hold."""
     if not array.dtype.hasobject:
         return array
     texts = [_text(value) for value in array.flat]

@@ -1,7 +1,7 @@
-"""A preview of an output: the few elements shown, computed without the others.
+"""A preview of an output: the elements shown, computed without the others.
 
-Gathers read only these elements. Scatters make a pass over all index tuples, in blocks, and
-apply the updates of these elements in order, so the bits are those of a complete run.
+Gathers read only these elements. Scatters pass over all index tuples, in blocks, and apply the
+updates of these elements in order, so the bits are those of a complete run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,8 @@ _BLOCK = 1 << 18  # index tuples to process at a time
 class Window(NamedTuple):
     """The elements of an array to show: all combinations of positions along its axes.
 
-    positions: the positions along each axis. corner: the number of leading axes of which only the
-    first position is shown. gaps: whether only the ends of a long axis are shown, with one position
-    between them in place of the rest.
+    corner: the number of leading axes of which only the first position is shown. gaps: whether only
+    the ends of a long axis are shown, with one position between them for the omitted ones.
     """
 
     positions: tuple[tuple[int, ...], ...]
@@ -176,7 +175,7 @@ def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
 
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:
-    """Return the positions of values in `shown`, which ascends, and the values' own positions."""
+    """Return where values occur in `shown`, which ascends: the positions there, and in values."""
     ordinal = np.searchsorted(shown, values)
     ordinal[ordinal == len(shown)] = 0
     (hits,) = np.nonzero(shown[ordinal] == values)
@@ -190,9 +189,9 @@ def element_at(array: Array, position: tuple[int, ...]) -> Array:
 
 
 def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
-    """Return the elements that index arrays, one for each axis, select, in the given shape.
+    """Return the elements selected by index arrays, one for each axis, in some shape.
 
-    Skips axes of size 1, as NumPy takes no more than 63 index arrays.
+    Skips axes of size 1, as NumPy takes at most 63 index arrays.
     """
     long = [d for d, size in enumerate(array.shape) if size != 1]
     slim = array.reshape([array.shape[d] for d in long])

@@ -19,10 +19,7 @@ Array = NDArray[Any]
 
 
 class RunningValues:
-    """Elements, and how many updates each has received.
-
-    elements: of one axis. combining: how updates are combined.
-    """
+    """Elements along one axis, and how many updates each has received."""
 
     def __init__(
         self, elements: Array, combining: Combining, counts: NDArray[np.uint64] | None = None
@@ -31,7 +28,7 @@ class RunningValues:
         self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
 
     def apply(self, at: Array, updates: Array) -> None:
-        """Apply updates, in order, to the elements with these numbers."""
+        """Apply updates, in order, to the elements numbered `at`."""
         combining = self._combining
         step: Any = "add" if REDUCTIONS[combining.reduction].counts else combining.reduction
         duplicates: Any = combining.duplicates
@@ -65,5 +62,5 @@ class RunningValues:
         return RunningValues(copies, self._combining, np.repeat(self._counts, times))
 
     def one(self, n: int) -> RunningValues:
-        """Return a single one of the elements."""
+        """Return a single element."""
         return RunningValues(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])

@@ -1,7 +1,7 @@
 """Statistics of an index array: which slices of data it selects, how often, and bounds.
 
-One pass over the indices, in blocks, if data have few slices; a second one if they have too many
-for a counter each; and one more to find the tuples that select the most frequent slices.
+One pass over the indices, in blocks; another if data have too many slices for a counter each; and
+one more to find the tuples that select the most frequent slices.
 """
 
 from contextlib import ExitStack
@@ -219,7 +219,7 @@ class _TuplePass:
     def rows(self, first: int, block: Array) -> Numbers:
         """Return the linear indices of the slices that tuples select.
 
-        Modes that redirect an index out of bounds apply; other such tuples select none.
+        Applies modes that redirect indices out of bounds; in other modes such tuples select none.
         """
         call, valid = self._call, np.arange(len(block))
         if call.handling.drops:
@@ -321,7 +321,7 @@ class _Histogram:
 
 
 def causes(statistics: Stats, dtype: Dtype) -> list[str]:
-    """Return likely causes of indices that are out of bounds or suspicious; dtype: theirs."""
+    """Return likely causes of suspicious indices and of indices out of bounds."""
     sizes = [component.size for component in statistics.components]
     if not statistics.first_out_of_bounds:
         return [_MASK] if _is_mask(statistics) else _padding(statistics)
@@ -349,7 +349,7 @@ def _is_mask(statistics: Stats) -> bool:
 
 
 def _padding(statistics: Stats) -> list[str]:
-    """Return the hint that -1 is padding, where -1 is the lowest value of all components."""
+    """Return the hint that -1 is padding, [] unless it is the lowest value of all components."""
     if any(component.lowest != -1 for component in statistics.components):
         return []
     padding = mistakes.padding(

@@ -37,7 +37,7 @@ class Tally:
 
     @property
     def needs_second_pass(self) -> bool:
-        """Whether all integers must be given a second time, to `sort`."""
+        """Whether all integers must be passed again, to `sort`."""
         return self._counters is None and bool(self._sizes.any())
 
     def add(self, numbers: Numbers) -> None:
@@ -48,7 +48,7 @@ class Tally:
             self._sizes += np.bincount(numbers // self._width, minlength=PARTITIONS)
 
     def sort(self, numbers: Numbers) -> None:
-        """Write integers that were added to their partitions."""
+        """Write integers to their partitions."""
         if self._buffer is None:
             count = int(self._sizes.sum())
             buffer = tempfiles.allocate(8 * count, "temporary table of selected slices")

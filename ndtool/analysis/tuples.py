@@ -1,4 +1,4 @@
-"""The index tuples of a call in row-major order, in blocks, and searches among them."""
+"""The index tuples of a call in row-major order, in blocks, and searches for tuples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -34,8 +34,8 @@ FEW = 5  # tuples to list at each end of a long list
 class Search:
     """A search for the tuples that select an element: the first few, the last few, and the count.
 
-    every: whether to store the linear indices of all, those beyond a few MiB in a temporary file.
-    between: a callback that receives those not stored.
+    every: whether to store the linear indices of all, in a temporary file if they are many.
+    between: a callback for the linear indices that are not stored.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Tuples(NamedTuple):
         return self.call.inference.plan
 
     def normalized(self, index: Position) -> Position | None:
-        """Return a tuple as used, none negative; None if it selects nothing."""
+        """Return a tuple without negative components; None if it selects nothing."""
         block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
         _, rows = selecting(self.plan, block, self.handling)
         return tuple(rows[0].tolist()) if len(rows) else None
@@ -138,7 +138,7 @@ class Tuples(NamedTuple):
                     self._look(search, first, block)
 
     def _look(self, search: Search, first: int, block: Array) -> None:
-        """Add the tuples of a block to a search; skip other batches than its own."""
+        """Add the tuples of a block to a search, except those of other batches."""
         plan, skipped = self.plan, 0
         if isinstance(plan, NdPlan) and plan.groups:
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
@@ -189,10 +189,7 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
 
 
 def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
-    """Return which tuples of a block select a slice, and these tuples, none negative.
-
-    handling: what happens to each index.
-    """
+    """Return the rows of a block that select a slice, and their tuples without negatives."""
     sizes = np.array(mapping.sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.sizes(plan)):
@@ -205,9 +202,9 @@ def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Ar
 
 
 def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
-    """Return the linear indices of the slices that tuples, all within bounds, select.
+    """Return the linear indices of the slices that valid tuples select.
 
-    first: the linear index of the block's first tuple. valid: the tuples' positions in the block.
+    first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
     """
     numbers = np.arange(first, first + len(block)) if valid is None else first + valid
     columns = list[Array]()
@@ -232,7 +229,7 @@ def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = No
 def element_updates(
     plan: Plan, indices: Array, handling: Handling, targets: Numbers
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield the updates applied to some elements of a scatter's output, in order, by blocks.
+    """Yield the updates of some elements of a scatter's output, in order, by blocks.
 
     targets: the elements' linear indices, ascending. Yields positions in `targets`, and the linear
     indices of the updates.
@@ -272,7 +269,7 @@ def of(call: OpenCall) -> Tuples:
 
 
 def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:
-    """Return the rows of a block that select an element; negatives: whether these are valid."""
+    """Return the rows of a block equal to an index tuple, or to its negative form if allowed."""
     numbers = np.arange(len(block)) if not index_tuple else None
     for column, target, size in zip(block.T, index_tuple, sizes, strict=True):
         candidates = column if numbers is None else column[numbers]

@@ -1,4 +1,4 @@
-"""Types such as `float32[8,128,64]` in place of arrays, where no values are needed."""
+"""Types such as `float32[8,128,64]` in place of arrays whose values are not needed."""
 
 from __future__ import annotations
 

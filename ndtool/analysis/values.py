@@ -115,7 +115,7 @@ def _legible(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _short(part: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a field of records; an empty one loses its shape, such as 2^31 empty rows."""
+    """Return a field of records; reshaped if empty, such as 2^31 rows of no elements."""
     return part if part.size else part.reshape(*array.shape, 0)
 
 

@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 
     @property
     def findings(self) -> list[str]:
-        """The diagnosis as sentences without full stops; empty if there is none."""
+        """The diagnosis in sentences, without full stops."""
         few = self.examined < self.different
         examined = f"the {self.examined} furthest apart" if few else str(self.examined)
         sentences = []
@@ -180,7 +180,7 @@ def recomputed(
     progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return the operator's output; raise unless `result`, if given, has its dtype and shape."""
+    """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
     label = label_of(request)
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -238,7 +238,7 @@ def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
 
 
 def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
-    """Return the error about a wrong output, called `label`, or None if it is right."""
+    """Return the error about a wrong output, called `label`; None if it is right."""
     first, within = compared.first, compared.within
     if not compared.beyond:
         return None

@@ -46,7 +46,7 @@ def verify(
     engine_settings: EngineSettings,
     html: str | None,
 ) -> None:
-    """Print the reports on engines, and the comparison of the output if any; raise the error."""
+    """Compare engines with the correct output, print the table, and raise the error if any."""
     from ndtool.analysis import engines
 
     with reporting_on(html, request, reporter) as report:
@@ -69,7 +69,7 @@ def verify(
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return table rows: one per engine, and per number of threads where its answer differs."""
+    """Return the rows of the table of engines; numbers of threads with one answer share a row."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
         version = (report.version or "").partition("-")[0]  # without build metadata

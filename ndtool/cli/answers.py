@@ -23,7 +23,7 @@ _HEAD = 3  # cells of a row that stay on its first line
 
 
 class Names:
-    """The names of a call's arrays; types and literals are called by their roles."""
+    """The names of arrays in answers: files by name, types and literals by role."""
 
     def __init__(self, call: OpenCall) -> None:
         self._call = call
@@ -47,7 +47,7 @@ class Names:
         return str(index[0]) if self.plain_indices else f"({', '.join(map(str, index))})"
 
     def bounds_remark(self, step: Step) -> str:
-        """Return the remark on a tuple out of bounds: what the mode makes of it."""
+        """Return the remark on a tuple that is padding or out of bounds, "" for any other."""
         sizes = mapping.sizes(self._call.inference.plan)
         handling = self._call.inference.handling
         if handling.pad is not None and handling.pad in step.stored:
@@ -67,7 +67,7 @@ class Names:
 
 
 class AnswerText(NamedTuple):
-    """An answer: a title, rows, and before row `remark_row` a remark `more` on the rows omitted."""
+    """An answer: a title and rows; `more` is a remark on omitted rows, before row `remark_row`."""
 
     title: str
     rows: Rows

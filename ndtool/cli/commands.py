@@ -154,7 +154,9 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     reporter.answer(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
     if failed:
         reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
-        raise OutputError(f"{printable(folder)}: not all could be removed", places=tuple(reasons))
+        raise OutputError(
+            f"{printable(folder)}: some files could not be removed", places=tuple(reasons)
+        )
 
 
 def _require_lasting(output: str) -> None:
@@ -177,9 +179,9 @@ def _require_no_terminal(output: str, hint: str) -> None:
 
 @contextmanager
 def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
-    """Yield the HTML report requested, or None, and publish it at the end.
+    """Yield the HTML report, None without --html; publish it at the end.
 
-    Publishes it also if the result is an index out of bounds or a difference.
+    It is also published if the command ends with an index out of bounds or a difference.
     """
     if html is None:
         yield None
@@ -201,7 +203,7 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
 def reporting_on(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
-    """Open the inputs of a call and do what `reporting` does."""
+    """Open the inputs of a call once more for a report; yield it as `reporting` does."""
     if html is None:
         yield None
         return
@@ -234,7 +236,7 @@ def asks_for_array(words: list[str]) -> bool:
 
 
 def _is_stdout(output: str) -> bool:
-    """Whether an output is standard output, by any name."""
+    """Whether an output is standard output, under any name, such as /dev/stdout."""
     if output == "-":
         return True
     from ndtool.formats import locators
@@ -254,7 +256,7 @@ def command(
 ) -> click.Command:
     """Return the command at `path`, such as `infer gather-nd`, with an example in its help.
 
-    The text begins with the command's line in the list of commands.
+    The list of commands shows the first part of the text.
     """
     return helppages.Command(
         path.rpartition(" ")[2],
@@ -278,17 +280,17 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
 
 
 def argument(name: str, **settings: Any) -> click.Argument:
-    """Return an argument whose value is a file, or an array in one."""
+    """Return an argument that refers to an array in a file."""
     return click.Argument([name], type=options.FILE, **settings)
 
 
 def unlowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
-    """Return parameters unless the operator is a lowered one, whose commands lack them."""
+    """Return parameters, none for an operator that another one computes."""
     return () if operator.name in LOWERED else parameters
 
 
 def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.Argument]:
-    """Yield the arguments for an operator's inputs, by their names in a Request.
+    """Yield the arguments for an operator's inputs, named as the fields of a Request.
 
     every: whether an optional input is required.
     """

@@ -79,7 +79,7 @@ class Bash(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one being typed, and that one, joined at colons."""
+        """Return the words before the one at the cursor, and that one, joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         number = int(os.environ["COMP_CWORD"])
         self._behind = ""

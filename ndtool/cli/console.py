@@ -66,7 +66,7 @@ class Progress:
     def of(self, nbytes: int) -> Callable[[float], None]:
         """Return a progress callback for work on some bytes, 0 if unknown.
 
-        The fraction 0 restarts the clock. Threads may call it; at worst a bar is drawn twice.
+        The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
         """
         most = began = first = 0.0  # the largest fraction; the time and fraction of the first call
 

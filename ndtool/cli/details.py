@@ -1,4 +1,4 @@
-"""What a run does and why, in lines of text: the option --verbose."""
+"""The lines of --verbose: how a run accesses inputs, what it selects, its plan and executor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ndtool.runs.steps import Prepared
 
 _ASSIGNED = {  # by --duplicates
-    "last": "the last of several to an element",
-    "first": "the first of several to an element",
-    "error": "no element may have several",
+    "last": "the last of several updates of an element",
+    "first": "the first of several updates of an element",
+    "error": "no element may have several updates",
 }
 
 

@@ -25,7 +25,7 @@ COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "
 
 
 def metadata(call: OpenCall, stats: Stats) -> list[str]:
-    """Return statistics as lines of text, the number of index tuples first."""
+    """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
     parts = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
     parts += [f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)]
@@ -78,7 +78,7 @@ def _duplicates(call: OpenCall, names: Names, stats: Stats) -> list[str]:
 
 
 def _frequent(names: Names, frequent: Frequent) -> str:
-    """Describe how often tuples select a slice, and which ones do."""
+    """Describe how often a slice is selected, and by which tuples."""
     by = [names.name_of("indices", position) for position in frequent.tuples]
     if frequent.times > _FEW:
         by[_FEW - 1 : -1] = ["..."]

@@ -61,7 +61,7 @@ def _model(
 
 
 def _print(reporter: Reporter, outcome: Outcome) -> None:
-    """Print nodes; raise the error of one."""
+    """Print the nodes of a model; raise the error of the one that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
         columns, shown = cells(outcome)
@@ -85,7 +85,7 @@ def _print(reporter: Reporter, outcome: Outcome) -> None:
 
 
 def _explain_command(node: ModelNode) -> list[str]:
-    """Return the command that explains a saved node's output, as a list of at most one."""
+    """Return the command that explains the output of a saved node, [] if there is none."""
     if node.saved is None:
         return []
     operator = operator_of(node.node.operator)
@@ -113,7 +113,7 @@ def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def assumed(outcome: Outcome) -> list[str]:
-    """Return the conditions assumed of sizes, one per line; computed nodes have none."""
+    """Return the assumptions on symbolic sizes, one per line; computed nodes have none."""
     return [
         f"assumed: {printable(node.node.node)}: {printable(sentence)}"
         for node in outcome.nodes

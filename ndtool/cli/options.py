@@ -1,4 +1,4 @@
-"""The options of the command line, each one defined once, with its NDTOOL_* variable."""
+"""The options of the command line, each defined once; each has an NDTOOL_* variable."""
 
 from typing import Any
 

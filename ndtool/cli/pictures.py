@@ -1,4 +1,4 @@
-"""Statistics as a picture: where in data indices fall, and counts of duplicates."""
+"""Statistics as a picture: which slices indices select, and how often."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 class Picture(NamedTuple):
     """The contents of a picture.
 
-    title, unit: texts. runs, named, tuples: counts of slices, of selected slices, of tuples.
-    density: counts of tuples by `width` slices. repeats: counts of slices by how often selected.
+    runs, named, tuples: counts of slices, of selected slices, of tuples. density: counts of tuples
+    by `width` slices. repeats: counts of slices by how often they are selected.
     """
 
     title: str
@@ -72,7 +72,7 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
 
 
 def file(path: str, shown: Picture) -> bytes | None:
-    """Return a picture as an .svg or .png file by the suffix, None for another suffix."""
+    """Return a picture as .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
         root = svg(shown)
         root.set("xmlns", "http://www.w3.org/2000/svg")

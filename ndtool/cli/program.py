@@ -23,7 +23,7 @@ class _Group(helppages.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; the error about an operator's other names suggests the right one."""
+        """Find a command; for another name of an operator, the error suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
         meant = titles.get(name, name.replace("_", "-"))
@@ -85,7 +85,7 @@ def program() -> click.Group:
 
 
 def run(arguments: list[str], reporter: Reporter) -> None:
-    """Run one command line; raise all errors, wrong usage as UsageError."""
+    """Run a command line; raise all errors, wrong usage as UsageError."""
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
@@ -136,12 +136,12 @@ def _complete(group: click.Group, request: str) -> None:
 
 
 def _width() -> int:
-    """Return the columns of help: the terminal's, within readable limits."""
+    """Return the columns of help pages: those of the terminal, within limits."""
     return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
 
 
 def _usage(exc: click.ClickException) -> UsageError:
-    """Return click's error as ours."""
+    """Return click's error as a UsageError."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
         origin = context.get_parameter_source(option.name or "")

@@ -225,7 +225,7 @@ def explain(operator: Operator) -> click.Command:
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
         " computed from: index tuple, data and updates. --from shows where an element of"
-        f" {operator.inputs[0].upper()} went. Inputs without indices may also be"
+        f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
         " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
     )

@@ -43,7 +43,7 @@ def lasted(seconds: float) -> str:
 
 
 def title(inference: Inference) -> str:
-    """Return a call in one line, the title of its trace."""
+    """Return a call in one line: operator, inputs, attributes."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
     given = attributes_of(inference)
     if len(given) > 1 and not given.get("batch_dims"):

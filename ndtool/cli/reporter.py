@@ -45,7 +45,7 @@ def _json(fields: dict[str, Any], strip: Callable[[str], str] = redacted) -> str
 
 
 def _json_parts(value: Any, strip: Callable[[str], str] = redacted) -> Iterator[str]:
-    """Yield the JSON of a value in parts; an iterator becomes a list of any length."""
+    """Yield the JSON text of a value in parts; an iterator becomes a list."""
     import json
 
     if isinstance(value, Iterator):
@@ -69,12 +69,10 @@ def _message(text: str) -> str:
 
 
 class Reporter:
-    """The reporter of a run.
+    """Prints results to stdout and messages to stderr, as the options of the command say.
 
-    json: whether to print one JSON object instead of text. quiet: whether to print only errors.
-    trace: whether to print all rules of the trace or none, None for a summary on terminals.
-    verbose: whether to explain what a run does. data_on_stdout: whether the array goes to stdout.
-    arguments: the words of the command line.
+    json, quiet, trace, verbose: the options; trace is None for a summary on terminals.
+    data_on_stdout: whether the array goes to stdout. arguments: the words of the command line.
     """
 
     def __init__(self) -> None:
@@ -100,7 +98,7 @@ class Reporter:
         self._reporting = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:
-        """Print what a run does and why, if that was requested."""
+        """Print the details of a run, with --verbose."""
         if self.verbose and not (self.json or self.quiet):
             from ndtool.cli.details import details
 
@@ -171,7 +169,7 @@ class Reporter:
             put_all(words())
 
     def verified(self, name: str, compared: Comparison) -> None:
-        """Print that an output is verified, with its small differences if any."""
+        """Print that an output is verified, and how far elements differ within the tolerance."""
         from ndtool.cli import figures
 
         if self.json:

@@ -1,7 +1,7 @@
-"""NDTOOL_* variables, which set options for all calls: drop those without effect on a call.
+"""Drop values of NDTOOL_* variables that have no effect on a call.
 
-An invalid value of a variable is refused as an option's is. A valid one that does not apply to a
-call is ignored, while the same option on the command line is refused.
+An invalid value is an error, as for the option. A valid value that does not apply to a call is
+ignored, while the option itself would be refused.
 """
 
 import os
@@ -21,7 +21,7 @@ def is_by_variable(name: str) -> bool:
 
 
 def drop_idle(output: str, options: dict[str, Any]) -> None:
-    """Drop cluster and chunk options from variables if they do not apply."""
+    """Drop cluster and chunk options that come from variables and do not apply."""
     if "workers" in options:
         _drop_idle_cluster(output, options)
     if options.get("spill") and is_by_variable("spill"):
@@ -47,7 +47,7 @@ def drop_idle(output: str, options: dict[str, Any]) -> None:
 
 
 def drop_idle_rule(scatters: bool, options: dict[str, Any]) -> None:
-    """Drop out-of-bounds options from variables if the operator or mode lacks them."""
+    """Drop out-of-bounds options that come from variables and the operator or mode lacks."""
     inapplicable = "fill" if scatters else "drop"
     if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
         del options["out_of_bounds"]

@@ -1,7 +1,7 @@
 """Answers to questions about calls, with the fields of the JSON objects that --json prints.
 
-Answers do not change. Notebooks show them as tables, and so does `rich.print`; `print` shows text.
-A field that is a word of Python ends in an underscore: `from_`, `with_`.
+Answers are immutable. Notebooks and `rich.print` show them as tables, `print` as text. A field
+whose name is a Python keyword ends in an underscore: `from_`, `with_`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Value:
 
 
 class Fields(dict[str, Any]):
-    """A dict that does not change; unlike a mappingproxy, it can be pickled."""
+    """An immutable dict; unlike a mappingproxy, it can be pickled."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("an answer does not change")
@@ -117,7 +117,7 @@ class Answer(Value):
 
 @dataclass(frozen=True, slots=True)
 class Typed(Value):
-    """The name, element type and shape of an array. Sizes may be names of symbols, or unknown."""
+    """The name, element type and shape of an array; sizes may be symbols, or unknown."""
 
     name: str | None
     dtype: str | None

@@ -1,4 +1,4 @@
-"""Inference from files, and verification of files: functions of ndtool.files."""
+"""The functions infer and verify of ndtool.files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about files and models, and conversion, as the commands of the same names do them."""
+"""Questions about files and models, and conversion: the commands of these names in Python."""
 
 from __future__ import annotations
 

@@ -102,10 +102,10 @@ class Verification(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Array(Value):
-    """An array in a file; fields are None if it is none, and problem says why.
+    """An array in a file. If there is none, fields are None and `problem` has the reason.
 
     bytes: of its elements. position: its offset in the file, None if it cannot be mapped. notes:
-    what only its format has.
+    metadata of its format.
     """
 
     INLINED: ClassVar = "notes"

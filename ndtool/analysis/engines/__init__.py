@@ -1,8 +1,7 @@
 """Comparison of other engines on a call's inputs with the correct output.
 
-Each runs in its own process, as some crash on an index out of bounds, and with one and with
-several threads, as some lose updates with several. Its inputs are files that it maps, its output
-is a file; all are unnamed. The script of that process is side.py.
+Each engine runs in its own process (side.py), as some crash on an index out of bounds; with one
+thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
 """
 
 import os
@@ -83,8 +82,8 @@ class Report(NamedTuple):
 class Verdict(NamedTuple):
     """The result of `verify`.
 
-    reports: the reports on all engines. compared: the comparison of the output, if there is one.
-    error: an index out of bounds, or a difference, that of the output first.
+    reports: on all engines. compared: the comparison of the output, None without one. error: an
+    index out of bounds, a wrong output, or else an engine that differs.
     """
 
     reports: list[Report]
@@ -121,7 +120,7 @@ def lacking(name: str) -> bool:
 
 
 def require_any(names: tuple[str, ...]) -> None:
-    """Raise UsageError where none of some engines is installed."""
+    """Raise UsageError if none of some engines is installed."""
     if all(map(lacking, names)):
         packages = " ".join(ENGINES[name].packages for name in names)
         raise UsageError(
@@ -168,9 +167,9 @@ def verify(
 
 
 class EngineCall:
-    """A call to run on engines, with its expected output, None if an index is out of bounds.
+    """A call to run on engines; expected: its correct output, None if an index is out of bounds.
 
-    byte_ranges: the inputs' bytes; those of mapped files are passed without a copy.
+    byte_ranges: the bytes of the inputs; mapped files are passed without a copy.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class EngineCall:
         }
 
     def _input_file(self, role: str, stack: ExitStack) -> dict[str, Any]:
-        """Return an input's description, in its own file if mapped natively, else in a copy."""
+        """Return an input as JSON with a descriptor, of its own mapped file or of a copy."""
         array, byte_range = self._arrays[role], self._byte_ranges.get(role)
         dtype = _plain(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
@@ -278,7 +277,7 @@ class EngineCall:
         return judged(report, list(comparisons.values()))
 
     def _type_difference(self, record: dict[str, Any]) -> str:
-        """Return what is wrong with an answer's type or shape, "" if nothing."""
+        """Describe a wrong type or shape of an engine's answer; "" if both are right."""
         actual = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:
             return f"returns {actual}, although an index is out of bounds"
@@ -365,7 +364,7 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _temporary(nbytes: int, stack: ExitStack) -> int:
-    """Return the descriptor of a new unnamed file of some bytes, open as long as `stack`."""
+    """Return the descriptor of a new unnamed file of some bytes, which `stack` closes."""
     fd = tempfiles.unnamed_file()
     stack.callback(os.close, fd)
     if nbytes:

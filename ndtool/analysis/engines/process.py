@@ -27,7 +27,7 @@ _SETTINGS = {
 class EngineProcess:
     """A process that runs one call on an engine; a context manager that kills it.
 
-    job: the description of the call. timeout: the seconds for a reply.
+    job: the call as a JSON object. timeout: the seconds to wait for a reply.
     """
 
     def __init__(self, job: dict[str, Any], timeout: int) -> None:

@@ -1,8 +1,8 @@
-"""Script of an engine's process: run one call on the engine.
+"""The script of an engine's process: it runs one call on the engine.
 
-It reads a JSON description of the call from the first line of standard input. It replies on a
-descriptor of its own: first with the engine's version, then, for each further line, that an
-output is in the output's file. It imports nothing of ndtool, as an engine may crash the process.
+The first line of standard input is the call, as JSON. Replies go to a descriptor of their own:
+first the engine's version; then, for each further line of input, that an output is in its file. The
+script imports nothing of ndtool: an engine may crash the process.
 """
 
 import json
@@ -256,7 +256,7 @@ def _jax(jax: Any, call: Call) -> Compute:
 
 
 def _openvino(ov: Any, call: Call) -> Compute:
-    """Compile a model of the one node of its own operator set."""
+    """Compile a model of one node."""
     ops: Any = import_module("openvino.opset15")
     operands = list(call.operands.values())
     inputs = [ops.parameter(array.shape, array.dtype.type) for array in operands]
@@ -285,7 +285,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
 
 
 def _onnxruntime(ort: Any, call: Call) -> Compute:
-    """Make a session on the CPU for a model of the one node."""
+    """Make a session on the CPU for a model of one node."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = call.threads, 1
     options.log_severity_level = 4
@@ -296,14 +296,14 @@ def _onnxruntime(ort: Any, call: Call) -> Compute:
 
 
 def _onnx(_: Any, call: Call) -> Compute:
-    """Let the reference evaluator of the onnx package run a model of the one node."""
+    """Run a model of one node in the reference evaluator of the onnx package."""
     reference: Any = import_module("onnx.reference")
     evaluator = reference.ReferenceEvaluator(_model(call))
     return lambda: evaluator.run(None, call.operands)[0]
 
 
 def _model(call: Call) -> Any:
-    """Return a model of the one node, of the operator's newest version that ndtool knows."""
+    """Return a model of one node, of the newest operator version that ndtool knows."""
     _lacks(not call.version, f"ONNX has no {call.title}")
     call.require_reduction("ONNX", _ALL)
     _lacks(

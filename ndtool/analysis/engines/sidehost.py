@@ -1,4 +1,4 @@
-"""What an engine's process does beside the call: its limits, its output, models of one node.
+"""The parts of an engine's process that are no engine: limits, output, models of one node.
 
 side.py imports it from its own folder, as it imports nothing of ndtool.
 """
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1  # Linux's: the signal to get when the parent ends
 
 
 def limit(threads: int) -> None:
-    """Pin the process to as many processors as threads: some engines have no such setting."""
+    """Pin the process to one processor per thread: some engines have no setting for threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
@@ -42,7 +42,7 @@ def follow_parent() -> None:
 
 
 def model(call: Any) -> Any:
-    """Return a model of the one node, of the operator's newest version that ndtool knows.
+    """Return a model of one node, of the newest operator version that ndtool knows.
 
     Raises KeyError or ValueError for an element type that ONNX lacks.
     """

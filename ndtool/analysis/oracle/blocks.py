@@ -26,7 +26,7 @@ def silent(_: float) -> None:
 def nd_blocks(
     indices: Array, b: int, run: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices and their coordinates in data, in row-major order.
+    """Yield positions of tuples, and the coordinates that they select in data, in row-major order.
 
     run: the slice size in bytes; a block has at most PIECE bytes, or one slice.
     """
@@ -40,7 +40,7 @@ def nd_blocks(
 def elements_blocks(
     indices: Array, axis: int, run: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices and their coordinates in data, in row-major order."""
+    """Yield positions in indices, and the coordinates selected in data, in row-major order."""
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, run, progress):
         positions = _positions(start, len(values), shape)
@@ -54,7 +54,7 @@ def elements_blocks(
 def plain_blocks(
     data: Array, indices: Array, axis: int, b: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in updates, or the output, and their coordinates in data, in order."""
+    """Yield positions in updates or the output, and the coordinates selected in data."""
     before, run = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
     count = prod(before)
     for number, p in enumerate(np.ndindex(before)):
@@ -106,9 +106,9 @@ def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCal
 
 
 class Bounds:
-    """What an index tuple selects; handling: the out-of-bounds mode, the padding, negatives.
+    """The coordinates that index tuples select; handling: out-of-bounds mode, padding, negatives.
 
-    axes: the axes of data, of shape `shape`, that a tuple's components index.
+    axes: the axes of data, of shape `shape`, that the components index.
     """
 
     def __init__(

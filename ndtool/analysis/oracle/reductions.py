@@ -46,13 +46,13 @@ def _mul(old: Array, new: Array) -> Array:
 
 
 def _max(old: Array, new: Array) -> Array:
-    """Return the larger one, or the first NaN; of equals the update, in float16 the current."""
+    """Return the larger value or the first NaN; of equals the update, in float16 the current."""
     keeps_current = old >= new if old.dtype.name == "float16" else old > new
     return np.where(np.isnan(old) | keeps_current, old, new)
 
 
 def _min(old: Array, new: Array) -> Array:
-    """Return the smaller one, or the first NaN; of equals the update, in float16 the current."""
+    """Return the smaller value or the first NaN; of equals the update, in float16 the current."""
     keeps_current = old <= new if old.dtype.name == "float16" else old < new
     return np.where(np.isnan(old) | keeps_current, old, new)
 

@@ -42,10 +42,7 @@ def updated(
 
 
 def _distinct(blocks: Blocks, shape: Position, refuse: bool, repeated: slice) -> Blocks:
-    """Yield blocks in which a tuple that selects what an earlier one does selects nothing.
-
-    refuse: whether it raises DuplicatesError instead.
-    """
+    """Yield blocks without duplicates: a later one selects nothing, or raises if `refuse`."""
     earlier: dict[int, Position] = {}
     for block_positions, selected in blocks:
         positions, distinct = list(block_positions), list(selected)

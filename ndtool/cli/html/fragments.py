@@ -110,7 +110,7 @@ def engine(answer: Answer) -> tuple[Element | str, ...]:
 
 
 def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
-    """Return the comparisons of answers that differ; title: the prefix of their titles."""
+    """Return the comparisons of engines that differ; title: the prefix of their titles."""
     parts = []
     for answer in answers:
         if answer.compared is not None and answer.compared.different:

@@ -31,7 +31,8 @@ Spot = tuple[str, Position]  # an element: its array and position
 class Grids:
     """The arrays of a drawing as HTML.
 
-    selected: elements of interest. actual: elements of the output that is verified.
+    selected: elements of interest. actual: the drawn elements of the output to verify, and whether
+    each is wrong.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Grids:
         self._lit = linked_to(self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links)
 
     def _first(self) -> tuple[str, int] | None:
-        """Return the element to highlight at first: one of interest, else one with links."""
+        """Return the element to highlight first: a selected one, else one with links."""
         if self._selected:
             return self._selected[0]
         if self._out_of_bounds:
@@ -146,7 +147,7 @@ class Grids:
         )
 
     def cell(self, role: str, number: int) -> Element:
-        """Return an element of an array; number: among those drawn."""
+        """Return the cell of an element; number: its number among the drawn ones."""
         grid, name = self._grids[role], f"{role}-{number}"
         kinds = {
             "selected": (role, number) in self._selected,
@@ -187,9 +188,9 @@ class _Panels:
         self.columns = FOLD if self._folded else self._lengths[-1] if rank else 1
 
     def nested(self, leading: Position) -> Element:
-        """Return the elements at some leading coordinates, as nested HTML elements.
+        """Return the elements at leading coordinates, as nested HTML elements.
 
-        leading: the numbers of these coordinates among those drawn.
+        leading: the numbers of these coordinates among the drawn ones.
         """
         depth = len(leading)
         if depth == self._lead:
@@ -266,7 +267,7 @@ class _Panels:
 
 
 def _gaps(along: Sequence[int], size: int) -> list[bool]:
-    """Return whether coordinates are omitted before each of some, and after the last one."""
+    """Return whether coordinates are omitted before each one, and after the last one."""
     return [after - before > 1 for before, after in pairwise([-1, *along, size])]
 
 

@@ -1,4 +1,4 @@
-"""The links of a drawing by the IDs of its cells: page.js highlights by them, too."""
+"""The links of a drawing by IDs of cells, which page.js reads to highlight linked cells."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ Links = dict[str, list[Any]]
 
 
 def links_of(drawing: Drawing) -> Links:
-    """Return the numbers of the cells of each index tuple, and the links.
+    """Return the cells of each index tuple, and the links, by the numbers of cells.
 
-    A link has the number of an element of the output, of one of data, of a tuple, of an update, and
-    of the update among those of its element, from 1; None where there is none.
+    A link is a list: the elements of output and data, the tuple, the update, and which update of
+    its element it is, from 1; null where there is none.
     """
     grids = drawing.grids
 
@@ -48,7 +48,7 @@ def links_of(drawing: Drawing) -> Links:
 
 
 def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
-    """Return the cells to highlight with a cell, and the numbers of several updates."""
+    """Return the cells linked to a cell; if several are updates, with the order of each."""
     if begin is None:
         return {}
     linked = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]

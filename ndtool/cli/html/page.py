@@ -156,7 +156,7 @@ class Report:
         return parts + ([] if listed is None else [section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
-        """Return the elements of the output to verify; None if its type or shape differs."""
+        """Return the drawn elements of the output to verify; None if its type or shape differs."""
         call, grid = self._call, drawn.grids["output"]
         if not self._verifies or grid.elements is None:
             return None
@@ -197,7 +197,7 @@ def plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> No
 def require_apart(option: str, path: str, *others: str | None) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
-    Also if it is within a store that is replaced, or is standard input or output.
+    Such a file may also be a store that contains the report, or a standard stream.
     """
     real = os.path.realpath(path)
     for other in filter(None, others):

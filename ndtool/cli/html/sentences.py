@@ -1,4 +1,4 @@
-"""A sentence for each element of a drawing: where it comes from, or where it goes."""
+"""A sentence for each element of a drawing: how it is computed, or what it is used for."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Sentences:
         return f"{element} goes to {name_of('output', link.output)}, {by}{ending}"
 
     def _claim(self, element: str, links: Sequence[Link], claim: str) -> str:
-        """Return a sentence; in an excerpt, one about the drawn elements, if any are linked."""
+        """Return a sentence; in an excerpt it is about the drawn elements only."""
         if self._drawing.is_complete:
             return f"{element} {claim}"
         return f"{element} {claim}, of the drawn elements" if links else element
