@@ -37,8 +37,9 @@ class RunningValues:
             fresh = self._counts[at] == 0
         for selection, include_self in ((fresh, False), (~fresh, True)):
             if selection.any() and not (include_self and duplicates == "first"):
+                selected = values.opaque(updates)[selection].view(updates.dtype)  # with padding
                 self._sums = ops.scatter_nd(
-                    self._sums, at[selection][:, None], updates[selection], step, threads=1,
+                    self._sums, at[selection][:, None], selected, step, threads=1,
                     include_self=include_self, duplicates=duplicates,
                 )  # fmt: skip
         self._counts = self._counts + np.bincount(at, minlength=len(self._sums)).astype(np.uint64)
