@@ -1005,11 +1005,11 @@ def test_a_job_that_cannot_begin_closes_its_files(
     opened = []
     open_source = locators.open_source
 
-    def kept(*given: object, **named: object) -> Source:
+    def opening(*given: object, **named: object) -> Source:
         opened.append(open_source(*given, **named))
         return opened[-1]
 
-    monkeypatch.setattr(locators, "open_source", kept)
+    monkeypatch.setattr(locators, "open_source", opening)
     monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
         OpenCall(Request("gather_nd", "data.npy", "idx.npy"))

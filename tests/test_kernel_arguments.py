@@ -78,7 +78,7 @@ HALF = _kernels.WorkItem(0, 2, 0, 4)
 LONG = {"piece": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
-def how(scratch_bytes: int = 0) -> _kernels.KernelOptions:
+def options(scratch_bytes: int = 0) -> _kernels.KernelOptions:
     return _kernels.KernelOptions(1, False, buffer(scratch_bytes) if scratch_bytes else None)
 
 
@@ -88,7 +88,9 @@ def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernel
 
 def sorted_parts(count: int = 2) -> _kernels.RadixPartitions:
     into = parts()
-    _kernels.partition(addressing(stride=1, pitch=4), indices(), 0, count, change(), into, how())
+    _kernels.partition(
+        addressing(stride=1, pitch=4), indices(), 0, count, change(), into, options()
+    )
     return into
 
 
@@ -101,32 +103,32 @@ CALLS: dict[str, dict[str, Any]] = {
     "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
-        "out": buffer(16), "how": how(),
+        "out": buffer(16), "how": options(),
     },
     "scatter": {
         "a": addressing(), "indices": indices(), "piece": piece(), "change": change(),
-        "out": buffer(32), "by_batches": True, "how": how(),
+        "out": buffer(32), "by_batches": True, "how": options(),
     },
     "scatter_copies": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
-        "size": 32, "how": how(32),
+        "size": 32, "how": options(32),
     },
     "scatter_lines": {
         "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
-        "data": buffer(32), "out": buffer(32), "how": how(32),
+        "data": buffer(32), "out": buffer(32), "how": options(32),
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
-        "change": change(), "into": parts(), "how": how(),
+        "change": change(), "into": parts(), "how": options(),
     },
     "apply_partitions": {
         "parts": sorted_parts(), "change": change(), "data": buffer(32), "out": buffer(32),
-        "part": 0, "stop": 2, "how": how(16),
+        "part": 0, "stop": 2, "how": options(16),
     },
     "gather_strided": {
         "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
         "data": buffer(120), "origin": 0, "indices": indices(), "piece": piece(width=16),
-        "out": buffer(32), "how": how(),
+        "out": buffer(32), "how": options(),
     },
     "pack": {
         "layout": _kernels.Layout((4,), (8,), 8), "data": buffer(32), "origin": 0, "out": buffer(32),
@@ -134,21 +136,21 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "copy_strips": {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
-        "out": buffer(32), "strip": 0, "stop": 1, "how": how(),
+        "out": buffer(32), "strip": 0, "stop": 1, "how": options(),
     },
     "gather_units": {
         "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
-        "out": buffer(48), "how": how(96),
+        "out": buffer(48), "how": options(96),
     },
     "scatter_units": {
         "g": grid(), "indices": indices(48), "change": change(48), "data": buffer(96),
-        "out": buffer(96), "unit": 0, "stop": 1, "how": how(96),
+        "out": buffer(96), "unit": 0, "stop": 1, "how": options(96),
     },
-    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "how": how()},
+    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "how": options()},
     "will_need": {
         "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
     },
-    "copy": {"data": buffer(32), "out": buffer(32), "how": how()},
+    "copy": {"data": buffer(32), "out": buffer(32), "how": options()},
     "swap": {"buffer": buffer(36), "unit": 12},
 }  # fmt: skip
 
@@ -208,8 +210,8 @@ WRONG = [
     ("scatter_lines", {"indices": indices(15)}, INDEX),
     ("scatter_lines", {"change": change(15)}, UPDATES),
     ("scatter_lines", {"data": buffer(31)}, DATA),
-    ("scatter_lines", {"how": how(31)}, SCRATCH),
-    ("scatter_lines", {"how": how()}, SCRATCH),
+    ("scatter_lines", {"how": options(31)}, SCRATCH),
+    ("scatter_lines", {"how": options()}, SCRATCH),
     ("scatter_lines", {"first": 1, "count": 1}, BATCHES),
     ("scatter_lines", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
@@ -237,28 +239,32 @@ WRONG = [
     ),
     ("scatter", LONG | {"piece": HALF, "change": marks(72, 144)}, "complete slices are marked"),
     ("scatter", {"piece": HALF, "change": marks()}, "complete slices are marked"),
-    ("scatter_units", {"change": marks(4, 48), "how": how()}, SHORT),
-    ("scatter_units", {"change": totals(nbytes=48), "how": how()}, "the counts are fewer.*"),
-    ("scatter_units", {"change": totals(8, 48, 96), "how": how()}, "short slices have no totals"),
-    ("scatter_lines", {"change": marks(), "how": how(128)}, MARKED),
-    ("scatter_lines", {"change": windowed(), "how": how(127)}, SCRATCH),
-    ("apply_partitions", {"change": marks(), "how": how(128)}, MARKED),
-    ("apply_partitions", {"change": windowed(), "how": how(127)}, SCRATCH),
-    ("apply_partitions", {"change": windowed(), "data": None, "how": how()}, SCRATCH),
-    ("scatter_units", {"change": windowed(nbytes=48), "how": how(255)}, SCRATCH),
-    ("scatter_units", {"change": windowed(nbytes=48), "how": how()}, TILES),
+    ("scatter_units", {"change": marks(4, 48), "how": options()}, SHORT),
+    ("scatter_units", {"change": totals(nbytes=48), "how": options()}, "the counts are fewer.*"),
+    (
+        "scatter_units",
+        {"change": totals(8, 48, 96), "how": options()},
+        "short slices have no totals",
+    ),
+    ("scatter_lines", {"change": marks(), "how": options(128)}, MARKED),
+    ("scatter_lines", {"change": windowed(), "how": options(127)}, SCRATCH),
+    ("apply_partitions", {"change": marks(), "how": options(128)}, MARKED),
+    ("apply_partitions", {"change": windowed(), "how": options(127)}, SCRATCH),
+    ("apply_partitions", {"change": windowed(), "data": None, "how": options()}, SCRATCH),
+    ("scatter_units", {"change": windowed(nbytes=48), "how": options(255)}, SCRATCH),
+    ("scatter_units", {"change": windowed(nbytes=48), "how": options()}, TILES),
     ("scatter_units", {"change": counted(96, 8, 8, 48)}, TILES),
     ("scatter_units", {"change": marks(nbytes=48)}, MARKED),
     ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
     ("scatter_copies", {"change": change(15)}, UPDATES),
     ("scatter_copies", {"size": 31}, DATA),
-    ("scatter_copies", {"how": how(31)}, SCRATCH),
-    ("scatter_copies", {"how": how()}, SCRATCH),
+    ("scatter_copies", {"how": options(31)}, SCRATCH),
+    ("scatter_copies", {"how": options()}, SCRATCH),
     ("apply_partitions", {"out": buffer(31)}, OUT),
     ("apply_partitions", {"data": buffer(31)}, OUT),
-    ("apply_partitions", {"how": how(15)}, SCRATCH),
-    ("apply_partitions", {"how": how()}, SCRATCH),
+    ("apply_partitions", {"how": options(15)}, SCRATCH),
+    ("apply_partitions", {"how": options()}, SCRATCH),
     ("apply_partitions", {"change": change(15)}, UPDATES),
     ("apply_partitions", {"change": change(14, 7)}, OTHERS),
     ("apply_partitions", {"stop": 3}, OTHERS),
@@ -283,18 +289,18 @@ WRONG = [
     ("gather_units", {"stop": 2}, INDEX),
     ("gather_units", {"unit": -1}, INDEX),
     ("gather_units", {"out": buffer(40)}, UNIT),
-    ("gather_units", {"how": how(95)}, SCRATCH),
+    ("gather_units", {"how": options(95)}, SCRATCH),
     ("gather_units", {"indices": indices(48, rule="drop")}, FILLING),
     ("scatter_units", {"out": buffer(95)}, DATA),
     ("scatter_units", {"data": buffer(95)}, DATA),
     ("scatter_units", {"indices": indices(40)}, INDEX),
     ("scatter_units", {"change": change(40)}, UNIT),
-    ("scatter_units", {"how": how(95)}, SCRATCH),
+    ("scatter_units", {"how": options(95)}, SCRATCH),
     ("gather_units", {"g": grid(within=(0, 4, 30)), "out": buffer(53)}, OUT),
     ("gather_units", {"g": grid(within=(0, 3, 24))}, OUT),
     ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how()}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how(71)}, SCRATCH),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": options()}, BAND),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": options(71)}, SCRATCH),
     ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": buffer(95)}, DATA),
     ("spread", {"out": buffer(39)}, OUT),
     ("spread", {"pitch": 15}, OUT),
@@ -446,11 +452,11 @@ def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
         _kernels.UpdateCounts(buffer(8), 2, True)
     own = _kernels.UpdateCounts(None, 8, True)
     with pytest.raises(ValueError, match="flags are no"):
-        _kernels.divide_means(own, buffer(32), 8, "float64", True, how())
+        _kernels.divide_means(own, buffer(32), 8, "float64", True, options())
     for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
         counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", True, how())
+            _kernels.divide_means(counts, buffer(32), 8, "float64", True, options())
 
 
 def test_no_kernel_takes_more_than_eight_arguments() -> None:

@@ -35,7 +35,7 @@ def array(dtype: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt"])
 def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoded, "STEP", 100)
-    for how, shape in zip(
+    for form, shape in zip(
         ("write", "pieces", "map", "write", "pieces"),
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),
         strict=True,
@@ -43,7 +43,7 @@ def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
         wanted = array(dtype, shape)
         if wanted.dtype.kind == "f":
             wanted[np.isnan(wanted)] = np.nan  # text has one of them
-        write(name, wanted, how)
+        write(name, wanted, form)
         found = read(name, dtype)
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         assert found.tobytes() == wanted.tobytes()

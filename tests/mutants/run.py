@@ -170,6 +170,8 @@ HARMLESS = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
 )
+# Quick tests kill nearly all mutants; then slow ones are run on the survivors.
+ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
 INVALID = "invalid"  # does not compile
 ERROR = re.compile(r"^ndtool/(\S+?):(\d+):\d+: (?!warning|note)", re.MULTILINE)
@@ -312,11 +314,11 @@ def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
         process.wait()
 
 
-def run_tests(folder: Path, tests: Sequence[str], number: int = -1) -> str:
-    """Run tests until one fails; return what becomes of a mutant."""
+def run_tests(folder: Path, tests: Sequence[str], marks: str, number: int = -1) -> str:
+    """Run tests with some marks until one fails; return what becomes of a mutant."""
     ended = status(
         folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--assert=plain",
-        "-m", "not huge", *LARGE, *(f"tests/{name}" for name in tests), number=number,
+        "-m", marks, *LARGE, *(f"tests/{name}" for name in tests), number=number,
     )  # fmt: skip
     return TIMEOUT if ended is None else SURVIVED if ended == 0 else KILLED
 
@@ -364,20 +366,20 @@ def place(mutant: Mutant) -> tuple[str, int, int]:
     return mutant.file, mutant.line + 1, mutant.column
 
 
-def outcome(mutant: Mutant, folder: Path) -> str:
+def outcome(mutant: Mutant, folder: Path, marks: str) -> str:
     """Build, if necessary, and test a mutant."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
     try:
         if mutant.file not in KERNELS:
-            return run_tests(folder, TESTS)
-        return rebuilt(folder)
+            return run_tests(folder, TESTS, marks)
+        return rebuilt(folder, marks)
     finally:
         path.write_text(original)
 
 
-def rebuilt(folder: Path) -> str:
+def rebuilt(folder: Path, marks: str) -> str:
     """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
     built = kernels.read_bytes()
@@ -385,7 +387,7 @@ def rebuilt(folder: Path) -> str:
     try:
         if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
             return INVALID
-        return run_tests(folder, KERNEL_TESTS)
+        return run_tests(folder, KERNEL_TESTS, marks)
     finally:
         kernels.unlink(missing_ok=True)
         kernels.write_bytes(built)
@@ -394,7 +396,7 @@ def rebuilt(folder: Path) -> str:
 
 def pass_without_mutants(folders: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
     """Run both lists of tests on the original sources."""
-    every = [(folders[0], TESTS), (folders[-1], KERNEL_TESTS)]
+    every = [(folders[0], TESTS, "not huge"), (folders[-1], KERNEL_TESTS, "not huge")]
     return set(pool.map(run_tests, *zip(*every, strict=True))) == {SURVIVED}
 
 
@@ -415,7 +417,7 @@ def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=120, help="mutants")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="then none is begun")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="without building")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one file")
@@ -442,21 +444,22 @@ def main() -> int:
         kernels = next((every_folder[0] / "ndtool").glob("_kernels*.so"))
         for folder in every_folder[1:]:
             shutil.copy(kernels, folder / "ndtool")
-    end = time.monotonic() + options.minutes * 60
 
-    def judge(number: int, mutant: Mutant) -> str | None:
-        folder, started = folders.get(), time.monotonic()
+    fates: dict[int, str] = {}
+
+    def judge(number: int, marks: str, end: float) -> None:
+        folder, started, mutant = folders.get(), time.monotonic(), every_mutant[number]
         try:
             if started > end:
-                return None
+                return
             if number in together:
-                fate = run_tests(folder, KERNEL_TESTS, number)
+                fates[number] = run_tests(folder, KERNEL_TESTS, marks, number)
             else:
-                fate = outcome(mutant, folder)
+                fates[number] = outcome(mutant, folder, marks)
         finally:
             folders.put(folder)
-        print(f"{fate:8} {time.monotonic() - started:5.0f} s {mutant}", flush=True)
-        return fate
+        seconds = time.monotonic() - started
+        print(f"{fates[number]:8} {seconds:5.0f} s {mutant} ({marks})", flush=True)
 
     print(f"seed {options.seed}, {len(together)} mutants compiled together", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -464,13 +467,18 @@ def main() -> int:
             print("the tests fail without a mutant, see build/mutants/*/log")
             return 2
         print("the tests pass without a mutant", flush=True)
-        fates = list(pool.map(judge, range(len(every_mutant)), every_mutant))
+        alive = list(range(len(every_mutant)))
+        for marks, share in ROUNDS:
+            end = time.monotonic() + options.minutes * share * 60
+            list(pool.map(lambda n, marks=marks, end=end: judge(n, marks, end), alive))
+            alive = [n for n in alive if fates.get(n) == SURVIVED]
     expected = [KILLED] * len(FATAL) + [SURVIVED] * len(HARMLESS) if known else []
-    if fates[: len(known)] != expected:
+    if [fates.get(n) for n in range(len(known))] != expected:
         print("a mutant with a known fate met another one")
         return 2
-    begun = list(zip(every_mutant, fates, strict=True))[len(known) :]
-    judged = [(mutant, fate) for mutant, fate in begun if fate and fate != INVALID]
+    judged = [
+        (every_mutant[n], fate) for n, fate in fates.items() if n >= len(known) and fate != INVALID
+    ]
     print(*summary(judged), sep="\n")
     return 1 if any(fate == SURVIVED for _, fate in judged) else 0
 
