@@ -35,6 +35,7 @@ class FolderStore:
     """
 
     at_once = 1
+    prefetches = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -144,6 +145,7 @@ class ObjectStore:
     """
 
     at_once = pool.MOST
+    prefetches = False
 
     def __init__(self, url: str) -> None:
         from ndtool.storage.remotefolder import RemoteFolder
