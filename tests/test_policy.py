@@ -127,7 +127,8 @@ def full(times: int) -> Callable[[str, int], int]:
     def do(phase: str, number: int) -> int:
         left[number] -= 1
         if left[number] >= 0:
-            raise spillfiles.failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise spillfiles.failed(full_disk, f"file {number}")
         return number
 
     return do
@@ -138,7 +139,7 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
     run(executor, 40, full(3), troubles)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
-    message = "temporary file: No space left on device: 42 tasks waited and ran again, with fewer"
+    message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
     assert troubles.warnings() == [f"{message} at once"]
 
 

@@ -43,7 +43,8 @@ class SpillFolder(Protocol):
 class SpillStore(Protocol):
     """A store of spilled segments and tables, safe to use from any task.
 
-    at_once: the number of segments to read concurrently. prefetches: whether `expect` does anything.
+    at_once: the number of segments to read concurrently. prefetches: whether `expect` has an
+    effect.
     """
 
     at_once: int
