@@ -20,7 +20,7 @@ from ndtool.errors import OutputError, ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import policy, spillfiles
 from ndtool.runs.external.policy import Troubles
-from ndtool.runs.external.spill import Segment
+from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
 
@@ -150,6 +150,32 @@ def test_a_disk_that_stays_full_ends_the_run() -> None:
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
         run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
+
+
+@pytest.mark.parametrize("store", ["folder", "objects"])
+def test_tables_are_written_again_while_a_disk_is_full(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the policy repeats tasks; another error ends the run at once."""
+    written, delays = list[bytes](), list[float]()
+    error = spillfiles.failed(OSError(errno.ENOSPC, "full"))
+
+    def note(_: object, name: str, body: memoryview) -> None:
+        written.append(bytes(body))
+        if len(written) < 4:
+            raise error
+
+    kind = spillfiles.FolderStore if store == "folder" else spillfiles.ObjectStore
+    monkeypatch.setattr(kind, "note", note)
+    monkeypatch.setattr(policy.time, "sleep", delays.append)
+    at = str(tmp_path) if store == "folder" else "memory://spill"
+    spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
+    error.passing = False
+    written.clear()
+    with pytest.raises(ResourceError, match="full"):
+        spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    assert len(written) == 1
 
 
 def test_which_errors_may_pass() -> None:

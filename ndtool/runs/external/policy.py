@@ -7,6 +7,7 @@ throttles, a task is submitted again later, and fewer run at once meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -81,6 +82,19 @@ def complete(
                 run.submit_next()
     finally:
         executor.cancel(*run.unfinished)
+
+
+def patiently(action: Callable[[], object]) -> None:
+    """Run an action of the client, and again later after errors whose cause may pass."""
+    for waits in range(WAITS):
+        try:
+            action()
+            return
+        except NdtoolError as error:
+            if not error.passing:
+                raise
+        time.sleep(BACKOFF * 2.0**waits)
+    action()
 
 
 class _Run:
