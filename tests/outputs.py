@@ -67,6 +67,7 @@ def fill(out: Any, array: Any, mode: str = "write") -> None:
         for at, item in work_items(raw):
             out.write(at, item)
     else:
+        assert mode == "write"
         out.write(0, raw)
 
 

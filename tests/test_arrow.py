@@ -214,7 +214,7 @@ def test_outputs_are_what_pyarrow_reads(
     monkeypatch.setattr(parquet, "GROUP", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
         wanted = numbers(dtype, *shape)
-        write(f"x.{suffix}:ids", wanted, "pieces")
+        write(f"x.{suffix}:ids", wanted, "items")
         if suffix == "parquet":
             table = pq.read_table("x.parquet")
         else:

@@ -150,13 +150,13 @@ def test_tasks_of_a_killed_worker_run_again(
 def test_a_store_that_throttles_slows_a_run_down(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
-    how = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
+    options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
     with bucket.throttled(rate=10, burst=10) as counts:
-        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **how)
+        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
     assert len(result.warnings) <= 1  # not one for each object
     done(operator, ".zarr", f"{ROOT}/one.zarr", **CHUNKS[operator])
     assert counts["refused"] > 20
-    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
     assert tops(s3) == {"out.zarr", "one.zarr"}
     assert s3.uploads() == []
 

@@ -36,7 +36,7 @@ def array(dtype: str, shape: tuple[int, ...]) -> Any:
 def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoded, "STEP", 100)
     for form, shape in zip(
-        ("write", "pieces", "map", "write", "pieces"),
+        ("write", "items", "map", "write", "items"),
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),
         strict=True,
     ):
