@@ -1,6 +1,7 @@
 """The tables of the mutation tests: no file of kernels is left out, and each row is about a line."""
 
 import runpy
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def test_every_row_is_about_an_existing_line() -> None:
 def test_every_referenced_file_exists() -> None:
     for name in (*TABLE["SOURCES"], *TABLE["KERNELS"]):
         assert (SOURCES / name).exists(), name
-    for name in TABLE["TESTS"]:
+    assert {*TABLE["OWN"]} <= {*TABLE["SOURCES"], *TABLE["KERNELS"]}
+    for name in {*TABLE["TESTS"], *chain(*TABLE["OWN"].values())}:
         assert (FOLDER / name).exists(), name
 
 

@@ -68,6 +68,33 @@ LARGE = tuple(
     )
 )  # fmt: skip
 KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
+# The tests of a file run first, and some only there: most mutants are killed by them.
+OWN = {
+    **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
+    **dict.fromkeys(
+        ("engine/counting.py", "engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"),
+        ("test_counts.py",),
+    ),
+    **dict.fromkeys(("engine/narrow.py", "loops/rowindices.pxd"), ("test_narrow.py",)),
+    **dict.fromkeys(("engine/small.py", "_small.pxi"), ("test_small_calls.py",)),
+    **dict.fromkeys(("engine/distinct.py", "loops/duplicates.pxd"), ("test_duplicates.py",)),
+    **dict.fromkeys(
+        ("engine/copies.py", "_copies.pxi", "loops/views.pxd"),
+        ("test_layouts.py", "test_normalize.py"),
+    ),
+    **dict.fromkeys(
+        ("engine/check.py", "loops/checks.pxd", "loops/indices.pxd"), ("test_out_of_bounds.py",)
+    ),
+    **dict.fromkeys(
+        ("rules/grid.py", "loops/boxes.pxd"), ("test_sweep_chunks.py", "test_normalize.py")
+    ),
+    "engine/gathers.py": ("test_columns.py", "test_sizes.py"),
+    "engine/packing.py": ("test_packed_types.py",),
+    "rules/shapes.py": ("test_spec_examples.py", "test_reference.py", "test_symbols.py"),
+    "loops/arithmetic.pxd": ("test_counts.py", "test_determinism.py"),
+    "_kernels.pyx": ("test_kernel_arguments.py",),
+    "_operands.pxi": ("test_kernel_arguments.py",),
+}
 # One seed, so that results are reproducible, and no shrinking of examples.
 # A test that takes 60 CPU seconds hangs, and ends with SIGPROF.
 PROFILE = """
@@ -314,6 +341,11 @@ def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
         process.wait()
 
 
+def tests_of(file: str) -> tuple[str, ...]:
+    """Return the tests for mutants of a file, its own first."""
+    return tuple(dict.fromkeys((*OWN.get(file, ()), *(KERNEL_TESTS if file in KERNELS else TESTS))))
+
+
 def run_tests(folder: Path, tests: Sequence[str], marks: str, number: int = -1) -> str:
     """Run tests with some marks until one fails; return what becomes of a mutant."""
     ended = status(
@@ -373,13 +405,13 @@ def outcome(mutant: Mutant, folder: Path, marks: str) -> str:
     path.write_text(mutant.apply(original))
     try:
         if mutant.file not in KERNELS:
-            return run_tests(folder, TESTS, marks)
-        return rebuilt(folder, marks)
+            return run_tests(folder, tests_of(mutant.file), marks)
+        return rebuilt(folder, tests_of(mutant.file), marks)
     finally:
         path.write_text(original)
 
 
-def rebuilt(folder: Path, marks: str) -> str:
+def rebuilt(folder: Path, tests: Sequence[str], marks: str) -> str:
     """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
     built = kernels.read_bytes()
@@ -387,17 +419,17 @@ def rebuilt(folder: Path, marks: str) -> str:
     try:
         if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
             return INVALID
-        return run_tests(folder, KERNEL_TESTS, marks)
+        return run_tests(folder, tests, marks)
     finally:
         kernels.unlink(missing_ok=True)
         kernels.write_bytes(built)
         kernels.chmod(0o755)
 
 
-def pass_without_mutants(folders: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
-    """Run both lists of tests on the original sources."""
-    every = [(folders[0], TESTS, "not huge"), (folders[-1], KERNEL_TESTS, "not huge")]
-    return set(pool.map(run_tests, *zip(*every, strict=True))) == {SURVIVED}
+def pass_without_mutants(folder: Path) -> bool:
+    """Run all tests on the original sources."""
+    every = dict.fromkeys(name for names in (TESTS, *OWN.values()) for name in names)
+    return run_tests(folder, tuple(every), "not huge") == SURVIVED
 
 
 def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
@@ -453,7 +485,7 @@ def main() -> int:
             if started > end:
                 return
             if number in together:
-                fates[number] = run_tests(folder, KERNEL_TESTS, marks, number)
+                fates[number] = run_tests(folder, tests_of(mutant.file), marks, number)
             else:
                 fates[number] = outcome(mutant, folder, marks)
         finally:
@@ -462,11 +494,11 @@ def main() -> int:
         print(f"{fates[number]:8} {seconds:5.0f} s {mutant} ({marks})", flush=True)
 
     print(f"seed {options.seed}, {len(together)} mutants compiled together", flush=True)
+    if not pass_without_mutants(every_folder[0]):
+        print("the tests fail without a mutant, see build/mutants/0/log")
+        return 2
+    print("the tests pass without a mutant", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        if not pass_without_mutants(every_folder, pool):
-            print("the tests fail without a mutant, see build/mutants/*/log")
-            return 2
-        print("the tests pass without a mutant", flush=True)
         alive = list(range(len(every_mutant)))
         for marks, share in ROUNDS:
             end = time.monotonic() + options.minutes * share * 60
