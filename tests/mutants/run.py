@@ -72,8 +72,7 @@ KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
 OWN = {
     **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
     **dict.fromkeys(
-        ("engine/counting.py", "engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"),
-        ("test_counts.py",),
+        ("engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"), ("test_counts.py",)
     ),
     **dict.fromkeys(("engine/narrow.py", "loops/rowindices.pxd"), ("test_narrow.py",)),
     **dict.fromkeys(("engine/small.py", "_small.pxi"), ("test_small_calls.py",)),
@@ -88,6 +87,7 @@ OWN = {
     **dict.fromkeys(
         ("rules/grid.py", "loops/boxes.pxd"), ("test_sweep_chunks.py", "test_normalize.py")
     ),
+    "engine/counting.py": ("test_counts.py", "test_explain.py"),
     "engine/gathers.py": ("test_columns.py", "test_sizes.py"),
     "engine/packing.py": ("test_packed_types.py",),
     "rules/shapes.py": ("test_spec_examples.py", "test_reference.py", "test_symbols.py"),
