@@ -516,10 +516,10 @@ def test_folders_that_cannot_be_removed_keep_their_lock_object(
 ) -> None:
     claim = claims.Claim(f"{ROOT}/x.zarr")
     s3.put("x.zarr/c/0/0", b"a chunk")
-    monkeypatch.setattr(upload.Bucket, "clear", refuse)
+    monkeypatch.setattr(upload.S3Writer, "clear", refuse)
     claim.drop()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
-    monkeypatch.setattr(upload.Bucket, "remove", refuse)
+    monkeypatch.setattr(upload.S3Writer, "remove", refuse)
     claim.release()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 

@@ -161,7 +161,7 @@ def _require_lasting(output: str) -> None:
     from ndtool.storage import locations
 
     path = locators.parse(output).path
-    if locations.is_url(path) and not locations.is_of_many(path):
+    if locations.is_url(path) and not locations.is_shared(path):
         raise UsageError(
             f"{printable(output)} would be in the memory of this process only:"
             " expected a file, or a URL such as s3://bucket/x.npy"

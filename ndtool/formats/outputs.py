@@ -191,7 +191,7 @@ def _remote(argument: str, known: Format, target: Target) -> Target:
     if not known.chunks:
         target.encoding.refuse(argument)
     if not known.is_folder:
-        upload.store(target.path)  # raises if it is not writable
+        upload.writer(target.path)  # raises if it is not writable
     return target._replace(url=True)
 
 
@@ -203,7 +203,7 @@ def _current(target: Target, known: Format) -> Target:
         if known.is_folder:
             return target
         keeps = target.member is not None and not target.only
-        version = upload.existing(target.path, matters=keeps or not target.clobber)
+        version = upload.existing(target.path, required=keeps or not target.clobber)
         return target._replace(version=version)
     now = target._replace(old=existing(target.path))
     if (now.is_file, now.is_store) != (target.is_file, target.is_store):

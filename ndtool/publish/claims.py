@@ -18,7 +18,7 @@ from ndtool.machine import endings
 from ndtool.storage import failures, locations, remote, requests, upload
 from ndtool.storage.http import Version
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.remote import inside, parted
+from ndtool.storage.remote import join, split_query
 from ndtool.storage.remotefolder import RemoteFolder
 
 _LONGEST = 1 << 16  # maximum bytes of a lock object
@@ -42,7 +42,7 @@ class LockObject(NamedTuple):
 
     def put(self, condition: dict[str, str]) -> None:
         """Write the lock object; FileExistsError if the condition fails."""
-        requests.wait(upload.store(self.url).put(self.body, condition), self.url, OutputError)
+        requests.wait(upload.writer(self.url).put(self.body, condition), self.url, OutputError)
 
 
 class Owner(NamedTuple):
@@ -65,12 +65,12 @@ class Claim:
     """A remote folder, claimed until `release`, `drop` or `leave`.
 
     path: the folder in the store at the URL, "" for the store itself. takes_over: whether to
-    resume the data of a killed run rather than remove them. inside: the URL of the folder. lock:
+    resume the data of a killed run rather than remove them. join: the URL of the folder. lock:
     its lock object. Raises OutputError if another run has the folder.
     """
 
     def __init__(self, url: str, path: str = "", takes_over: bool = False) -> None:
-        self.inside = inside(url, path) if path else url
+        self.inside = join(url, path) if path else url
         self._folder = _folder(url, path)
         self.lock = _ours(_lock_url(url, path), self._folder)
         self._held, self._is_ours = True, False
@@ -102,7 +102,7 @@ class Claim:
 
     def drop(self) -> None:
         """Remove the content of the folder and release it."""
-        requests.finish(upload.PATIENCE)
+        requests.finish(upload.ABORT_TIMEOUT)
         if self._held:
             try:
                 if self._is_ours and _read(self.lock.url)[0] in (None, self.lock.body):
@@ -142,8 +142,8 @@ class Claim:
 
 def is_bucket(url: str) -> bool:
     """Whether a URL is that of a bucket or server, which has no parent folder."""
-    path = redacted(parted(url)[0]).partition("://")[2]
-    return "/" not in path.rstrip("/") and locations.is_of_many(url)
+    path = redacted(split_query(url)[0]).partition("://")[2]
+    return "/" not in path.rstrip("/") and locations.is_shared(url)
 
 
 def is_abandoned(url: str, path: str) -> bool:
@@ -167,9 +167,9 @@ def folders(url: str, name: str) -> tuple[list[str], list[str]]:
     for lock_url in lock_urls:
         owner = _owner(_read(lock_url)[0])
         if owner is not None and owner.is_over:
-            found.append(inside(lock_url, owner.folder, beside=True))
+            found.append(join(lock_url, owner.folder, sibling=True))
         elif owner is not None and owner.machine != _machine():
-            others.append(inside(lock_url, owner.folder, beside=True))
+            others.append(join(lock_url, owner.folder, sibling=True))
     return found, others
 
 
@@ -188,7 +188,7 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
         owner = _owner(body)
         if owner is None:
             continue
-        folder = inside(lock_url, owner.folder, beside=True)
+        folder = join(lock_url, owner.folder, sibling=True)
         if owner.is_over or (force and owner.machine != _machine()):
             if not _replaced(_ours(lock_url, owner.folder), body, version):
                 continue  # another run has claimed it
@@ -205,17 +205,17 @@ def _require_folder(url: str) -> None:
         raise UsageError(
             f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
         )
-    upload.store(inside(url, "any"))
+    upload.writer(join(url, "any"))
 
 
 def _lock_urls(url: str) -> list[str]:
     """Return the URLs of the lock objects in a folder."""
     listed = requests.wait(remote.listing(url), redacted(url))
-    return [inside(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
+    return [join(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
 
 
 def _last(url: str) -> str:
-    return parted(url)[0].rstrip("/").rpartition("/")[2]
+    return split_query(url)[0].rstrip("/").rpartition("/")[2]
 
 
 def _folder(url: str, path: str) -> str:
@@ -248,9 +248,9 @@ def _lock_url(url: str, path: str) -> str:
     """Return the URL of a folder's lock object: next to the store, or in its bucket."""
     name = ".".join(("", *filter(None, _folder(url, path).split("/")), "ndtool"))
     if is_bucket(url):
-        return inside(url, name)
-    whole, rest = parted(url)
-    return inside(whole.rstrip("/") + rest, name, beside=True)
+        return join(url, name)
+    whole, rest = split_query(url)
+    return join(whole.rstrip("/") + rest, name, sibling=True)
 
 
 def _read(url: str) -> tuple[bytes | None, Version | None]:
@@ -259,7 +259,7 @@ def _read(url: str) -> tuple[bytes | None, Version | None]:
     async def attempt() -> tuple[bytes | None, Version | None]:
         requests = remote.requests(url)
         try:
-            opened = await failures.persist(lambda: requests.open(_LONGEST))
+            opened = await failures.retry(lambda: requests.open(_LONGEST))
             return opened.head, opened.version
         except Exception as exc:
             if failures.is_missing(exc):
@@ -285,12 +285,12 @@ def _clear(url: str) -> bool:
     folder = RemoteFolder(url)
     if any(folder.read(name) is not None for name in ZARR_METADATA):
         return False
-    requests.wait(upload.store(url).clear(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).clear(), redacted(url), OutputError)
     return True
 
 
 def _remove(url: str) -> None:
-    requests.wait(upload.store(url).remove(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).remove(), redacted(url), OutputError)
 
 
 def _machine() -> str:

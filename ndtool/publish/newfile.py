@@ -12,7 +12,7 @@ from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import endings
 from ndtool.publish import locking
-from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_fixed, lock
+from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_protected, lock
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
 _DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
@@ -93,7 +93,7 @@ class NewFile:
     def _hide(self, mark: str = "") -> str:
         """Choose the temporary name and register it for removal on failure or a signal."""
         assert self._parent is not None
-        if is_fixed(".", self._parent):
+        if is_protected(".", self._parent):
             raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
         self._hidden = hidden_name(self._name) + mark
         self._slot = endings.remember(self._parent, self._hidden)

@@ -10,7 +10,7 @@ from ndtool.publish.claims import Claim, LockObject
 from ndtool.storage import failures, requests, upload
 from ndtool.storage.http import AT_ONCE
 from ndtool.storage.localfolder import METADATA
-from ndtool.storage.remote import inside
+from ndtool.storage.remote import join
 from ndtool.storage.remotefolder import RemoteFolder
 
 
@@ -39,7 +39,7 @@ class NewObjects(RemoteFolder):
         They replace objects, as a task may be repeated; so the folder must be empty.
         """
         if self.listed(self._path):
-            where = redacted(inside(self.url, self._path) if self._path else self.url)
+            where = redacted(join(self.url, self._path) if self._path else self.url)
             raise OutputError(f"{where} was created by another process during the run")
         self._shared = True
         return self.pending, self._claim.lock
@@ -63,7 +63,7 @@ class NewObjects(RemoteFolder):
             try:
                 requests.wait(self._create(key, self.pending[key]), self.path, OutputError)
             except OutputError:
-                if key.startswith(last) or self.below("").read(key) is None:
+                if key.startswith(last) or self.subfolder("").read(key) is None:
                     raise  # a group that others created meanwhile is accepted
         self._made.clear()
         self._claim.release()
@@ -71,7 +71,7 @@ class NewObjects(RemoteFolder):
 
     def drop(self) -> None:
         """Remove the objects written, by other writers too, unless the array is published."""
-        requests.finish(upload.PATIENCE)
+        requests.finish(upload.ABORT_TIMEOUT)
         try:
             requests.wait(self._drop(), self.path, OutputError)
         except NdtoolError:
@@ -83,12 +83,12 @@ class NewObjects(RemoteFolder):
         endings.remove_cleanup(self.drop)
 
     async def _create(self, key: str, body: bytes) -> None:
-        url = inside(self.url, key)
+        url = join(self.url, key)
         is_ours = key.startswith(f"{self._path}/".lstrip("/"))  # other runs may share a group
         if is_ours:
             self._made.append(key)  # before the request, as its response may be lost
         try:
-            made = await upload.store(url).put(body, {"IfNoneMatch": "*"})
+            made = await upload.writer(url).put(body, {"IfNoneMatch": "*"})
         except FileExistsError:
             if is_ours:
                 self._made.remove(key)
@@ -107,7 +107,7 @@ class NewObjects(RemoteFolder):
 
         async def one_by_one() -> None:
             while self._made:
-                url = inside(self.url, self._made.pop(0))
-                await asyncio.wait_for(upload.store(url).remove(), upload.PATIENCE)
+                url = join(self.url, self._made.pop(0))
+                await asyncio.wait_for(upload.writer(url).remove(), upload.ABORT_TIMEOUT)
 
         await asyncio.gather(*(one_by_one() for _ in range(AT_ONCE)))

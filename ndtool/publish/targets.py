@@ -16,7 +16,7 @@ from ndtool.errors import (
     redacted,
     shown,
 )
-from ndtool.storage.descriptors import failure, is_closed, is_fixed
+from ndtool.storage.descriptors import failure, is_closed, is_protected
 from ndtool.storage.local import is_store
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _require_removable(path: str, status: os.stat_result) -> None:
     sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
         0, folder.st_uid, status.st_uid,
     )  # fmt: skip
-    if sticky or is_fixed(real) or is_fixed(os.path.dirname(real)):
+    if sticky or is_protected(real) or is_protected(os.path.dirname(real)):
         raise OutputError(
             f"{printable(path)}: it cannot be replaced: {os.strerror(errno.EPERM)}",
             hint="it or its folder is append-only, or the folder is sticky and another user's",

@@ -97,7 +97,7 @@ class ChunkedSource:
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._storing, self._storage, self._start = dataset, storing, storage, start
-        self.at_once = pool.MOST if hasattr(storage, "bring") else 1
+        self.at_once = pool.MOST if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
@@ -105,8 +105,8 @@ class ChunkedSource:
         self._lock = Lock()
 
     def whole(self, touched: Touched | None = None) -> None:
-        if (bring := getattr(self._storage, "bring", None)) is not None:
-            bring(self._ranges(touched))
+        if (download := getattr(self._storage, "download", None)) is not None:
+            download(self._ranges(touched))
 
     def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
         """Return the byte ranges of the chunks with touched elements, ascending.

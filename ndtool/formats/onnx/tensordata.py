@@ -74,7 +74,10 @@ class Folder:
 
     def _file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._sizes:
-            path, parts = locations.beside(self._storage, self._path, location), location.split("/")
+            path, parts = (
+                locations.sibling(self._storage, self._path, location),
+                location.split("/"),
+            )
             is_invalid = not location or location[0] == "/" or ".." in parts or "\0" in location
             if is_invalid or path is None:
                 what = "expected a relative path inside the model's folder"

@@ -146,7 +146,7 @@ def _shard(storage: File, path: str, file: str) -> File:
 
     If the index itself is a link, as in Hugging Face's cache, the folder of its target is valid.
     """
-    beside = locations.beside(storage, path, file)
+    beside = locations.sibling(storage, path, file)
     if beside is None:
         raise InputError(f"{printable(path)}: {printable(file)} is not in the index's folder")
     real = os.path.realpath(beside)

@@ -28,7 +28,7 @@ _MASK = (1 << 64) - 1
 
 def recognises(storage: Any) -> bool:
     """Whether an opened location is a folder; only Zarr stores are opened as folders."""
-    return hasattr(storage, "names")
+    return hasattr(storage, "subfolders")
 
 
 def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:
@@ -160,8 +160,8 @@ class ZarrSource:
         """Return the bytes of the chunk at grid coordinates `at`, None if it is missing."""
         most, sharding = self._layout.chain.most, self._layout.sharding
         if sharding is None:
-            return self._storage.whole(key, most)
-        index = self._storage.part(key, *sharding.index_span())
+            return self._storage.read_file(key, most)
+        index = self._storage.read_range(key, *sharding.index_span())
         if index is None:
             return None
         found = sharding.find(index, tuple(i % n for i, n in zip(at, sharding.per, strict=True)))
@@ -170,7 +170,7 @@ class ZarrSource:
         offset, size = found
         if size > most:
             raise ValueError(f"{key} has a chunk of {size} bytes: at most {most} are valid")
-        raw = self._storage.part(key, offset, offset + size)
+        raw = self._storage.read_range(key, offset, offset + size)
         if raw is None or len(raw) < size:
             raise ValueError(f"{key} is truncated")
         return raw
@@ -212,7 +212,7 @@ class ZarrSource:
 
     def _take_note(self, number: int, key: str) -> None:
         most = self._layout.chain.most if self._layout.sharding is None else None
-        current = self._storage.ready(key, most)
+        current = self._storage.prefetch(key, most)
         with self._lock:
             self._sum = (self._sum + hash((number, *current))) & _MASK
 
@@ -227,7 +227,7 @@ class ZarrSource:
         def look(number: int) -> None:
             box = grid.box(self.metadata.shape, self._files, number)
             at = (first // step for (first, _), step in zip(box, self._files, strict=True))
-            current = self._storage.like(self._key(tuple(at)))
+            current = self._storage.file_fingerprint(self._key(tuple(at)))
             with self._lock:
                 total[0] = (total[0] + hash((number, *current))) & _MASK
 
@@ -240,4 +240,4 @@ class ZarrSource:
 
     def _looked_at_metadata(self) -> tuple[tuple[Any, ...], ...]:
         names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
-        return tuple(map(self._storage.like, names))
+        return tuple(map(self._storage.file_fingerprint, names))

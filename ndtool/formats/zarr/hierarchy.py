@@ -43,12 +43,12 @@ def _listed(storage: Folder) -> list[str]:
         if here == "array":
             found.append(path)
         elif here == "group":
-            if not storage.lists:
+            if not storage.can_list:
                 raise InputError(
                     f"{printable(storage.path)} is a group without consolidated metadata, and its"
                     " server lists nothing: name the array"
                 )
-            waiting += [f"{path}/{name}" if path else name for name in storage.names(path)]
+            waiting += [f"{path}/{name}" if path else name for name in storage.subfolders(path)]
     return sorted(found)
 
 
@@ -69,7 +69,7 @@ def consolidated(storage: Folder, new: Mapping[str, bytes] = NOTHING) -> tuple[s
         if here := kind(storage, path):
             nodes.add(path)
         if here == "group":
-            waiting += [f"{path}/{name}".lstrip("/") for name in storage.names(path)]
+            waiting += [f"{path}/{name}".lstrip("/") for name in storage.subfolders(path)]
     found: dict[str, Any] = {}
     if storage.read("zarr.json") is None:
         old = _json(storage, ".zmetadata").get("metadata")

@@ -118,7 +118,7 @@ def _remote_target(target: Target) -> ZarrTarget:
     url, parts = target.path.rstrip("/"), _parts(target)
     if claims.is_bucket(url) and not parts:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
-    upload.store(target.path)  # raises if it is not writable
+    upload.writer(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.kind(RemoteFolder(parent), ""):
         parts.insert(0, url.rpartition("/")[2])
         url = parent
@@ -335,7 +335,7 @@ class _RemoteStore:
         """Check only the size of pending: an object store does not report free space."""
         for group in self._above:
             with _named(zarr.label(self._objects.path, group)):
-                hierarchy.require_growth(self._objects.below(group), self._objects.pending)
+                hierarchy.require_growth(self._objects.subfolder(group), self._objects.pending)
 
     def sync(self) -> None:
         """Do nothing: a response means that the object is stored."""
@@ -348,14 +348,14 @@ class _RemoteStore:
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
         url = self._objects.url
-        if not locations.is_of_many(url):
+        if not locations.is_shared(url):
             return None
         return Shared(name, metadata, url, self.within, 0, *self._objects.shared())
 
     def publish(self) -> None:
         self._objects.publish()
         for group in self._above:
-            below = partial(self._objects.below, group)
+            below = partial(self._objects.subfolder, group)
             _consolidate(below, below().write, zarr.label(self.path, self.within))
 
     def sync_folder(self) -> None:
