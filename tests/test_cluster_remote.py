@@ -463,7 +463,7 @@ def test_a_run_whose_folder_was_claimed_is_not_published(s3: Bucket) -> None:
 
 def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
     """Return a lock object of some process."""
-    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
+    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine_id()}
     return json.dumps({**report, "process": process, **changes}).encode()
 
 
@@ -504,7 +504,7 @@ def test_processes_of_other_users(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "kill", kill)
     assert [one.process for one in claims.sweep(ROOT)[1]] == [GONE]
     monkeypatch.setattr(os, "readlink", lambda path: os.stat("nowhere"))
-    assert claims._machine() == socket.gethostname()
+    assert claims._machine_id() == socket.gethostname()
 
 
 async def refuse(*_: Any) -> None:

@@ -24,7 +24,7 @@ from ndtool.arrays import memory
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
@@ -424,7 +424,7 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
         return
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
-    given_ = {role: Given(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
+    given_ = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     seen = preview.window(expected.shape)
     shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)

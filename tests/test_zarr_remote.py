@@ -315,7 +315,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    ours = claims._ours(mark, claims._folder(url, path))
+    ours = claims._new_lock(mark, claims._folder(url, path))
     assert b"SEC" not in ours.body
     folder = json.loads(ours.body)["folder"]
     assert join(mark, folder, sibling=True) == join(url, path)

@@ -7,7 +7,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 
 
@@ -17,7 +17,7 @@ def infer(
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     spec: str = "ndtool",
     dtype: str | None = None,
-    known: Mapping[str, Given] | None = None,
+    known: Mapping[str, Input] | None = None,
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
@@ -27,7 +27,7 @@ def infer(
     DtypeError; both mention the arguments.
     """
     streams = Streams()
-    inputs, known = dict[str, Given](), known or {}
+    inputs, known = dict[str, Input](), known or {}
     for role in operator_of(operator).inputs:
         if role in known:
             inputs[role] = known[role]
@@ -39,10 +39,10 @@ def infer(
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Given:
+def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
     """Read a type, or the header of a file."""
     if (found := typed(argument, named=True)) is not None:
-        return Given(argument, found.metadata.dtype, found.metadata.shape)
+        return Input(argument, found.metadata.dtype, found.metadata.shape)
     entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None
     if metadata is None:
@@ -50,4 +50,4 @@ def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None)
         source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
         metadata = source.metadata
         source.close()
-    return Given(argument, metadata.dtype, metadata.shape)
+    return Input(argument, metadata.dtype, metadata.shape)

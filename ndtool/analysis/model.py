@@ -23,13 +23,13 @@ from ndtool.analysis.engines import (
 )
 from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.verify import recomputed
-from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode
+from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx import modelproto
 from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.symbols import Symbol
 from ndtool.runs.request import Request
@@ -46,11 +46,11 @@ class ModelNode(NamedTuple):
 
     node: OperatorNode
     version: int | None
-    inputs: dict[str, tuple[str, Known]]
-    output: Known
+    inputs: dict[str, tuple[str, DeclaredType]]
+    output: DeclaredType
     assumed: tuple[str, ...] = ()
     runs: int | None = None
-    found: Known | None = None
+    found: DeclaredType | None = None
     reports: tuple[Report, ...] = ()
     saved: dict[str, str] | None = None
 
@@ -67,11 +67,11 @@ def nodes(path: str) -> list[ModelNode]:
     return _described(locators.model(path))
 
 
-def _described(model: KnownModel) -> list[ModelNode]:
+def _described(model: ModelInfo) -> list[ModelNode]:
     """Return nodes with their metadata; a node's output type is known to later nodes."""
     found = []
     for scope in model.scopes:
-        given: dict[str, Known] = {}  # by scope and name
+        given: dict[str, DeclaredType] = {}  # by scope and name
         for known in scope:
             one = _node(known, given)
             found.append(one)
@@ -80,10 +80,10 @@ def _described(model: KnownModel) -> list[ModelNode]:
     return found
 
 
-def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
+def _node(known: TypedNode, given: dict[str, DeclaredType]) -> ModelNode:
     node, path, types = known
 
-    def of(name: str) -> Known:
+    def of(name: str) -> DeclaredType:
         if types[name].shape is not None:
             return types[name]
         declared = (given.get(around + name) for around in modelproto.outwards(path))
@@ -91,7 +91,7 @@ def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
     inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
-    output = types[node.output] if node.output else Known(None, None)
+    output = types[node.output] if node.output else DeclaredType(None, None)
     inferred = _inferred(node, {role: one for role, (_, one) in inputs.items()})
     if output.shape is None and inferred is not None:
         return ModelNode(node, _version(node), inputs, *inferred)
@@ -107,7 +107,9 @@ def _version(node: OperatorNode) -> int | None:
     return row.version if row.title == node.title else None  # Scatter is ScatterElements since 11
 
 
-def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
+def _inferred(
+    node: OperatorNode, known: dict[str, DeclaredType]
+) -> tuple[DeclaredType, tuple[str, ...]] | None:
     """Infer the output of a node, and the conditions assumed.
 
     None if the model does not declare enough about the inputs.
@@ -131,7 +133,7 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(known.values())).dtype
-    return Known(data, tuple(map(_said, plan.output))), trace.assumed
+    return DeclaredType(data, tuple(map(_said, plan.output))), trace.assumed
 
 
 class _Open(Symbol):
@@ -320,10 +322,10 @@ class _Running:
         return tuple(engine_call.reports(self._against, report_progress))
 
 
-def _known(array: NDArray[Any]) -> Known:
+def _known(array: NDArray[Any]) -> DeclaredType:
     """Return the type and shape of an array of a node."""
     strings = array.dtype.kind in "OSU"
-    return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
+    return DeclaredType("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
 def _called(one: ModelNode) -> dict[str, str]:
@@ -334,12 +336,12 @@ def _called(one: ModelNode) -> dict[str, str]:
 def _named(exc: NdtoolError, one: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
     """Put the names of a node and of its inputs into an error."""
     given = {
-        role: Given(name, dtypes.from_numpy(array.dtype), array.shape)
+        role: Input(name, dtypes.from_numpy(array.dtype), array.shape)
         for (role, name), array in zip(
             _called(one).items(), [array for array in inputs if array is not None], strict=True
         )
     }
-    inference.point_out(exc, given)
+    inference.name_inputs(exc, given)
     exc.message = f"{printable(one.node.node)}: {exc.message}"
     return exc
 

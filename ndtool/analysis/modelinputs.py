@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arrays.source import Known, KnownModel, whole
+from ndtool.arrays.source import DeclaredType, ModelInfo, whole
 from ndtool.errors import DtypeError, InputError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -18,17 +18,17 @@ Arrays = dict[str, NDArray[Any]]
 _DATA_SET = "test_data_set_0"  # of ONNX's backend tests
 
 
-def read(where: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
+def read(where: str | Mapping[str, NDArray[Any]], model: ModelInfo) -> Arrays:
     """Return the inputs of a model by name; those with a default value may be missing.
 
     where: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
     RuleError or DtypeError for an input that differs from the model's declaration.
     """
-    needed = [name for name in model.inputs if name not in model.held]
+    needed = [name for name in model.inputs if name not in model.initialized]
     if not isinstance(where, str):
         _require_names("inputs", where, needed, model)
         for name, array in where.items():
-            given = Known(dtypes.from_numpy(array.dtype).name, array.shape)
+            given = DeclaredType(dtypes.from_numpy(array.dtype).name, array.shape)
             _require_as_declared(f"inputs[{name!r}]", given, name, model.inputs[name])
         return dict(where)
     if os.path.isdir(where):
@@ -45,7 +45,7 @@ def read(where: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
 
 
 def _require_names(
-    where: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
+    where: str, given: Mapping[str, Any], needed: list[str], model: ModelInfo
 ) -> None:
     """Raise UsageError or RuleError unless the names are those of the model's inputs."""
     if missing := [name for name in needed if name not in given]:
@@ -74,7 +74,7 @@ def _tensors(folder: str) -> list[str]:
     )
 
 
-def _array(argument: str, name: str, known: Known) -> NDArray[Any]:
+def _array(argument: str, name: str, known: DeclaredType) -> NDArray[Any]:
     """Read an input; known: the model's declaration."""
     source = locators.open_source(argument, Streams())
     try:
@@ -82,7 +82,7 @@ def _array(argument: str, name: str, known: Known) -> NDArray[Any]:
         dtype = metadata.dtype
         if dtype.kind == "V" and known.dtype in dtypes.EXTENDED:
             dtype = dtypes.view_as(dtype, known.dtype)
-        given = Known("string" if dtype.kind in "US" else dtype.name, metadata.shape)
+        given = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_as_declared(argument, given, name, known)
         array = as_array(whole(source).buffer, dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
@@ -90,7 +90,9 @@ def _array(argument: str, name: str, known: Known) -> NDArray[Any]:
         source.close()
 
 
-def _require_as_declared(argument: str, given: Known, name: str, known: Known) -> None:
+def _require_as_declared(
+    argument: str, given: DeclaredType, name: str, known: DeclaredType
+) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
     prefix = f"{printable(argument)} is {given.described}: the model's input {printable(name)} is"
     if known.dtype is not None and given.dtype != known.dtype:

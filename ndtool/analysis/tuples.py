@@ -95,7 +95,7 @@ class Tuples(NamedTuple):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
                 error = check.refusal(found.plan, bound, self.negatives)
                 if isinstance(error, BoundsError):
-                    inference.point_out(error, found.inputs)
+                    inference.name_inputs(error, found.inputs)
                 raise error
             yield first, block
 

@@ -19,7 +19,7 @@ from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, filling, plans, shapes, specs
-from ndtool.rules.inference import Given, point_out
+from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
@@ -112,7 +112,7 @@ class Opened:
 
     def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
         row = specs.resolve("ndtool", request.operator)
-        specs.check_rule("ndtool", row, request.attributes)
+        specs.check_mode("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
         if request.output is not None:
             arguments["output"] = request.output
@@ -239,8 +239,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
-    given = Given(source.name, metadata.dtype, metadata.shape)
-    taken = given if name.endswith("indices") else given.taken_as(dtype)
+    given = Input(source.name, metadata.dtype, metadata.shape)
+    taken = given if name.endswith("indices") else given.viewed_as(dtype)
     return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
 
 
@@ -261,7 +261,7 @@ def _recomputed(
             how["filling"] = filling.element(request.attributes.fill, dtype)
         result: NDArray[Any] = operator(**arrays, **how, new=new)
     except NdtoolError as exc:
-        point_out(
+        name_inputs(
             exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
         )
         raise
@@ -270,8 +270,8 @@ def _recomputed(
     return result
 
 
-def _given(name: str, array: NDArray[Any]) -> Given:
-    return Given(name, dtypes.from_numpy(array.dtype), array.shape)
+def _given(name: str, array: NDArray[Any]) -> Input:
+    return Input(name, dtypes.from_numpy(array.dtype), array.shape)
 
 
 def _compare_types(

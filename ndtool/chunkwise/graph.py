@@ -137,9 +137,9 @@ class TaskGraph:
     ) -> dict[int, list[Any]]:
         """Return, for each target, the bundles that have parts for it, in the order of sources.
 
-        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others.
-        If a target has many sources, groups of sources are bundled for groups of targets, so that
-        a task depends on the square root of them and not on parts for all targets.
+        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others. If
+        a target has many sources, groups of sources are bundled for groups of targets, so that a
+        task depends on the square root of them and not on parts for all targets.
         """
         ids = list(sources)
         some = dict.fromkeys(targets, ids)

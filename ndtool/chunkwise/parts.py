@@ -18,7 +18,7 @@ from ndtool.engine import bind, copies, dispatch, layouts
 from ndtool.engine.counting import Combining
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
-from ndtool.inmemory.buffers import copy_right, normalize, raw
+from ndtool.inmemory.buffers import copy_normalized, normalize, raw
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
@@ -136,7 +136,7 @@ def update(
     dtype, combining = call.inference.dtype, Combining.of(call.inference.attributes)
     order = dispatch.arithmetic_order(dtype, combining.reduction)
     out = np.empty(data.nbytes, np.uint8)
-    copy_right(data, dtype, order, out, 1)
+    copy_normalized(data, dtype, order, out, 1)
     total = sum(len(one.piece.order) for one in dealt)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize

@@ -234,8 +234,8 @@ def duplicates_verdict(
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    pieces: the number of the piece that each is of. at: its position in that. local: its row in
-    the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
+    pieces: the number of the piece that each is of. at: its position in that. local: its row in the
+    chunk of data. numbers: its number among all tuples; empty unless `numbered`.
     """
 
     pieces: Array

@@ -139,7 +139,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         removed, others = claims.sweep(where, force)
     else:
         try:
-            (removed, failed), others = leftovers.sweep(where, every=True), []
+            (removed, failed), others = leftovers.sweep(where, all_boots=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]

@@ -119,7 +119,7 @@ def _put_stats(call: "OpenCall", found: "Stats") -> None:
     from ndtool.cli import figures, records
 
     count, *others = figures.metadata(call, found)
-    put(lines([records.title(call.asked), count], 1))
+    put(lines([records.title(call.reported), count], 1))
     if found.components:
         cells, folded = figures.component_cells(found), ("valid", "out of bounds")
         put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))

@@ -94,9 +94,9 @@ class Reporter:
         self.warn(call.warnings)
         if self._shows_trace(dry_run):
             if self.trace:
-                say(_trace(call.asked.trace, records.title(call.asked), 2))
+                say(_trace(call.reported.trace, records.title(call.reported), 2))
             else:
-                say(_summary(records.summary(call.asked)))
+                say(_summary(records.summary(call.reported)))
         self._spoken = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:

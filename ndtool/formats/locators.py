@@ -5,7 +5,7 @@ from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import KnownModel, MemberInfo, OperatorNode, Source
+from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redacted
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
@@ -71,7 +71,7 @@ def is_text(argument: str) -> bool:
 def as_text(argument: str) -> str:
     """Return an argument that reads a file, or a stream, as text unless its format is known."""
     path = parse(argument).path
-    if written_out(argument, True) or is_text(argument) or table.suffixed(path):
+    if inline_module(argument, True) or is_text(argument) or table.suffixed(path):
         return argument
     if os.path.isfile(argument):
         with closing(local.open_file(argument)) as storage:
@@ -126,7 +126,7 @@ def open_source(
     InputError if the argument is not an array, UsageError if a member must be named, ResourceError
     if the array is too large to decompress.
     """
-    if written := written_out(argument, literals):
+    if written := inline_module(argument, literals):
         unnamed: Source = written.open_source(argument)
         return unnamed
     wanted = Wanted(literals, dtype, streams.directory)
@@ -162,7 +162,7 @@ def text() -> Any:
 _FORMS = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 
-def written_out(argument: str, literals: bool) -> Any:
+def inline_module(argument: str, literals: bool) -> Any:
     """Return the module for `raw:…`, `zeros:…` or a literal, None for names and existing files."""
     name = _FORMS.get(argument.partition(":")[0]) if ":" in argument else None
     if literals and argument.lstrip()[:1] == "[":
@@ -185,7 +185,7 @@ def describe(
     text and streams are read. A member that is no array has no metadata. Raises InputError if the
     format of the file is unknown.
     """
-    if written := written_out(argument, literals):
+    if written := inline_module(argument, literals):
         unnamed: list[MemberInfo] = written.entries(argument)
         return unnamed
     streams = streams or Streams()
@@ -227,14 +227,14 @@ def nodes(argument: str) -> list[OperatorNode]:
         storage.close()
 
 
-def model(argument: str) -> KnownModel:
+def model(argument: str) -> ModelInfo:
     """Return a model's nodes whose operators ndtool implements, and the model's inputs."""
     storage, (path, member) = opened(argument)
     with closing(storage):
         module = table.of_content(storage, path).module
         if member is not None or not hasattr(module, "known"):
             raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
-        found: KnownModel = module.known(storage, redacted(path))
+        found: ModelInfo = module.known(storage, redacted(path))
         return found
 
 

@@ -58,8 +58,8 @@ class Header(NamedTuple):
 def read(read: Callable[[int], bytes], available: int | None, name: str) -> Header:
     """Parse and validate the header of a .npy array, without executing it.
 
-    `read(n)` returns the next n bytes, fewer only at the end. available: the total number of
-    bytes, header included, None if unknown. Raises InputError; name: the array in its message.
+    `read(n)` returns the next n bytes, fewer only at the end. available: the total number of bytes,
+    header included, None if unknown. Raises InputError; name: the array in its message.
     """
     version, start, length = _prefix(read, available, name)
     raw = read(length)

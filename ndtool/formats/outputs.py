@@ -10,7 +10,7 @@ from ndtool.errors import DtypeError, OutputError, UsageError, called, printable
 from ndtool.formats import locators, table
 from ndtool.formats.table import Format
 from ndtool.machine import pool
-from ndtool.publish.targets import Encoding, Target, existing, require_ours
+from ndtool.publish.targets import Encoding, Target, existing, require_supported
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.descriptors import failure
@@ -149,7 +149,7 @@ def _target(
     path, member = locators.parse(argument)
     if member == "":
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
-    if locators.written_out(argument, False) or locators.is_text(argument):
+    if locators.inline_module(argument, False) or locators.is_text(argument):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     url = locations.is_url(path)
     named = by_name(argument)
@@ -159,7 +159,7 @@ def _target(
     target = Target(path, member, old, clobber, sync, only, encoding)
     target = target._replace(names_in=table.names_in, preserves=table.preserves)
     if not named and member is None and target.is_file and not target.is_store:
-        require_ours(path.partition("?")[0] if url else path)
+        require_supported(path.partition("?")[0] if url else path)
     known = named or table.FORMATS[0]
     if url:
         return known, _remote(argument, known, target)

@@ -49,10 +49,10 @@ class Format(NamedTuple):
 
     suffix: of file names. members: whether a file has named arrays, as `archive.npz:member`.
     functions: the name of the module. marked: whether the content alone identifies the format; if
-    not, an unrecognised file with the suffix is assumed to be a damaged file of the format.
-    chunks: whether arrays can be chunked. preserves: whether the other members are preserved when
-    one is written. is_folder: whether it is a folder of files. text: whether elements are text,
-    whose type the reader chooses.
+    not, an unrecognised file with the suffix is assumed to be a damaged file of the format. chunks:
+    whether arrays can be chunked. preserves: whether the other members are preserved when one is
+    written. is_folder: whether it is a folder of files. text: whether elements are text, whose type
+    the reader chooses.
     """
 
     suffix: str

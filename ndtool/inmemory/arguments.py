@@ -339,7 +339,7 @@ def team_of(threads: int | None) -> int:
     return _threads.resolve(integer("threads", threads, UsageError))
 
 
-def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
+def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Return `out` as an ndarray; raise unless it can hold a result of this dtype and shape."""
     if tensors.is_tensor(out):
         tensors.require_plain("out", out)

@@ -20,13 +20,13 @@ from ndtool.inmemory.arguments import (
     attributes_of,
     index_array,
     name_exactly,
+    output_buffer,
     require_apart,
-    room_of,
     team_of,
     type_of,
     word,
 )
-from ndtool.inmemory.buffers import copy_right, normalize, opaque, operand, raw
+from ndtool.inmemory.buffers import copy_normalized, normalize, opaque, operand, raw
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import Handling
@@ -102,7 +102,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         )  # fmt: skip
         buffer = None
         if out is not None:
-            buffer = room_of(out, source.dtype, bound.plan.output)
+            buffer = output_buffer(out, source.dtype, bound.plan.output)
             if scatters and out is data:
                 buffer = source
             else:
@@ -193,7 +193,7 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
 def _packed(data: Array, dtype: Dtype, team: int) -> Array:
     """Return a copy of data in row-major order."""
     packed = np.empty(data.shape, data.dtype)
-    copy_right(data, dtype, dtype.order, raw(packed), team)
+    copy_normalized(data, dtype, dtype.order, raw(packed), team)
     return packed
 
 

@@ -35,9 +35,9 @@ def tensor_scatter(
     past's dtype and shape, but for the axis, where it has n <= s. write_indices: shape (B,), any
     integer dtype; the index along the axis of update's first element in each batch; zeros if None.
     axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s - n, or
-    "circular", where every index is taken modulo s. out: an array that
-    receives the result; `out=past` updates in place. threads: 1..1024, default all processors.
-    spec: the standard to validate against, "ndtool" or "onnx:N".
+    "circular", where every index is taken modulo s. out: an array that receives the result;
+    `out=past` updates in place. threads: 1..1024, default all processors. spec: the standard to
+    validate against, "ndtool" or "onnx:N".
 
     Returns an array of past's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).

@@ -33,7 +33,7 @@ from ndtool.options import (
 )
 from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs.request import Request
 
@@ -84,7 +84,7 @@ def infer(
     roles = _roles(operator, arguments)
     files = file_names(roles)
     known = {
-        role: Given(role, source.metadata.dtype, source.metadata.shape)
+        role: Input(role, source.metadata.dtype, source.metadata.shape)
         for role, one in roles.items()
         if role not in files and (source := array_source(role, one))
     }

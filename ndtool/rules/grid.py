@@ -46,7 +46,7 @@ def sizes(bounds: Box) -> Shape:
     return tuple(stop - first for first, stop in bounds)
 
 
-def runs(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
+def byte_ranges(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
     """Yield (offset in the array, offset in the block, bytes) of each contiguous byte range.
 
     >>> list(runs((5, 4), ((4, 5), (1, 3)), 8))

@@ -11,8 +11,8 @@ from ndtool.rules.modes import MODES, Handling
 def within(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
     """Return the indices of an axis from the front; a mode redirects those out of bounds.
 
-    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The
-    caller handles padding.
+    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The caller
+    handles padding.
     """
     wide = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
     limit, redirect = wide.dtype.type(size), MODES[handling.mode].redirect

@@ -11,7 +11,7 @@ from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 
 
@@ -31,11 +31,11 @@ class OpenCall:
     arguments. Raises NdtoolError for an invalid argument, type, shape or attribute. A call does not
     change afterwards: each later step takes it and returns a new value.
 
-    sources: all inputs by role. inference: the trace and the plan of shapes. asked: the inference
-    to report; of a lowered operator that of the user's call. threads: the maximum number of
-    threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
+    sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
+    inference to report; of a lowered operator that of the user's call. threads: the maximum number
+    of threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
     temporary files, the first of them or None. started: the start time by time.perf_counter.
-    passed: the roles of inputs that the caller had open.
+    from_caller: the roles of inputs that the caller had open.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class OpenCall:
         self.threads = threads.resolve(request.threads)
         self.spills = request.spill_locations
         self.spill = self.spills[0] if self.spills else None
-        self.passed = frozenset(given or ())
+        self.from_caller = frozenset(given or ())
         self.sources: dict[str, Source] = {}
         try:
             self._open(given or {})
             found = {
-                role: Given(source.name, source.metadata.dtype, source.metadata.shape)
+                role: Input(source.name, source.metadata.dtype, source.metadata.shape)
                 for role, source in self.sources.items()
             }
             self.inference = inference.infer(
                 request.operator, found, request.attributes, request.spec, request.dtype
             )
-            self.asked = asked or self.inference
+            self.reported = asked or self.inference
         except BaseException:
             self.close()
             raise
@@ -80,8 +80,8 @@ class OpenCall:
         source = next(iter(self.sources.values()), None)
         if source is None:
             return None
-        given = Given(source.name, source.metadata.dtype, source.metadata.shape)
-        return given.taken_as(self.request.dtype).dtype
+        given = Input(source.name, source.metadata.dtype, source.metadata.shape)
+        return given.viewed_as(self.request.dtype).dtype
 
     @property
     def metadata(self) -> ArrayMetadata:

@@ -18,7 +18,7 @@ from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.runs import direct
 
 
@@ -58,7 +58,7 @@ class Conversion:
                 raise OutputError(f"{what}, which is the input")
             metadata = self.source.metadata
             dtype = (
-                Given(request.source, metadata.dtype, metadata.shape).taken_as(request.dtype).dtype
+                Input(request.source, metadata.dtype, metadata.shape).viewed_as(request.dtype).dtype
             )
             self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
             self.output = _resolved(request, self.metadata, metadata.layout)

@@ -55,7 +55,7 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
         mode = call.request.attributes.mode
         firsts = tensorscatter.first_positions(lowering, write_indices, mode)
     except BoundsError as error:
-        inference.point_out(error, call.inference.inputs)
+        inference.name_inputs(error, call.inference.inputs)
         raise
     _require_memory(prod(lowering.indices), call.request.memory)
     return tensorscatter.positions(lowering, firsts)

@@ -12,7 +12,7 @@ from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, called
 from ndtool.rules import inference
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.modes import Handling
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.storage.local import ByteRange
@@ -25,7 +25,7 @@ class Loaded(NamedTuple):
     space for copies is reserved, and nothing is copied.
     """
 
-    given: Given
+    given: Input
     byte_range: ByteRange
     fortran: bool
     threads: int
@@ -132,7 +132,7 @@ def validate(call: OpenCall) -> Validated:
     inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
-        inference.point_out(error, call.inference.inputs)
+        inference.name_inputs(error, call.inference.inputs)
         if check.is_error(plan, mode) or not isinstance(error, BoundsError):
             raise error
     validated = Validated(call, indices, error)
@@ -140,7 +140,7 @@ def validate(call: OpenCall) -> Validated:
         try:
             distinct.check(plan, validated.bound, call.inference.row.negatives)
         except DuplicatesError as duplicates:
-            inference.point_out(duplicates, call.inference.inputs)
+            inference.name_inputs(duplicates, call.inference.inputs)
             raise
     return validated
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ndtool.errors import called
 from ndtool.rules import mistakes
-from ndtool.rules.inference import Given, is_literal
+from ndtool.rules.inference import Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import NdPlan, Plan
 
@@ -14,7 +14,7 @@ _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 
 
 def suspected(
-    given: Given,
+    given: Input,
     indices: memoryview,
     plan: Plan | None = None,
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
@@ -48,7 +48,7 @@ def suspected(
     return [f"{called(name)}: {found}"] if found else []
 
 
-def _unequal(given: Given, pad: int | None) -> list[str]:
+def _unequal(given: Input, pad: int | None) -> list[str]:
     """Return the warning that no index of an unsigned type equals a negative pad."""
     if pad is None or pad >= 0 or given.dtype.kind != "u":
         return []

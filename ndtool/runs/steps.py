@@ -1,7 +1,7 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates
-and gives a `Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
+`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates and gives a
+`Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _outcome(
     ready: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
 ) -> Outcome:
     for report in reports:
-        inference.point_out(report, ready.call.inference.inputs)
+        inference.name_inputs(report, ready.call.inference.inputs)
     outside = reports[0] if reports else ready.validated and ready.validated.outside
     resumed = ready.resumed.taken if ready.resumed else {}
     return Outcome(ready.plan, preserved, outside, resumed, warnings(ready, outside))
@@ -239,7 +239,7 @@ def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
     if report is not None:
         found.append(_handled(call.inference, report))
     indices = validated.indices if validated is not None else _stored_indices(call)
-    if indices is not None and "indices" not in call.passed:
+    if indices is not None and "indices" not in call.from_caller:
         given = call.inference.inputs["indices"]
         found += padding.suspected(given, indices, call.inference.plan, call.inference.attributes)
     if ready.resumed is not None and ready.resumed.reason:
@@ -271,5 +271,5 @@ def _named(found: Inference) -> Iterator[None]:
     try:
         yield
     except (BoundsError, DuplicatesError) as error:
-        inference.point_out(error, found.inputs)
+        inference.name_inputs(error, found.inputs)
         raise

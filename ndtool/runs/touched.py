@@ -42,8 +42,7 @@ def memory(metadata: ArrayMetadata) -> int:
 class Gathered:
     """The parts of data that a gather reads.
 
-    indices: their bytes, of type `dtype`, in row-major order. handling: what
-    happens to each.
+    indices: their bytes, of type `dtype`, in row-major order. handling: what happens to each.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Gathered:
             self._positions = plan.indices
         else:
             b = len(plan.batch)
-            self._lead, self._run = plan.data[: b + plan.k], plan.run
+            self._lead, self._run = plan.data[: b + plan.k], plan.slice_shape
             self._axes = tuple(range(b, b + plan.k))
             self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
         self._partition_flat: Shape | None = None

@@ -136,8 +136,8 @@ class LocalFile:
 class ByteRange(NamedTuple):
     """A contiguous byte range of a file.
 
-    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes
-    in memory. position: the offset in that file, or in a decompressed member. mapped: whether the
+    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes in
+    memory. position: the offset in that file, or in a decompressed member. mapped: whether the
     buffer is a memory map. fetch: function that downloads ranges of the bytes, all for None, into
     the buffer, which has zeros before; it takes a progress callback. None if all bytes are present.
     """

@@ -1,7 +1,7 @@
 """Objects in S3 buckets: reads by signed URLs over HTTP, everything else through s3fs's client.
 
-A request through s3fs's client takes 0.9 ms of processor time, and its import and set-up 0.25 s;
-a range request over HTTP takes 0.2 ms. Requests that a server refuses are repeated through the
+A request through s3fs's client takes 0.9 ms of processor time, and its import and set-up 0.25 s; a
+range request over HTTP takes 0.2 ms. Requests that a server refuses are repeated through the
 client, which handles regions, other signatures and retries, and whose errors are reported.
 """
 

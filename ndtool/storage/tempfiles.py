@@ -32,19 +32,20 @@ def allocate(
     `unnamed_file`. label: the name of the buffer in errors. Raises ResourceError if memory or disk
     space is short.
     """
-    if nbytes <= MEMORY:
-        try:
+    try:
+        if nbytes <= MEMORY:
             return memoryview(bytearray(nbytes))
-        except MemoryError:
-            message = f"{printable(label)}: not enough memory for {nbytes} bytes"
-            raise ResourceError(message) from None
-    with os_errors(label, OutputError):
-        fd = unnamed_file(directory)
-        try:
-            reserve(fd, nbytes, label, used)
-            return map_bytes(fd, 0, nbytes, writable=True)
-        finally:
-            os.close(fd)
+        with os_errors(label, OutputError):
+            fd = unnamed_file(directory)
+            try:
+                reserve(fd, nbytes, label, used)
+                return map_bytes(fd, 0, nbytes, writable=True)
+            finally:
+                os.close(fd)
+    except MemoryError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
+        raise ResourceError(f"{printable(label)}: not enough memory for {nbytes} bytes") from None
 
 
 def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:

@@ -290,8 +290,8 @@ class S3Writer:
     async def _has(self, etag: Callable[[], str]) -> bool:
         """Whether the object has the expected ETag.
 
-        botocore repeats a request whose response was lost. If the first one created the object,
-        the condition of the second one fails.
+        botocore repeats a request whose response was lost. If the first one created the object, the
+        condition of the second one fails.
         """
         try:
             return ((await self._object.version()).etag or "").strip('"') == etag()

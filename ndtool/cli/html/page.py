@@ -25,7 +25,7 @@ from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, prin
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import document, sinks
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.shapes import described
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
@@ -157,7 +157,7 @@ class Report:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as given:
             metadata, dtype = given.metadata, call.inference.dtype
-            taken = Given(given.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
+            taken = Input(given.name, metadata.dtype, metadata.shape).viewed_as(call.request.dtype)
             if (taken.dtype, taken.shape) != (dtype, call.inference.plan.output):
                 return None
             elements = drawing.elements(given, dtype, grid.axes)

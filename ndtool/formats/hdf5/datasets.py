@@ -43,8 +43,8 @@ class Storing(NamedTuple):
     """How a dataset is stored.
 
     position: the offset of contiguous values, None if they are not stored so. chunks: the shape of
-    a chunk, None if the dataset has none. filters: in order of encoding.
-    is_compact: whether the values are in the dataset's header.
+    a chunk, None if the dataset has none. filters: in order of encoding. is_compact: whether the
+    values are in the dataset's header.
     """
 
     position: int | None

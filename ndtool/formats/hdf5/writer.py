@@ -6,7 +6,7 @@ import zlib
 from math import prod
 from typing import Any
 
-from ndtool.arrays.sink import BlockParts
+from ndtool.arrays.sink import PartialBlocks
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
@@ -167,7 +167,7 @@ class ChunkSink(FileSink):
     _frame: DatasetFrame
 
     def __init__(self, target: Target, metadata: ArrayMetadata, frame: DatasetFrame) -> None:
-        self._parts = BlockParts()
+        self._parts = PartialBlocks()
         super().__init__(target, metadata, frame)
 
     def map(self) -> None:

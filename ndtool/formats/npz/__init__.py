@@ -125,7 +125,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
     """Return the old archive and its preserved members; OutputError if it may not be replaced."""
 
-    def understand(file: File) -> PreservedMembers:
+    def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
         preserved = writer.preserve(file.peek, file.size, target.path, target.member)
         if preserved.replaced and not target.clobber:
@@ -133,7 +133,7 @@ def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
         return preserved
 
     archive = OldFile(target)
-    return archive, archive.read(understand, writer.NOTHING, "an archive of the new member")
+    return archive, archive.read(parse, writer.NOTHING, "an archive of the new member")
 
 
 class MemberFrame(Frame):

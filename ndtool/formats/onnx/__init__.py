@@ -8,12 +8,12 @@ from typing import Any, NoReturn, TypeGuard
 
 from ndtool.arrays.source import (
     ArrayMetadata,
+    DeclaredType,
     Flat,
-    Known,
-    KnownModel,
-    KnownNode,
     MemberInfo,
+    ModelInfo,
     OperatorNode,
+    TypedNode,
 )
 from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats import members
@@ -68,12 +68,12 @@ def _is_ours(item: Value | Node) -> TypeGuard[Node]:
     return isinstance(item, Node) and item.operator in OPERATORS and item.is_standard
 
 
-def known(storage: LocalFile, path: str) -> KnownModel:
+def known(storage: LocalFile, path: str) -> ModelInfo:
     """Return the nodes and the graph's inputs, with declared types and shapes."""
-    return KnownModel(_known_nodes(storage, path), *_inputs(storage, path))
+    return ModelInfo(_known_nodes(storage, path), *_inputs(storage, path))
 
 
-def _known_nodes(storage: LocalFile, path: str) -> list[list[KnownNode]]:
+def _known_nodes(storage: LocalFile, path: str) -> list[list[TypedNode]]:
     scopes = []
     for scope in modelproto.scopes(_model(storage, path)):
         items = list(scope)
@@ -82,12 +82,12 @@ def _known_nodes(storage: LocalFile, path: str) -> list[list[KnownNode]]:
             node = _operator_node(item, path)
             names = [*node.inputs, *([node.output] if node.output else [])]
             known = {name: types.of(item.path, name) for name in names}
-            found.append(KnownNode(node, item.path, known))
+            found.append(TypedNode(node, item.path, known))
         scopes.append(found)
     return scopes
 
 
-def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, Known], frozenset[str]]:
+def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, DeclaredType], frozenset[str]]:
     items = [item for item in next(modelproto.scopes(_model(storage, path))) if not item.path]
     held = {one.member for one in items if isinstance(one, Value) and one.kind in modelproto.HELD}
     inputs = {
@@ -107,7 +107,7 @@ class _Types:
             if isinstance(item, Value):
                 self._values.setdefault(item.member, []).append(item)
 
-    def of(self, path: str, name: str) -> Known:
+    def of(self, path: str, name: str) -> DeclaredType:
         """Return the type of a name in the graph at `path`, or in an enclosing graph."""
         for scope in modelproto.outwards(path):
             for value in self._values.get(scope + name, ()):
@@ -117,14 +117,14 @@ class _Types:
         return UNKNOWN
 
 
-def _known(value: Value) -> Known:
+def _known(value: Value) -> DeclaredType:
     if value.kind not in modelproto.HELD:
         return modelproto.declared(value.message)
     try:
         tensor = value.tensor("")
     except InputError:
         return UNKNOWN
-    return Known(tensor.element.dtype.name, tensor.shape)
+    return DeclaredType(tensor.element.dtype.name, tensor.shape)
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
-from ndtool.arrays.source import Known
+from ndtool.arrays.source import DeclaredType
 from ndtool.errors import InputError, printable
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
@@ -28,7 +28,7 @@ _LITERALS = {
     7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
 }  # fmt: skip
 _TENSOR, _TYPE = 5, 20
-UNKNOWN = Known(None, None)
+UNKNOWN = DeclaredType(None, None)
 _FIELDS = {"value": _TENSOR} | {title: number for number, (title, _, _) in _LITERALS.items()}
 _TYPES = {2: 1, 3: 2, _TENSOR: 4, 7: 6, 8: 7}  # AttributeProto.type by field
 _ALONE = ("value_float", "value_int")
@@ -241,7 +241,7 @@ def _refuse(message: Message, text: str) -> NoReturn:
     raise InputError(f"{printable(message.label)}: {text}")
 
 
-def declared(message: Message) -> Known:
+def declared(message: Message) -> DeclaredType:
     """Return the type that a ValueInfoProto declares; UNKNOWN for sequences, maps and the like.
 
     An unknown size is the name of its symbol, or None.
@@ -260,7 +260,7 @@ def declared(message: Message) -> Known:
             if code.value == tensorproto.STRING
             else None
         )
-    return Known(name, tuple(map(_size, shape[-1].parts(1))) if shape else None)
+    return DeclaredType(name, tuple(map(_size, shape[-1].parts(1))) if shape else None)
 
 
 def _size(message: Message) -> int | str | None:

@@ -6,7 +6,7 @@ from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Parts, Tensor
 from ndtool.formats.onnx.wire import LENGTH, TEXT, VARINT, Message, key, varint
-from ndtool.publish.sinks import FileSink, Frame, put_stored
+from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -105,4 +105,4 @@ class TensorFrame(Frame):
         self._given = metadata.dtype
 
     def finish(self, fd: int, name: str) -> None:
-        put_stored(fd, name, self.start, self.total, self._given)
+        convert_stored(fd, name, self.start, self.total, self._given)

@@ -9,7 +9,7 @@ from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import OldFile
-from ndtool.publish.sinks import FileSink, Frame, put_stored
+from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target, exists
 from ndtool.storage.local import File
 
@@ -37,7 +37,7 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
 def _old(target: Target) -> tuple[OldFile, Header]:
     """Return the old file and its header; OutputError if it may not be replaced."""
 
-    def understand(file: File) -> Header:
+    def parse(file: File) -> Header:
         if not headers.begins(file):
             raise InputError(f"{printable(target.path)}: not a safetensors file")
         header = headers.of_file(file, target.path)
@@ -46,7 +46,7 @@ def _old(target: Target) -> tuple[OldFile, Header]:
         return header
 
     old = OldFile(target)
-    return old, old.read(understand, _EMPTY, "a file of the new tensor")
+    return old, old.read(parse, _EMPTY, "a file of the new tensor")
 
 
 def _preserved(header: Header, name: str) -> list[Tensor]:
@@ -82,7 +82,7 @@ class TensorFrame(Frame):
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
-        put_stored(fd, name, self.start, self._stop, self._given)
+        convert_stored(fd, name, self.start, self._stop, self._given)
 
 
 def _pieces(

@@ -1,7 +1,7 @@
 """The Zarr format, versions 2 and 3: chunked arrays, read chunk by chunk.
 
-A block is a chunk; of a shard, only the index and that chunk are read. The zarr package parses
-only metadata: ndtool reads the files, and decodes them with the codecs of `chains`.
+A block is a chunk; of a shard, only the index and that chunk are read. The zarr package parses only
+metadata: ndtool reads the files, and decodes them with the codecs of `chains`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The codec chain of a Zarr array's chunks: allowed codecs only, each with bounded output.
 
 The zarr package runs any installed codec, and trusts the sizes in the bytes of a chunk. Here the
-metadata of the array determine the maximum size of a chunk, which is enforced before and after
-each codec.
+metadata of the array determine the maximum size of a chunk, which is enforced before and after each
+codec.
 """
 
 from __future__ import annotations

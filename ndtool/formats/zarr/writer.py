@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ndtool.arrays.sink import BlockParts, Unpublished
+from ndtool.arrays.sink import PartialBlocks, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.numpytypes import numpy_dtype
@@ -83,7 +83,7 @@ class ZarrSink:
         self.name, self.metadata = target.path, metadata
         self._site = location.site(target)
         self.preserved = self._site.preserved
-        self._parts = BlockParts()
+        self._parts = PartialBlocks()
         self._is_shared = False
         try:
             self._output = location.output(self._site, target)

@@ -138,7 +138,7 @@ def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to first."""
-    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.run
+    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.slice_shape
     if partitioning.gathers:
         over = plan.output[: len(plan.output) - len(run)]
     if buffer is None and sink.metadata.in_chunks:

@@ -307,7 +307,7 @@ def reopen(inside: str) -> SpillFolder | None:
             return NewFolder(path, False, False, False, hidden)
         from ndtool.publish import claims
 
-        return claims.Claim(inside, takes_over=True)
+        return claims.Claim(inside, resumes=True)
     except (OSError, OutputError):
         return None
 
