@@ -12,14 +12,16 @@ from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, mean_of, plain_axes, raw
+from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
 from test_properties import call, described, many
 
 from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
+from ndtool.analysis.running import Running
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.cli import answers, reporter
+from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -186,6 +188,14 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
     replaced = copied and any(updates_of(case, gone.position))
     assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
     assert gone.total == len(gone.outputs)
+
+
+def test_running_values_have_the_padding_of_records() -> None:
+    records = np.dtype([("a", "i1"), ("b", "i8")], align=True)
+    updates = random_values(np.random.default_rng(3), records, (50,))
+    running = Running(np.zeros(5, records), Combining.of(Attributes(reduction="none")))
+    running.apply(np.arange(50) % 5, updates)
+    assert raw(running.values()) == raw(updates[45:])
 
 
 def test_a_scatter_as_text() -> None:

@@ -40,8 +40,9 @@ class Running:
             fresh = self._counts[at] == 0
         for some, include_self in ((fresh, False), (~fresh, True)):
             if some.any() and not (include_self and duplicates == "first"):
+                taken = values.opaque(updates)[some].view(updates.dtype)  # padding included
                 self._sums = ops.scatter_nd(
-                    self._sums, at[some][:, None], updates[some], step, threads=1,
+                    self._sums, at[some][:, None], taken, step, threads=1,
                     include_self=include_self, duplicates=duplicates,
                 )  # fmt: skip
         self._counts = self._counts + np.bincount(at, minlength=len(self._sums)).astype(np.uint64)
